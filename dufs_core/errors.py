@@ -1,0 +1,34 @@
+"""Exception and warning types. Every message says what was wrong, with the numbers, and what to do."""
+
+from __future__ import annotations
+
+
+class DufsError(Exception):
+    """Base class of the errors that are neither a bad value nor a bad type."""
+
+
+class BackendUnavailableError(DufsError, RuntimeError):
+    """The array backend asked for cannot compute on this machine."""
+
+    def __init__(self, name: str, cause: str) -> None:
+        super().__init__(f'backend="{name}" cannot be used here: {cause}. Use backend="numpy" (or "auto").')
+
+
+class FileFormatError(DufsError, ValueError):
+    """A data file cannot be read as a table of numbers."""
+
+
+class DufsWarning(UserWarning):
+    """Base class of the warnings."""
+
+
+class IsolatedRowsWarning(DufsWarning):
+    """The bandwidth is so small that many rows have no neighbour left in the kernel."""
+
+
+class DegenerateBandwidthWarning(DufsWarning):
+    """The bandwidth rule gave zero (duplicate rows) and a documented substitute was used."""
+
+
+class SelectionWarning(DufsWarning):
+    """The fit ended with no feature selected, or with all of them."""

@@ -1,0 +1,129 @@
+"""Bandwidth of the Gaussian kernel, read from the nearest-neighbour distances: D -> b.
+
+Chain:  distances.py (D)  ->  bandwidth.py (b)  ->  gaussian.py (K)
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from dufs_core.backend import Array, Backend
+
+Rule = Literal["median", "max"] | float
+_QUANTILE = {"median": 0.5, "max": 1.0}
+
+
+class Saved(NamedTuple):
+    """What forward keeps for backward: b = sum_l weights_l D[rows_l, columns_l]."""
+
+    rows: Array  # (..., 2) int
+    columns: Array  # (..., 2) int
+    weights: Array  # (..., 2), all 0 where b does not depend on D
+
+
+class Entries(NamedTuple):
+    """A sparse derivative: `values` belong at [rows, columns] of each matrix; equal positions add up."""
+
+    rows: Array  # (..., 2) int
+    columns: Array  # (..., 2) int
+    values: Array  # (..., 2)
+
+
+def neighbour_distances(bk: Backend, D: Array, k: int) -> Array:
+    """Squared distance from every row to its k-th nearest OTHER row (self is excluded by index).
+
+    D (..., n, n). Returns (..., n). Raises ValueError unless 1 <= k <= n - 1.
+    """
+    xp = bk.xp
+    n = D.shape[-1]
+    check_n_neighbors(k, n)
+    others = D.copy()
+    i = xp.arange(n)
+    others[..., i, i] = xp.inf
+    if k == 1:
+        return others.min(axis=-1)
+    return xp.partition(others, k - 1, axis=-1)[..., k - 1]
+
+
+def check_n_neighbors(k: int, n: int) -> None:
+    """Raise ValueError unless 1 <= k <= n - 1."""
+    if not 1 <= k <= n - 1:
+        raise ValueError(
+            f"n_neighbors must be between 1 and the number of rows minus 1 (a row is not its own neighbour); "
+            f"got n_neighbors={k} for {n} rows, where 1 to {n - 1} is valid"
+        )
+
+
+def forward(
+    bk: Backend, D: Array, rule: Rule | Array, k: int, factor: float, zero_rule: Literal["data", "one"] = "data"
+) -> tuple[Array, Array, Saved]:
+    """b = factor * s, with s from s_i, the squared distance of row i to its k-th nearest other row.
+
+    * "median": s = median_i s_i (even n: mean of the two middle values);
+    * "max": s = max_i s_i, so that every row reaches k neighbours;
+    * a number, or an array with one per matrix: s is that number.
+
+    Where the rule gives s <= tiny = 4 eps max(D) (duplicate rows, all gates closed; eps the dtype's), s is
+    replaced: zero_rule "data": by the smallest s_i above tiny, else by tiny, else (all distances 0) by 1;
+    zero_rule "one": by 1 wherever s < 1e-8 (the authors' published code).
+
+    D (..., n, n). Returns b (...), substituted (...) bool, and Saved. Raises ValueError on a bad k.
+    Source: arXiv 2007.04728, appendix (max), and its published code (median).
+    """
+    xp = bk.xp
+    batch, n = D.shape[:-2], D.shape[-1]
+    rows = xp.zeros((*batch, 2), dtype=xp.int64)
+    if not isinstance(rule, str):
+        s = xp.broadcast_to(xp.asarray(rule, dtype=D.dtype), batch)
+        return s * factor, xp.zeros(batch, dtype=bool), Saved(rows, rows, xp.zeros((*batch, 2), dtype=D.dtype))
+
+    distance = neighbour_distances(bk, D, k)  # (..., n)
+    order = xp.argsort(distance, axis=-1, kind="stable")
+    position = _QUANTILE[rule] * (n - 1)
+    low = int(position)
+    rows = order[..., [low, min(low + 1, n - 1)]]
+    weights = xp.broadcast_to(xp.asarray([1 - (position - low), position - low], dtype=D.dtype), (*batch, 2))
+    s = (xp.take_along_axis(distance, rows, axis=-1) * weights).sum(axis=-1)
+
+    if zero_rule == "one":
+        substituted = s < 1e-8
+        s = xp.where(substituted, 1, s).astype(D.dtype)
+        weights = xp.where(substituted[..., None], 0, weights)
+    else:
+        tiny = D.max(axis=(-2, -1)) * (4 * xp.finfo(D.dtype).eps)
+        substituted = s <= tiny
+        candidates = xp.where(distance > tiny[..., None], distance, xp.inf)
+        smallest = candidates.argmin(axis=-1)
+        value = candidates.min(axis=-1)
+        none_left = xp.isinf(value)
+        value = xp.where(none_left, xp.where(tiny > 0, tiny, 1), value)
+        s = xp.where(substituted, value, s).astype(D.dtype)
+        rows = xp.where(substituted[..., None], smallest[..., None], rows)
+        one_pair = xp.stack([xp.where(none_left, 0, 1), xp.zeros_like(smallest)], axis=-1)
+        weights = xp.where(substituted[..., None], one_pair, weights)
+    weights = weights.astype(D.dtype) * factor
+
+    lines = xp.take_along_axis(D, rows[..., None], axis=-2)  # (..., 2, n)
+    gap = xp.abs(lines - xp.take_along_axis(distance, rows, axis=-1)[..., None])
+    xp.put_along_axis(gap, rows[..., None], xp.inf, axis=-1)  # a row is not its own neighbour
+    return s * D.dtype.type(factor), substituted, Saved(rows, gap.argmin(axis=-1), weights)
+
+
+def backward(bk: Backend, saved: Saved, db: Array) -> Entries:
+    """dD[rows_l, columns_l] += weights_l db: the derivative reaches exactly the distances b was read from.
+
+    Ties between neighbours at the same distance: any one of the tied pairs carries the derivative.
+    db (...). Returns Entries, to be added to what the kernel passes back.
+    """
+    return Entries(saved.rows, saved.columns, saved.weights * db[..., None])
+
+
+def add_entries(bk: Backend, dD: Array, entries: Entries) -> Array:
+    """Return dD (..., n, n) + the sparse entries, as a new array."""
+    xp = bk.xp
+    total = dD.copy()
+    flat = total.reshape(-1, *dD.shape[-2:])
+    matrix = xp.arange(len(flat))
+    for rows, columns, values in zip(*(xp.moveaxis(e, -1, 0) for e in entries), strict=True):
+        flat[matrix, rows.ravel(), columns.ravel()] += values.ravel()
+    return total

@@ -1,0 +1,49 @@
+"""Normalisation of the affinity in its symmetric form: K -> A, with the degrees.
+
+Chain:  gaussian.py (K)  ->  normalise.py (A, deg)  ->  power.py (A^t)
+
+The random-walk matrix P = K / deg (rows sum to 1) is similar to the symmetric A = deg^(-1/2) K deg^(-1/2):
+P^t = deg^(-1/2) A^t deg^(1/2). Working with A halves the products and keeps every matrix symmetric.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dufs_core.backend import Array, Backend
+
+
+class Saved(NamedTuple):
+    """What forward keeps for backward."""
+
+    A: Array  # (..., n, n)
+    deg: Array  # (..., n)
+
+
+def forward(bk: Backend, K: Array) -> tuple[Array, Array, Saved]:
+    """A_ij = K_ij / sqrt(deg_i deg_j),  deg_i = sum_j K_ij.
+
+    K (..., n, n) symmetric, K_ii = 1 and K >= 0, hence deg >= 1 and no division by zero.
+    Returns A (..., n, n) symmetric, and deg (..., n).
+    """
+    deg = K.sum(axis=-1)
+    q = deg**-0.5
+    A = K * q[..., :, None]
+    A *= q[..., None, :]
+    return A, deg, Saved(A, deg)
+
+
+def backward(bk: Backend, saved: Saved, dA: Array, ddeg: Array) -> Array:
+    """dK_ij = q_i dA_ij q_j + ddeg_i - (1 / (2 deg_i)) sum_j (dA_ij + dA_ji) A_ij,  q = deg^(-1/2).
+
+    dA (..., n, n); ddeg (..., n), the derivative through every other use of the degrees.
+    Returns dK (..., n, n).
+    """
+    A, deg = saved
+    q = deg**-0.5
+    C = dA * A
+    through_deg = ddeg - (C.sum(axis=-1) + C.sum(axis=-2)) / (2 * deg)
+    dK = dA * q[..., :, None]
+    dK *= q[..., None, :]
+    dK += through_deg[..., :, None]
+    return dK

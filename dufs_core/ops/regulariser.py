@@ -1,0 +1,37 @@
+"""Expected number of open gates: mu -> sum of P(z > 0).
+
+Chain:  regulariser.py (sum p)  ->  loss.py (L)
+"""
+
+from __future__ import annotations
+
+from math import pi, sqrt
+from typing import NamedTuple
+
+from dufs_core.backend import Array, Backend
+
+
+class Saved(NamedTuple):
+    """What forward keeps for backward."""
+
+    mu: Array  # (d,)
+    sigma: float
+
+
+def probabilities(bk: Backend, mu: Array, sigma: float) -> Array:
+    """p = P(z > 0) = Phi(mu / sigma) = 1/2 + erf(mu / (sqrt(2) sigma)) / 2.      (d,) in [0, 1]."""
+    return 0.5 + 0.5 * bk.erf(mu / (sqrt(2) * sigma))
+
+
+def forward(bk: Backend, mu: Array, sigma: float) -> tuple[float, Saved]:
+    """sum_k Phi(mu_k / sigma).      Source: arXiv 2007.04728, equation (4).
+
+    mu (d,). Returns a float.
+    """
+    return float(probabilities(bk, mu, sigma).sum(dtype=bk.xp.float64)), Saved(mu, sigma)
+
+
+def backward(bk: Backend, saved: Saved, dsum: float) -> Array:
+    """dmu = dsum exp(-mu^2 / (2 sigma^2)) / (sqrt(2 pi) sigma)."""
+    mu, sigma = saved
+    return bk.xp.exp(mu * mu / (-2 * sigma * sigma)) * (dsum / (sqrt(2 * pi) * sigma))

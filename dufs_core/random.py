@@ -1,0 +1,102 @@
+"""Counter-based random numbers: every draw is a pure function of where it is used.
+
+Philox-4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011)
+turns a 128-bit counter and a 64-bit key into four independent 32-bit words. The key is the seed; the
+counter says which number is wanted:
+
+    word 0: column       word 1: row, or 0 where rows do not matter
+    word 2: step         word 3: stream (4 bits, what the number is for) and draw // 4 (28 bits)
+
+so draw r of column j at step s is the same number whatever else is drawn, before or after, on whatever
+machine: appending a column changes no other column's draws, and a resumed run needs no generator state.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+from dufs_core.backend import Array, Backend
+
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_DRAWS_PER_COUNTER = 4
+
+
+class Stream(IntEnum):
+    """What a random number is for; streams never overlap."""
+
+    GATES = 0
+    SHUFFLE = 1
+    INITIAL_MU = 2
+    PERMUTATION = 3
+    RESTART = 4
+
+
+def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Array, Array, Array, Array]:
+    """Philox-4x32-10 of a counter of four integer arrays (broadcast together) and a 64-bit seed.
+
+    Returns four uint64 arrays holding 32-bit words.
+    """
+    xp = bk.xp
+    c0, c1, c2, c3 = (xp.asarray(c, dtype=xp.uint64) for c in counter)
+    k0, k1 = seed & _MASK, (seed >> 32) & _MASK
+    mask, shift = xp.uint64(_MASK), xp.uint64(32)
+    m0, m1 = (xp.uint64(m) for m in _MULTIPLIERS)
+    for _ in range(10):
+        p0, p1 = m0 * c0, m1 * c2
+        c0, c1, c2, c3 = (
+            (p1 >> shift) ^ c1 ^ xp.uint64(k0),
+            p1 & mask,
+            (p0 >> shift) ^ c3 ^ xp.uint64(k1),
+            p0 & mask,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return c0, c1, c2, c3
+
+
+def words(bk: Backend, seed: int, stream: Stream, step: int, draw: Any, row: Any, column: Any) -> Array:
+    """One 64-bit word for each (draw, row, column), arrays broadcast together; uint64."""
+    xp = bk.xp
+    tag = (int(stream) << 28) | xp.asarray(draw, dtype=xp.uint64)
+    w0, w1, _, _ = philox(bk, (column, row, step, tag), seed)
+    return (w0 << xp.uint64(32)) | w1
+
+
+def normals(
+    bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, n_rows: int | None, n_columns: int, dtype: Any
+) -> Array:
+    """Standard normals of shape (n_draws, n_columns), or (n_draws, n_rows, n_columns) with `n_rows`.
+
+    Box-Muller on the four words of one counter gives draws 4i..4i+3:
+    sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v), u = (w + 1/2) / 2^32, v = w' / 2^32.
+    Computed in float64, then cast, so that float32 and float64 runs replay the same stream.
+    """
+    xp = bk.xp
+    groups = -(-n_draws // _DRAWS_PER_COUNTER)
+    column = xp.arange(n_columns, dtype=xp.uint64)
+    tag = (int(stream) << 28) | xp.arange(groups, dtype=xp.uint64)
+    if n_rows is None:
+        counter = (column[None, :], 0, step, tag[:, None])
+    else:
+        counter = (column[None, None, :], xp.arange(n_rows, dtype=xp.uint64)[None, :, None], step, tag[:, None, None])
+    w0, w1, w2, w3 = philox(bk, counter, seed)
+    out = xp.empty((groups, _DRAWS_PER_COUNTER, *w0.shape[1:]), dtype=dtype)
+    for i, (w, v) in enumerate(((w0, w1), (w2, w3))):
+        radius = xp.sqrt(-2.0 * xp.log((w.astype(xp.float64) + 0.5) * 2.0**-32))
+        angle = v.astype(xp.float64) * (2.0**-32 * 2.0 * xp.pi)
+        out[:, 2 * i] = radius * xp.cos(angle)
+        out[:, 2 * i + 1] = radius * xp.sin(angle)
+    return out.reshape(groups * _DRAWS_PER_COUNTER, *w0.shape[1:])[:n_draws]
+
+
+def permutation(bk: Backend, seed: int, stream: Stream, step: int, n: int, draw: int = 0) -> Array:
+    """A uniformly random permutation of range(n), int64 (n,), from the order of n random words."""
+    xp = bk.xp
+    return xp.argsort(words(bk, seed, stream, step, draw, xp.arange(n), 0), kind="stable")
+
+
+def derived_seed(bk: Backend, seed: int, index: int) -> int:
+    """An independent 64-bit seed for run number `index` of a family of runs (restarts)."""
+    return int(words(bk, seed, Stream.RESTART, 0, 0, 0, index)) if index else seed
