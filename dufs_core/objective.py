@@ -9,8 +9,9 @@ their matrices are stacked, as many as stay in the processor's cache.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
 from dufs_core.ops import bandwidth, distances, gates, gaussian, gram, loss, normalise, power, regulariser, score
@@ -26,6 +27,16 @@ class Value(NamedTuple):
     bandwidth: Array  # (R,) b of every draw
     substituted: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
     isolated: float  # share of rows without any neighbour in the kernel (degree 1 within rounding)
+
+
+class Scores(NamedTuple):
+    """What an engine computes: the part of the chain from gates to scores, with its derivative."""
+
+    S: Array  # (R,) float64
+    b: Array  # (R,)
+    substituted: Array  # (R,) bool
+    isolated: Array  # (R,) share of rows without any neighbour
+    dz: Array  # dS_r/dz of each draw, in the shape of z; 0 where the gate is not undecided
 
 
 @dataclass(frozen=True)
@@ -69,7 +80,9 @@ class Objective:
     delta: float = 1e-6
     zero_rule: Literal["data", "one"] = "data"
 
-    def value_and_grad(self, bk: Backend, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+    def value_and_grad(
+        self, bk: Backend, mu: Array, eps: Array, X: Array, scores_and_grad: ScoresAndGrad | None = None
+    ) -> tuple[Value, Array]:
         """The loss and its derivative with respect to mu.
 
         Parameters
@@ -79,55 +92,90 @@ class Objective:
             R draws of the gate noise, one vector for the batch or one per sample; N(0, 1).
         X : (n, d)
             Scaled data, fastest in Fortran order. mu, eps and X have one dtype, which is computed in.
+        scores_and_grad
+            Another engine's way from gates to scores and dS/dz; None: the operations in this file's order.
 
         Returns
         -------
         Value, dmu (d,)
         """
         n = X.shape[0]
-        R = len(eps)
-        together = max(1, _ELEMENTS_TOGETHER // (n * n))
         z, saved_gates = gates.forward(bk, mu, eps, self.gate_sigma)
-
-        parts = []
-        dz = bk.xp.empty_like(z)
-        for start in range(0, R, together):
-            chunk = slice(start, min(start + together, R))
-            parts.append(self._scores_and_grad(bk, X, z[chunk], saved_gates.undecided[chunk], dz[chunk]))
-        S, b, substituted, isolated = (bk.xp.concatenate(p) for p in zip(*parts, strict=True))
+        scores = (scores_and_grad or dense_scores_and_grad)(bk, self, X, z, saved_gates.undecided)
+        S, dz = scores.S, scores.dz
 
         sum_p, saved_p = regulariser.forward(bk, mu, self.gate_sigma)
         L, saved_loss = loss.forward(bk, S, sum_p, n, self.lam, self.delta)
         dS, dsum_p = loss.backward(bk, saved_loss)
-        dz *= dS.astype(dz.dtype).reshape(-1, *(1,) * (dz.ndim - 1))
+        dz = dz * dS.astype(dz.dtype).reshape(-1, *(1,) * (dz.ndim - 1))
         dmu = gates.backward(bk, saved_gates, dz) + regulariser.backward(bk, saved_p, dsum_p)
-        return Value(L, S, b, substituted, float(isolated.mean())), dmu.astype(mu.dtype)
+        return Value(L, S, scores.b, scores.substituted, float(scores.isolated.mean())), dmu.astype(mu.dtype)
 
-    def _scores_and_grad(
-        self, bk: Backend, X: Array, z: Array, undecided: Array, dz: Array
-    ) -> tuple[Array, Array, Array, Array]:
-        """S, b, substituted, isolated (draws,) of a few draws; dS/dz is written to `dz`."""
-        xp = bk.xp
-        wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
-        products = [gram.forward(bk, X, z_r) for z_r in z]
-        G = xp.stack([G_r for G_r, _ in products])
-        D, saved_D = distances.forward(bk, G)
-        rule, factor = (self.bandwidth, self.bandwidth_factor) if isinstance(self.bandwidth, str) else (self.bandwidth, 1.0)
-        b, substituted, saved_b = bandwidth.forward(bk, D, rule, self.n_neighbors, factor, self.zero_rule)
-        K, saved_K = gaussian.forward(bk, D, b)
-        A, deg, saved_A = normalise.forward(bk, K)
-        At, saved_At = power.forward(bk, A, self.power)
-        S, saved_S = score.forward(bk, At, G, deg)
 
-        dAt, dG, ddeg = score.backward(bk, saved_S, xp.ones_like(S))
-        dA = power.backward(bk, saved_At, dAt)
-        dK = normalise.backward(bk, saved_A, dA, ddeg)
-        dD, db = gaussian.backward(bk, saved_K, dK)
-        if self.bandwidth_gradient:
-            dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, saved_b, db))
-        dG = dG + distances.backward(bk, saved_D, dD)
-        for (_, saved_G), dG_r, wanted_r, dz_r in zip(products, dG, wanted, dz, strict=True):
-            dz_r[...] = gram.backward(bk, saved_G, dG_r, wanted_r)
+ScoresAndGrad = Callable[[Backend, Objective, Array, Array, Array], Scores]
+Evaluate = Callable[[Backend, Objective, Array, Array, Array], tuple[Value, Array]]
 
-        isolated = (deg <= 1 + 8 * xp.finfo(deg.dtype).eps).mean(axis=-1)
-        return S, b, substituted, isolated
+
+def dense_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+    """Scores of all draws and dS/dz through the operations, a few draws at a time."""
+    n, R = X.shape[0], len(z)
+    together = max(1, _ELEMENTS_TOGETHER // (n * n))
+    parts = [
+        _stacked_scores_and_grad(bk, objective, X, z[start : start + together], undecided[start : start + together])
+        for start in range(0, R, together)
+    ]
+    return parts[0] if len(parts) == 1 else Scores(*(bk.xp.concatenate(p) for p in zip(*parts, strict=True)))
+
+
+class _Forward(NamedTuple):
+    """The chain from gates to scores: values, and what each operation keeps for its backward."""
+
+    S: Array  # (R,)
+    b: Array  # (R,)
+    substituted: Array  # (R,)
+    deg: Array  # (R, n)
+    grams: list[gram.Saved]
+    saved_D: distances.Saved
+    saved_b: bandwidth.Saved
+    saved_K: gaussian.Saved
+    saved_A: normalise.Saved
+    saved_At: power.Saved
+    saved_S: score.Saved
+
+
+def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
+    products = [gram.forward(bk, X, z_r) for z_r in z]
+    G = bk.xp.stack([G_r for G_r, _ in products])
+    D, saved_D = distances.forward(bk, G)
+    factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
+    b, substituted, saved_b = bandwidth.forward(
+        bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.zero_rule
+    )
+    K, saved_K = gaussian.forward(bk, D, b)
+    A, deg, saved_A = normalise.forward(bk, K)
+    At, saved_At = power.forward(bk, A, objective.power)
+    S, saved_S = score.forward(bk, At, G, deg)
+    grams = [saved for _, saved in products]
+    return _Forward(S, b, substituted, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
+
+
+def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+    xp = bk.xp
+    f = _forward(bk, objective, X, z)
+    dAt, dG, ddeg = score.backward(bk, f.saved_S, xp.ones_like(f.S))
+    dA = power.backward(bk, f.saved_At, dAt)
+    dK = normalise.backward(bk, f.saved_A, dA, ddeg)
+    dD, db = gaussian.backward(bk, f.saved_K, dK)
+    if objective.bandwidth_gradient:
+        dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
+    dG = dG + distances.backward(bk, f.saved_D, dD)
+    wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
+    dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
+    isolated = (f.deg <= 1 + 8 * xp.finfo(f.deg.dtype).eps).mean(axis=-1)
+    return Scores(f.S, f.b, f.substituted, isolated, dz)
+
+
+def open_score(bk: Backend, objective: Objective, X: Array) -> float:
+    """S of the data as they are, every gate open: Tr(X' P^t X).      X (n, d)."""
+    gates_open = bk.xp.ones((1, X.shape[1]), dtype=X.dtype)
+    return float(_forward(bk, objective, X, gates_open).S[0])

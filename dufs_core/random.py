@@ -65,9 +65,11 @@ def words(bk: Backend, seed: int, stream: Stream, step: int, draw: Any, row: Any
 
 
 def normals(
-    bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, n_rows: int | None, n_columns: int, dtype: Any
+    bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, rows: Array | None, columns: Array, dtype: Any
 ) -> Array:
-    """Standard normals of shape (n_draws, n_columns), or (n_draws, n_rows, n_columns) with `n_rows`.
+    """Standard normals of shape (n_draws, columns), or (n_draws, rows, columns) where `rows` is given.
+
+    rows, columns: 1-d integer arrays, the positions in the data that the numbers belong to.
 
     Box-Muller on the four words of one counter gives draws 4i..4i+3:
     sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v), u = (w + 1/2) / 2^32, v = w' / 2^32.
@@ -75,12 +77,12 @@ def normals(
     """
     xp = bk.xp
     groups = -(-n_draws // _DRAWS_PER_COUNTER)
-    column = xp.arange(n_columns, dtype=xp.uint64)
+    column = xp.asarray(columns, dtype=xp.uint64)
     tag = (int(stream) << 28) | xp.arange(groups, dtype=xp.uint64)
-    if n_rows is None:
+    if rows is None:
         counter = (column[None, :], 0, step, tag[:, None])
     else:
-        counter = (column[None, None, :], xp.arange(n_rows, dtype=xp.uint64)[None, :, None], step, tag[:, None, None])
+        counter = (column[None, None, :], xp.asarray(rows, dtype=xp.uint64)[None, :, None], step, tag[:, None, None])
     w0, w1, w2, w3 = philox(bk, counter, seed)
     out = xp.empty((groups, _DRAWS_PER_COUNTER, *w0.shape[1:]), dtype=dtype)
     for i, (w, v) in enumerate(((w0, w1), (w2, w3))):

@@ -1,10 +1,9 @@
-"""Score and gradient of many draws on a small problem: one compiled call, draws in parallel.
+"""Score and gradient of many draws on a small problem, in one compiled call without Python inside.
 
-One thread evaluates one draw from gates to dz, so no Python runs between the operations and the
-(n, n) matrices stay in that core's cache. The equations are those of dufs_core.ops, fused into three
-sweeps over n x n between the matrix products:
-(i) G -> D and k-th neighbours, (ii) D -> K and degrees, (iii) everything backward -> M.
-The products go through SciPy's BLAS, which the caller must hold to one thread.
+The equations are those of dufs_core.ops, fused into three sweeps over n x n between the matrix products:
+(i) G -> D and k-th neighbours, (ii) D -> K and degrees, (iii) everything backward -> M; the (n, n) matrices
+stay in one core's cache. The functions release the GIL and keep no state: callers run them in as many
+threads as they like, over different draws or different fits.
 """
 
 from __future__ import annotations
@@ -12,12 +11,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
+from numba import njit
 
 from dufs_core.kernels.exponential import exp_nonpositive
+from dufs_core.kernels.matmul import matmul
+
+# Sums may be reordered (so that they vectorise) and fused; NaN and infinity keep their meaning.
+_FLAGS = {"contract", "reassoc", "nsz"}
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
 def _distances(G: Any, k: int, D: Any, kth: Any) -> None:
     """D from G, and the squared distance of every row to its k-th nearest other row."""
     n = G.shape[0]
@@ -31,7 +34,8 @@ def _distances(G: Any, k: int, D: Any, kth: Any) -> None:
         for j in range(n):
             D[i, j] = max(gi + g[j] - G[i, j] - G[i, j], zero)
         D[i, i] = zero
-        nearest[:] = np.inf
+        for p in range(k):
+            nearest[p] = np.inf
         for j in range(n):
             if D[i, j] < nearest[k - 1] and j != i:
                 position = k - 1
@@ -42,39 +46,50 @@ def _distances(G: Any, k: int, D: Any, kth: Any) -> None:
         kth[i] = nearest[k - 1]
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
 def _bandwidth(D: Any, kth: Any, quantile: float, factor: float, zero_is_one: bool, rows: Any, weights: Any) -> Any:
     """b and the rows and weights it was read from, by the rules of dufs_core.ops.bandwidth."""
     n = len(kth)
-    order = np.argsort(kth, kind="mergesort")
     position = quantile * (n - 1)
     low = int(position)
-    rows[0], rows[1] = order[low], order[min(low + 1, n - 1)]
+    for i in range(n):  # rank of row i, ties by index
+        rank = 0
+        for j in range(n):
+            rank += kth[j] < kth[i] or (kth[j] == kth[i] and j < i)
+        if rank == low:
+            rows[0] = i
+        if rank == min(low + 1, n - 1):
+            rows[1] = i
     weights[0], weights[1] = 1 - (position - low), position - low
     s = kth[rows[0]] * weights[0] + kth[rows[1]] * weights[1]
     if zero_is_one:
         substituted = s < 1e-8
         if substituted:
             s = 1.0
-            weights[:] = 0
+            weights[0] = weights[1] = 0
     else:
-        tiny = D.max() * (4 * np.finfo(D.dtype).eps)
+        tiny = 0.0
+        for i in range(n):
+            for j in range(n):
+                tiny = max(tiny, D[i, j])
+        tiny *= 4 * np.finfo(D.dtype).eps
         substituted = s <= tiny
         if substituted:
-            weights[:] = 0
+            weights[0] = weights[1] = 0
             s = np.inf
             for i in range(n):
                 if kth[i] > tiny and kth[i] < s:
                     s = kth[i]
-                    rows[:] = i
+                    rows[0] = rows[1] = i
                     weights[0] = 1
             if s == np.inf:
                 s = tiny if tiny > 0 else 1.0
-    weights *= factor
+    weights[0] *= factor
+    weights[1] *= factor
     return s * factor, substituted
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
 def _neighbour(D: Any, row: int, distance: float) -> int:
     """The column of `row`, not itself, whose distance is `distance`."""
     best, at = np.inf, 0
@@ -85,29 +100,39 @@ def _neighbour(D: Any, row: int, distance: float) -> int:
     return at
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
 def _power_backward(powers: Any, H: Any, t: int) -> Any:
     """dA = sum over a + b = t - 1 of A^a H A^b; powers[i] = A^(i+1)."""
     if t == 1:
-        return H.copy()
+        return H
     n = H.shape[0]
-    half = np.zeros_like(H)
-    for a in range((t + 1) // 2, t):
-        term = np.dot(powers[a - 1], H)
-        if t - 1 - a > 0:
-            term = np.dot(term, powers[t - 2 - a])
-        half += term
-    dA = np.empty_like(H)
+    product, term, half = np.empty_like(H), np.empty_like(H), np.empty_like(H)
     for i in range(n):
         for j in range(n):
-            dA[i, j] = half[i, j] + half[j, i]
+            half[i, j] = 0
+    for a in range((t + 1) // 2, t):
+        matmul(powers[a - 1], H, product, False)
+        if t - 1 - a > 0:
+            matmul(product, powers[t - 2 - a], term, False)
+        else:
+            term, product = product, term
+        for i in range(n):
+            for j in range(n):
+                half[i, j] += term[i, j]
+    for i in range(n):
+        for j in range(n):
+            product[i, j] = half[i, j] + half[j, i]
     if t % 2:
         middle = powers[t // 2 - 1]
-        dA += np.dot(np.dot(middle, H), middle)
-    return dA
+        matmul(middle, H, term, False)
+        matmul(term, middle, half, True)
+        for i in range(n):
+            for j in range(n):
+                product[i, j] += half[i, j]
+    return product
 
 
-@njit(cache=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
 def score_and_gram_gradient(
     G: Any, t: int, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool
 ) -> Any:
@@ -148,7 +173,7 @@ def score_and_gram_gradient(
         for j in range(n):
             A[i, j] = K[i, j] * q[i] * q[j]
     for a in range(1, t):
-        np.dot(powers[a - 1], A, powers[a])
+        matmul(powers[a - 1], A, powers[a], True)
     At = powers[t - 1]
 
     H = np.empty_like(G)
@@ -173,7 +198,9 @@ def score_and_gram_gradient(
 
     # backward sweep: H is reused for dD, symmetric
     db = 0.0
-    share = half * through_deg.astype(G.dtype)
+    share = np.empty(n, G.dtype)
+    for i in range(n):
+        share[i] = 0.5 * through_deg[i]
     for i in range(n):
         row_db = dtype(0)
         for j in range(n):
@@ -189,7 +216,7 @@ def score_and_gram_gradient(
                 value = dtype(0.5 * db * weights[l])
                 H[rows[l], j] += value
                 H[j, rows[l]] += value
-    M = dA
+    M = np.empty_like(G)
     for i in range(n):
         total = dtype(0)
         for j in range(n):
@@ -199,50 +226,55 @@ def score_and_gram_gradient(
     return S, b, substituted, isolated / n, M
 
 
-@njit(cache=True, parallel=True)  # type: ignore[untyped-decorator]
-def batch_noise(
-    X: Any, z: Any, wanted: Any, t: int, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool, dz: Any
-) -> Any:
-    """S, b, substituted, isolated of R draws with one gate vector each; dS/dz goes to dz.
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+def scores_and_grad(
+    X: Any, z: Any, wanted: Any, t: int, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool,
+    S: Any, b: Any, substituted: Any, isolated: Any, dz: Any,
+) -> None:  # fmt: skip
+    """S, b, substituted, isolated (R,) and dz (R, rows, d) = dS/dz of R draws, 0 where not `wanted`.
 
-    X (d, n), the transposed data; z, wanted, dz (R, d).
+    X (d, n), the transposed data; z, wanted, dz (R, 1, d) for one gate vector a batch, or (R, n, d) for one a sample.
     """
-    R, d = z.shape
+    R, gate_rows, d = z.shape
     n = X.shape[1]
-    S, b, isolated = np.empty(R), np.empty(R), np.empty(R)
-    substituted = np.empty(R, np.bool_)
-    for r in prange(R):
+    gated = np.empty((d, n), X.dtype)
+    rows = np.empty((d, n), X.dtype)
+    product = np.empty((d, n), X.dtype)
+    G = np.empty((n, n), X.dtype)
+    for r in range(R):
         m = 0
-        gated = np.empty((d, n), X.dtype)
         for c in range(d):
-            if z[r, c] != 0:
+            if gate_rows == 1:
+                if z[r, 0, c] != 0:
+                    for i in range(n):
+                        gated[m, i] = X[c, i] * z[r, 0, c]
+                    m += 1
+            else:
                 for i in range(n):
-                    gated[m, i] = X[c, i] * z[r, c]
+                    gated[m, i] = X[c, i] * z[r, i, c]
                 m += 1
-        if m > 0:
-            gated = gated[:m]
-            G = np.dot(gated.T, gated)
-        else:
-            G = np.zeros((n, n), X.dtype)
+        matmul(gated[:m].T, gated[:m], G, True)
         S[r], b[r], substituted[r], isolated[r], M = score_and_gram_gradient(
             G, t, quantile, k, factor, gradient, zero_is_one
         )
-        m = 0
-        rows = np.empty((d, n), X.dtype)
-        for c in range(d):
-            dz[r, c] = 0
-            if wanted[r, c]:
-                rows[m] = X[c]
-                m += 1
-        if m > 0:
-            rows = rows[:m]
-            product = np.dot(rows, M)
+        if gate_rows == 1:
             m = 0
             for c in range(d):
-                if wanted[r, c]:
-                    total = X.dtype.type(0)
+                if wanted[r, 0, c]:
+                    for i in range(n):
+                        rows[m, i] = X[c, i]
+                    m += 1
+            matmul(rows[:m], M, product[:m], False)
+            m = 0
+            for c in range(d):
+                total = X.dtype.type(0)
+                if wanted[r, 0, c]:
                     for i in range(n):
                         total += product[m, i] * rows[m, i]
-                    dz[r, c] = 2 * z[r, c] * total
                     m += 1
-    return S, b, substituted, isolated
+                dz[r, 0, c] = 2 * z[r, 0, c] * total
+        else:
+            matmul(gated, M, product, False)
+            for c in range(d):
+                for i in range(n):
+                    dz[r, i, c] = 2 * X[c, i] * product[c, i] if wanted[r, i, c] else X.dtype.type(0)

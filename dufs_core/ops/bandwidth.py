@@ -9,8 +9,8 @@ from typing import Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
 
-Rule = Literal["median", "max"] | float
-_QUANTILE = {"median": 0.5, "max": 1.0}
+Rule = Literal["median", "q90", "max"] | float
+_QUANTILE = {"median": 0.5, "q90": 0.9, "max": 1.0}
 
 
 class Saved(NamedTuple):
@@ -27,6 +27,13 @@ class Entries(NamedTuple):
     rows: Array  # (..., 2) int
     columns: Array  # (..., 2) int
     values: Array  # (..., 2)
+
+
+def quantile_of(rule: str) -> float:
+    """The quantile of the neighbour distances that the rule takes: "median" 0.5, "q90" 0.9, "max" 1. Raises ValueError."""
+    if rule not in _QUANTILE:
+        raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
+    return _QUANTILE[rule]
 
 
 def neighbour_distances(bk: Backend, D: Array, k: int) -> Array:
@@ -61,6 +68,7 @@ def forward(
 
     * "median": s = median_i s_i (even n: mean of the two middle values);
     * "max": s = max_i s_i, so that every row reaches k neighbours;
+    * "q90": the 0.9 quantile of s_i, linear between the two nearest, which no single outlier moves;
     * a number, or an array with one per matrix: s is that number.
 
     Where the rule gives s <= tiny = 4 eps max(D) (duplicate rows, all gates closed; eps the dtype's), s is
@@ -79,7 +87,7 @@ def forward(
 
     distance = neighbour_distances(bk, D, k)  # (..., n)
     order = xp.argsort(distance, axis=-1, kind="stable")
-    position = _QUANTILE[rule] * (n - 1)
+    position = quantile_of(rule) * (n - 1)
     low = int(position)
     rows = order[..., [low, min(low + 1, n - 1)]]
     weights = xp.broadcast_to(xp.asarray([1 - (position - low), position - low], dtype=D.dtype), (*batch, 2))

@@ -1,0 +1,7 @@
+"""python -m dufs_core: the command line."""
+
+import sys
+
+from dufs_core.cli import main
+
+sys.exit(main())

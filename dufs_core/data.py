@@ -1,0 +1,118 @@
+"""From what users hold to what the chain computes with: checks, scaling, constant columns, dtype.
+
+The user's array is read in blocks of columns and never written to; what comes out is a new (n, d) array in
+Fortran order (the chain gathers columns).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dufs_core.backend import Array
+
+_BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
+SCALINGS = ("columns", "global", "none")
+
+
+class Prepared(NamedTuple):
+    """Scaled data and what was found on the way."""
+
+    X: Array  # (n, d) in Fortran order; constant columns are 0
+    constant: Array  # (d,) bool, columns whose smallest and largest value are equal
+
+
+def _blocks(X: Array) -> Iterator[tuple[slice, Array]]:
+    """Slices of columns and a float64 copy of each."""
+    n, d = X.shape
+    width = max(1, _BLOCK_ELEMENTS // n)
+    for start in range(0, d, width):
+        columns = slice(start, min(start + width, d))
+        yield columns, np.array(X[:, columns], dtype=np.float64, order="F")
+
+
+def check_finite(X: Array) -> None:
+    """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values."""
+    if X.dtype.kind != "f":
+        return
+    count, first = 0, -1
+    for columns, block in _blocks(X):
+        bad = ~np.isfinite(block)
+        if bad.any():
+            count += int(bad.sum())
+            if first < 0:
+                first = columns.start + int(np.flatnonzero(bad.any(axis=0))[0])
+    if count:
+        raise ValueError(
+            f"Input X contains NaN or infinity: {count} of {X.size} values, the first in column {first}. "
+            f"Impute them or drop those rows or columns first."
+        )
+
+
+def prepare(X: Array, scaling: str, dtype: Any) -> Prepared:
+    """Centre and scale the columns of X; find the constant ones.
+
+    Parameters
+    ----------
+    X : ndarray (n, d)
+        Any real dtype; cast to float64 before anything is subtracted. Not written to.
+    scaling : "columns", "global" or "none"
+        "columns": mean 0 and variance 1 each; "global": centred, one common scale (mean variance of the
+        columns that are not constant is 1); "none": centred, in the units given. Columns are always centred: it changes no distance, it
+        saves the digits of data far from 0, and the part of the score that a column's mean would add says
+        nothing about structure.
+    dtype : float32 or float64
+        Of the result.
+
+    Returns
+    -------
+    Prepared
+
+    Raises
+    ------
+    ValueError
+        If values are not finite, or too large for `dtype` after scaling.
+    """
+    if scaling not in SCALINGS:
+        raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {scaling!r}")
+    check_finite(X)
+    n, d = X.shape
+    out = np.empty((n, d), dtype=dtype, order="F")
+    constant = np.empty(d, dtype=bool)
+    largest = max((float(np.abs(block).max()) for _, block in _blocks(X)), default=0.0) if scaling == "global" else 0.0
+    square_sum = 0.0
+    for columns, block in _blocks(X):
+        low, high = block.min(axis=0), block.max(axis=0)
+        constant[columns] = low == high
+        if scaling == "columns":  # so that squares of values as large as 1e300 stay finite
+            unit = np.maximum(np.abs(low), np.abs(high))
+        else:
+            unit = np.full(block.shape[1], largest if scaling == "global" else 1.0)
+        block /= np.where(unit > 0, unit, 1)
+        block -= block.mean(axis=0)
+        block[:, constant[columns]] = 0
+        if scaling == "columns":
+            deviation = np.sqrt(np.square(block).mean(axis=0))
+            block /= np.where(deviation > 0, deviation, 1)
+        elif scaling == "global":
+            square_sum += float(np.square(block).sum())
+        else:
+            _check_range(block, columns.start, n, d, dtype)
+        out[:, columns] = block
+    if scaling == "global" and square_sum > 0:
+        out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
+    return Prepared(out, constant)
+
+
+def _check_range(block: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
+    """Raise ValueError if sums of d squares, times n, could exceed the dtype."""
+    limit = np.sqrt(float(np.finfo(dtype).max) / (4.0 * n * d)) / 1e3
+    peak = np.abs(block).max(axis=0)
+    if (peak > limit).any():
+        column = int(np.flatnonzero(peak > limit)[0])
+        raise ValueError(
+            f"Column {first_column + column} reaches {peak[column]:.3g} from its mean; squares of values beyond "
+            f"{limit:.3g} overflow {np.dtype(dtype).name}. Use scaling='columns' or 'global', or divide X first."
+        )

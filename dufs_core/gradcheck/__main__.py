@@ -1,0 +1,8 @@
+"""``python -m dufs_core.gradcheck``."""
+
+import sys
+
+from dufs_core.gradcheck.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

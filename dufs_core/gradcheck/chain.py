@@ -1,0 +1,142 @@
+"""The whole chain through every engine, registered: both losses, every bandwidth rule, both noises, all powers.
+
+An engine is one line at the end of this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend
+from dufs_core.gradcheck import plain, statistical
+from dufs_core.gradcheck.examples import GATE_SIGMA, KINDS, problem
+from dufs_core.gradcheck.operations import POWERS
+from dufs_core.gradcheck.registry import Engine, Example, Kink, Operation, register, register_engine
+from dufs_core.objective import Evaluate, Objective
+
+LOSSES = ("regularised", "parameter-free")
+RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
+NOISES = ("batch", "sample")
+
+
+def _example(loss: str, rule: str, noise: Any, bk: Backend, evaluate: Evaluate, rng: np.random.Generator, index: int) -> Example:
+    t = POWERS[index % len(POWERS)]
+    kind = KINDS[(index // 2) % len(KINDS)]
+    n = 2 * int(rng.integers(2, 5)) + index // len(POWERS) % 2
+    p = problem(rng, kind, noise, n)
+    name, _, held = rule.partition(" ")
+    objective = Objective(
+        lam=float(rng.uniform(0.05, 1)) * p.scale if loss == "regularised" else None,
+        power=t,
+        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if name == "fixed" else name,  # type: ignore[arg-type]
+        n_neighbors=p.n_neighbors,
+        bandwidth_factor=p.bandwidth_factor,
+        bandwidth_gradient=not held,
+        gate_sigma=GATE_SIGMA,
+        zero_rule="one" if index % 5 == 4 and kind not in ("small", "nearly_closed") else "data",
+    )
+    X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
+    fixed: list[float] | None = None
+    if held:
+        fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)]
+
+    def function(mu: Array) -> Any:
+        if fixed is None:
+            return evaluate(bk, objective, mu, eps, X)[0].loss
+        scores = [
+            float(evaluate(bk, replace(objective, bandwidth=b), mu, eps[r : r + 1], X)[0].score[0])
+            for r, b in enumerate(fixed)
+        ]
+        sum_p = float(plain.probability_sum(bk, mu, GATE_SIGMA))
+        return plain.loss(scores, sum_p, len(X), objective.lam, objective.delta)
+
+    def low_precision(mu: Array) -> tuple[Any, Any]:
+        dtype = mu.dtype
+        return plain.chain_gradient(bk, objective, mu, eps.astype(dtype), X.astype(dtype))
+
+    def engine(mu: Array) -> tuple[Any, Any]:
+        value, gradient = evaluate(bk, objective, mu, eps.astype(mu.dtype), X.astype(mu.dtype))
+        return value.loss, gradient
+
+    return Example(
+        function,
+        lambda mu: engine(mu)[1],
+        (mu,),
+        f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}",
+        analytic=lambda mu: plain.chain(bk, objective, mu, eps, X, fixed),
+        plain=low_precision,
+        low_precision=engine,
+    )
+
+
+def _gradient_at(u: float, noise: str) -> Any:
+    """dL/dmu where every mu + sigma eps = u, parameter by parameter less the regulariser's share: 0 at a kink."""
+
+    def gradient(bk: Backend, evaluate: Evaluate) -> Any:
+        X = np.random.default_rng(0).standard_normal((5, 2))
+        mu = np.full(2, 0.5)
+        eps = np.full((1, 2) if noise == "batch" else (1, 5, 2), (u - 0.5) / 0.5)
+        eps[..., 1] = 0.0
+        objective = Objective(lam=0.0, power=2, bandwidth="max", n_neighbors=1)
+        moved = [bk.xp.asarray(a) for a in (mu, eps, np.asfortranarray(X))]
+        return bk.to_host(evaluate(bk, objective, *moved)[1])[0]
+
+    return gradient
+
+
+def _all_closed(bk: Backend, evaluate: Evaluate) -> Any:
+    """Every gate closed: only the regulariser, lam exp(-mu^2 / (2 sigma^2)) / (sqrt(2 pi) sigma), is left."""
+    X = bk.xp.asarray(np.asfortranarray(np.random.default_rng(0).standard_normal((5, 2))))
+    mu, eps = bk.xp.asarray([-1.0, -1.5]), bk.xp.zeros((2, 2))
+    value, gradient = evaluate(bk, Objective(lam=1.0), mu, eps, X)
+    return [*bk.to_host(gradient), *bk.to_host(value.score)]
+
+
+_CLOSED = [float(np.exp(-m * m / 0.5) / (np.sqrt(2 * np.pi) * 0.5)) for m in (-1.0, -1.5)] + [0.0, 0.0]
+
+
+def _kinks(noise: str) -> tuple[Kink, ...]:
+    return (
+        Kink("gate at u = 0: slope 0", _gradient_at(0.0, noise), 0.0),
+        Kink("gate at u = 1: slope 0", _gradient_at(1.0, noise), 0.0),
+        Kink("all gates closed: the regulariser alone", _all_closed, _CLOSED),
+    )
+
+
+for _loss in LOSSES:
+    for _rule in RULES:
+        for _noise in NOISES:
+            _first = _rule == "max" and _loss == "regularised"
+            _whole = _rule == "fixed" and _noise == "batch"
+            register(
+                Operation(
+                    f"chain[{_loss}, {_rule}, {_noise}]",
+                    "objective",
+                    partial(_example, _loss, _rule, _noise),
+                    complex_rtol=1e-10,
+                    kinks=_kinks(_noise) if _first else (),
+                    expectation=partial(
+                        statistical.whole_chain, lam=0.3 if _loss == "regularised" else None
+                    ) if _whole else None,
+                )
+            )
+
+
+def _dense() -> Evaluate:
+    from dufs_core.engines import dense
+
+    return dense
+
+
+def _small() -> Evaluate:
+    from dufs_core.engines.small import SmallEngine
+
+    return SmallEngine(1)
+
+
+register_engine(Engine("dense", _dense))
+register_engine(Engine("small", _small, backends=("numpy",)))

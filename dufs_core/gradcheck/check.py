@@ -1,0 +1,403 @@
+"""The checker: does this backward belong to this function?
+
+For a function f of arrays x_1, x_2, ... with values y_1, y_2, ..., random cotangents w and a direction v,
+
+    <w, df/dt f(x + t v) at t = 0>  =  <g, v>,      g = backward(x, w),
+
+must hold. The left side comes from differences in float64, the right side from the backward under test.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.gradcheck import stencil
+from dufs_core.gradcheck.arrays import array_module, as_tuple, dot, magnitude, to_host, unit_directions
+from dufs_core.gradcheck.report import Comparison, Report, Status
+
+Function = Callable[..., Any]
+Project = Mapping[int, Callable[[Array], Array]]
+
+_WIDER = 32.0  # Richardson's tables start at 32 steps, 1 step, 1/32 step
+_ROUNDING = 64.0  # units in the last place of |w||f| granted to the function, divided by the widest step
+_RESOLVED = 1e-7  # differences known no better than this (relative) cannot confirm anything
+_KINK_RESIDUAL = 1e-3  # fourth difference / step, relative to the slope, above which one-sided slopes are compared
+_KINK_JUMP = 1e-5  # relative jump of the slope that is called a kink
+
+
+@dataclass
+class _Problem:
+    """Function, backward and inputs in the form every part below uses."""
+
+    xp: Any
+    function: Function
+    inputs: tuple[Array, ...]
+    values: tuple[Array, ...]
+    cotangents: tuple[Array, ...]
+    gradients: tuple[Array | None, ...]
+    scales: tuple[float, ...]
+    project: Project
+    weight: float  # sum |w||f|: what rounding is relative to
+
+    @property
+    def active(self) -> list[int]:
+        return [i for i, g in enumerate(self.gradients) if g is not None]
+
+    def line(self, direction: Sequence[Array | None]) -> stencil.Phi:
+        """phi(t) = <w, f(x + t v) - f(x)>, each value computed once."""
+        known: dict[float, float] = {0.0: 0.0}
+
+        def phi(t: float) -> float:
+            if t not in known:
+                moved = [x if v is None else x + t * v for x, v in zip(self.inputs, direction, strict=True)]
+                values = as_tuple(self.function(*moved))
+                change = [self.xp.asarray(y) - y0 for y, y0 in zip(values, self.values, strict=True)]
+                known[t] = float(dot(self.xp, self.cotangents, change))
+            return known[t]
+
+        return phi
+
+    def analytic(self, direction: Sequence[Array | None]) -> float:
+        return float(dot(self.xp, self.gradients, direction))
+
+    def random_direction(self, rng: np.random.Generator) -> list[Array | None]:
+        """A seeded unit vector over all inputs with a gradient, times each input's scale, projected."""
+        active = self.active
+        parts = unit_directions(rng, [np.shape(self.inputs[i]) for i in active])
+        direction: list[Array | None] = [None] * len(self.inputs)
+        for i, part in zip(active, parts, strict=True):
+            v = self.xp.asarray(part * self.scales[i])
+            direction[i] = self.project[i](v) if i in self.project else v
+        return direction
+
+    def coordinate(self, i: int, flat: int) -> list[Array | None]:
+        """The direction of one coordinate of one input."""
+        v = np.zeros(np.shape(self.inputs[i]))
+        v.reshape(-1)[flat] = self.scales[i]
+        direction: list[Array | None] = [None] * len(self.inputs)
+        moved = self.xp.asarray(v)
+        direction[i] = self.project[i](moved) if i in self.project else moved
+        return direction
+
+
+def check_gradient(
+    function: Function,
+    backward: Function,
+    inputs: Sequence[Any],
+    *,
+    name: str = "gradient",
+    rtol: float = 1e-9,
+    step: float = 1e-3,
+    directions: int = 4,
+    every_coordinate: int = 12,
+    seed: int = 0,
+    cotangents: Sequence[Array] | None = None,
+    scales: Sequence[float] | None = None,
+    project: Project | None = None,
+    fresh: bool = False,
+) -> Report:
+    """Compare a hand-written backward with five-point differences, along random directions and coordinates.
+
+    Parameters
+    ----------
+    function
+        ``function(*inputs)`` gives a number, an array, or a tuple of arrays. It must be deterministic.
+    backward
+        ``backward(*inputs)`` where the function gives a number, else ``backward(*inputs, *cotangents)`` with
+        one cotangent in the shape of each value. It gives the derivative of sum(w f) with respect to
+        each input, in its shape: one array, or a tuple in the inputs' order, None where an input is not
+        differentiated (None may be left off the end).
+    inputs
+        NumPy or CuPy arrays of any shape, or numbers. Floating-point ones are converted to float64.
+    rtol
+        Largest |numeric - analytic| / scale, where scale = max(|numeric|, |analytic|, ||g * v||) for a
+        random direction v, and max(|numeric|, |analytic|, rms of the input's gradient / 100) for a
+        coordinate, but never less than the rounding of the function's own value can move the differences.
+    step
+        h of the stencil, in units of each input's scale along a unit vector.
+    directions
+        Random unit vectors, each entry at least 0.1 / sqrt(number of entries) in size.
+    every_coordinate
+        With at most so many coordinates in all, each is checked by itself as well.
+    cotangents
+        Weights of the values; default: seeded normal numbers (1 for a function that gives a number).
+        Given explicitly they are always passed to the backward.
+    scales
+        The size of each input that the step refers to; default: its largest absolute value, 1 if that is 0.
+    project
+        ``{input number: linear orthogonal projection}`` for inputs that are only meaningful in a subspace
+        (symmetric matrices): directions are projected, and only the projected gradient is judged.
+    fresh
+        Whether the backward must return arrays of its own, never an input's or a cotangent's memory.
+
+    Returns
+    -------
+    Report
+        ``report.raise_if_failed()`` raises GradientError with the readable message. Status "kink": the
+        function is not differentiable within the step, both one-sided slopes are in the report.
+
+    Notes
+    -----
+    A direction whose five-point slope D(h) = (f(-2h) - 8 f(-h) + 8 f(h) - f(2h)) / 12h agrees is done. If not,
+    central differences are extrapolated (Richardson) from 32 h, from h and from h / 32, and an
+    agreement with any of the three counts: a wrong gradient agrees with none. Without one, or where
+    the fourth difference of the five points says that the slope jumps, the two one-sided slopes decide
+    between a kink and a wrong gradient.
+    """
+    problem, problems = _prepare(function, backward, inputs, cotangents, scales, project or {}, seed, fresh)
+    if problems or not problem.active:
+        return Report(name, (), tuple(problems))
+    rng = np.random.default_rng([seed, 1])
+    comparisons = []
+    for k in range(directions):
+        v = problem.random_direction(rng)
+        scale = magnitude(problem.xp, problem.gradients, v)
+        comparisons.append(_compare(problem, v, f"direction {k}", rtol, step, scale))
+    total = sum(int(np.prod(np.shape(problem.inputs[i]))) for i in problem.active)
+    if total <= every_coordinate:
+        comparisons += [_coordinate(problem, i, k, rtol, step) for i, k in _coordinates(problem)]
+    report = Report(name, tuple(comparisons))
+    if report.status == "failed":
+        report = replace(report, worst_coordinate=_worst_coordinate(problem, rtol, step, seed))
+    return report
+
+
+def check_complex_step(
+    function: Function,
+    backward: Function,
+    inputs: Sequence[Any],
+    *,
+    name: str = "gradient (complex step)",
+    rtol: float = 1e-13,
+    directions: int = 4,
+    seed: int = 0,
+    cotangents: Sequence[Array] | None = None,
+    scales: Sequence[float] | None = None,
+    project: Project | None = None,
+    analytic_function: Function | None = None,
+) -> Report:
+    """The same comparison with <w, Im f(x + i h v)> / h, h = 1e-30: no truncation, no cancellation.
+
+    For functions that are analytic and accept complex arrays (no abs, conj, max, comparison of values);
+    ``analytic_function``, if given, is differentiated instead and must give the same values. Arguments and
+    result otherwise as in `check_gradient`; the error left is the rounding of the two computations.
+    """
+    problem, problems = _prepare(function, backward, inputs, cotangents, scales, project or {}, seed, False)
+    if problems or not problem.active:
+        return Report(name, (), tuple(problems))
+    g = analytic_function or function
+    h = 1e-30
+    rng = np.random.default_rng([seed, 1])
+    comparisons = []
+    for k in range(directions):
+        v = problem.random_direction(rng)
+        moved = [x if u is None else x + 1j * h * u for x, u in zip(problem.inputs, v, strict=True)]
+        numeric = complex(dot(problem.xp, problem.cotangents, as_tuple(g(*moved)))).imag / h
+        analytic = problem.analytic(v)
+        scale = max(abs(numeric), abs(analytic), magnitude(problem.xp, problem.gradients, v))
+        error = _relative(numeric, analytic, scale)
+        status: Status = "passed" if error <= rtol else "failed"
+        words = "" if status == "passed" else _in_words(problem, v)
+        where = f"direction {k}"
+        comparisons.append(Comparison(where, status, analytic, numeric, error, rtol, h, "complex step", words))
+    return Report(name, tuple(comparisons))
+
+
+def check_random(
+    draw: Callable[[np.random.Generator], tuple[Function, Function, Sequence[Any]]],
+    *,
+    seed: int = 0,
+    retries: int = 10,
+    **options: Any,
+) -> Report:
+    """Draw ``(function, backward, inputs)`` until one is free of kinks, at most `retries` times, and check it.
+
+    The options are `check_gradient`'s. Where every example has a kink, the last report is returned, status "kink".
+    """
+    for attempt in range(retries):
+        function, backward, inputs = draw(np.random.default_rng([seed, attempt]))
+        report = check_gradient(function, backward, inputs, seed=seed, **options)
+        if report.status != "kink":
+            break
+    return replace(report, attempts=attempt + 1)
+
+
+def assert_gradient(function: Function, backward: Function, inputs: Sequence[Any], **options: Any) -> Report:
+    """`check_gradient`, raising GradientError unless it passed."""
+    return check_gradient(function, backward, inputs, **options).raise_if_failed()
+
+
+def _prepare(
+    function: Function,
+    backward: Function,
+    inputs: Sequence[Any],
+    cotangents: Sequence[Array] | None,
+    scales: Sequence[float] | None,
+    project: Project,
+    seed: int,
+    fresh: bool,
+) -> tuple[_Problem, list[str]]:
+    """Run function and backward once; what is wrong already without any difference is listed."""
+    xp = array_module(*inputs)
+    xs = tuple(_in_float64(xp, x) for x in inputs)
+    before = [to_host(x).copy() for x in xs]
+    result = function(*xs)
+    values = tuple(xp.asarray(y) for y in as_tuple(result))
+    number = not isinstance(result, (tuple, list)) and values[0].ndim == 0
+    pass_cotangents = cotangents is not None or not number
+    if cotangents is None:
+        rng = np.random.default_rng([seed, 0])
+        cotangents = [xp.asarray(1.0) if number else xp.asarray(rng.standard_normal(y.shape)) for y in values]
+    w = tuple(xp.asarray(c) for c in cotangents)
+    w_before = [to_host(c).copy() for c in w]
+    gradients = as_tuple(backward(*xs, *w) if pass_cotangents else backward(*xs))
+    gradients += (None,) * (len(xs) - len(gradients))
+
+    problems = []
+    for i, (g, x) in enumerate(zip(gradients, xs, strict=True)):
+        if g is None:
+            continue
+        if np.shape(g) != np.shape(x):
+            problems.append(f"input {i}: the gradient has shape {np.shape(g)}, the input {np.shape(x)}")
+        elif hasattr(g, "dtype") and g.dtype != np.float64:
+            problems.append(f"input {i}: the gradient is {g.dtype} although everything that went in is float64")
+        elif not bool(xp.all(xp.isfinite(xp.asarray(g)))):
+            problems.append(f"input {i}: the gradient is not finite")
+        elif fresh and any(xp.may_share_memory(g, other) for other in (*xs, *w) if np.ndim(other)):
+            problems.append(f"input {i}: the gradient shares memory with an input or a cotangent")
+    for what, old, new in (("input", before, xs), ("cotangent", w_before, w)):
+        for i, (a, b) in enumerate(zip(old, new, strict=True)):
+            if not np.array_equal(a, to_host(b), equal_nan=True):
+                problems.append(f"{what} {i} was overwritten")
+    if len(gradients) != len(xs):
+        problems.append(f"the backward gives {len(gradients)} gradients for {len(xs)} inputs")
+    if not all(bool(xp.all(xp.isfinite(y))) for y in values):
+        problems.append("the function's value is not finite")
+    if scales is None:
+        scales = [_largest(xp, x) for x in xs]
+    weight = float(dot(xp, [xp.abs(c) for c in w], [xp.abs(y) for y in values]))
+    return _Problem(xp, function, xs, values, w, gradients, tuple(scales), project, weight), problems
+
+
+def _in_float64(xp: Any, x: Any) -> Any:
+    """Floating-point arrays and numbers as float64, a copy; everything else unchanged."""
+    if hasattr(x, "dtype"):
+        return xp.array(x, dtype=xp.float64) if np.issubdtype(x.dtype, np.floating) else x
+    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) else x
+
+
+def _largest(xp: Any, x: Any) -> float:
+    size = int(np.prod(np.shape(x)))
+    return (float(xp.max(xp.abs(xp.asarray(x)))) if size else 0.0) or 1.0
+
+
+def _relative(numeric: float, analytic: float, scale: float) -> float:
+    if numeric == analytic:
+        return 0.0
+    if not (math.isfinite(numeric) and math.isfinite(analytic) and scale > 0):
+        return math.inf
+    return abs(numeric - analytic) / scale
+
+
+def _compare(
+    problem: _Problem, v: Sequence[Array | None], where: str, rtol: float, step: float, scale: float
+) -> Comparison:
+    """Judge one direction; `scale` is the size below which its derivative counts as cancelled."""
+    phi, analytic = problem.line(v), problem.analytic(v)
+    floor = _ROUNDING * np.finfo(np.float64).eps * problem.weight / (_WIDER * step) / rtol
+
+    def judged(numeric: float, h: float, method: str, slack: float = 0.0) -> Comparison:
+        size = max(scale, abs(numeric), abs(analytic), floor)
+        error = _relative(numeric, analytic, size)
+        status: Status = "passed" if error <= max(rtol, slack / size if size > 0 else 0.0) else "failed"
+        return Comparison(where, status, analytic, numeric, error, rtol, h, method)
+
+    best = judged(stencil.five_point(phi, step), step, "five-point")
+    tables = []
+    if best.status == "failed":
+        for h in (_WIDER * step, step, step / _WIDER):
+            slope, uncertainty = stencil.richardson(phi, h)
+            found = judged(slope, h, "Richardson")
+            tables.append((uncertainty, h, slope))
+            best = min(best, found, key=lambda c: c.relative_error)
+            if found.status == "passed":
+                break
+    size = max(scale, abs(best.numeric), abs(analytic), floor)
+    if best.status == "passed" and stencil.kink_residual(phi, step) <= _KINK_RESIDUAL * size:
+        return best
+    kink = _one_sided(phi, step, size)
+    if kink is not None:
+        return replace(
+            best, status="kink", left_slope=kink[0], right_slope=kink[1], direction=_in_words(problem, v)
+        )
+    if best.status == "passed":
+        return best
+    # the differences themselves are imprecise: agree within their own estimated error, if that is small
+    uncertainty, h, slope = min(tables)
+    limited = judged(slope, h, "Richardson", slack=min(4 * uncertainty, _RESOLVED * size))
+    return limited if limited.status == "passed" else replace(best, direction=_in_words(problem, v))
+
+
+def _one_sided(phi: stencil.Phi, step: float, size: float) -> tuple[float, float] | None:
+    """Both one-sided slopes where they differ clearly, at two ranges of steps; None where they do not."""
+    for h in (step, step / _WIDER):
+        (left, left_error), (right, right_error) = stencil.one_sided(phi, -h), stencil.one_sided(phi, h)
+        if not abs(right - left) > _KINK_JUMP * size + 10 * (left_error + right_error):
+            return None
+    return left, right
+
+
+def _coordinates(problem: _Problem) -> Iterator[tuple[int, int]]:
+    for i in problem.active:
+        for k in range(int(np.prod(np.shape(problem.inputs[i])))):
+            yield i, k
+
+
+def _coordinate(problem: _Problem, i: int, flat: int, rtol: float, step: float) -> Comparison:
+    """Judge one coordinate of one input."""
+    v = problem.coordinate(i, flat)
+    g = to_host(problem.xp.asarray(problem.gradients[i]))
+    rms = float(np.sqrt(np.mean((g / _largest(np, g)) ** 2))) * _largest(np, g) if g.any() else 0.0
+    index = tuple(int(j) for j in np.unravel_index(flat, g.shape))
+    return _compare(problem, v, f"input {i}, coordinate {index}", rtol, step, rms / 100 * problem.scales[i])
+
+
+def _worst_coordinate(problem: _Problem, rtol: float, step: float, seed: int) -> Comparison | None:
+    """Find a coordinate with a wrong derivative, by halving the set that disagrees most."""
+    groups = list(_coordinates(problem))
+    v = problem.random_direction(np.random.default_rng([seed, 2]))
+    while len(groups) > 8:
+        halves = groups[: len(groups) // 2], groups[len(groups) // 2 :]
+        gaps = []
+        for half in halves:
+            masked: list[Array | None] = [None] * len(v)
+            for i in {i for i, _ in half}:
+                mask = np.zeros(np.shape(problem.inputs[i]))
+                mask.reshape(-1)[[k for j, k in half if j == i]] = 1.0
+                masked[i] = v[i] * problem.xp.asarray(mask)
+                if i in problem.project:
+                    masked[i] = problem.project[i](masked[i])
+            phi = problem.line(masked)
+            gaps.append(abs(stencil.richardson(phi, step)[0] - problem.analytic(masked)))
+        groups = list(halves[int(gaps[1] > gaps[0])])
+    found = [_coordinate(problem, i, k, rtol, step) for i, k in groups]
+    return max(found, key=lambda c: (c.status == "failed", abs(c.numeric - c.analytic)), default=None)
+
+
+def _in_words(problem: _Problem, v: Sequence[Array | None]) -> str:
+    """The three largest entries of a direction."""
+    entries = []
+    for i, part in enumerate(v):
+        if part is not None:
+            host = to_host(part)
+            for flat in np.argsort(-np.abs(host), axis=None)[:3]:
+                index = tuple(int(j) for j in np.unravel_index(flat, host.shape))
+                entries.append((abs(float(host[index])), f"input {i} {index} {float(host[index]):+.3g}"))
+    entries.sort(reverse=True)
+    return ", ".join(text for _, text in entries[:3])

@@ -1,0 +1,58 @@
+"""Derivatives of a function of one variable from its values; nothing here knows about arrays.
+
+Each takes phi, a real function of a real step with phi(0) = 0, and looks at its slope at 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Phi = Callable[[float], float]
+
+
+def five_point(phi: Phi, h: float) -> float:
+    """(phi(-2h) - 8 phi(-h) + 8 phi(h) - phi(2h)) / 12h = phi'(0) - h^4 phi^(5) / 30 + ..."""
+    return (phi(-2 * h) - 8 * phi(-h) + 8 * phi(h) - phi(2 * h)) / (12 * h)
+
+
+def kink_residual(phi: Phi, h: float) -> float:
+    """|fourth difference| / h: about h^3 |phi''''| where phi is smooth, 2 |jump of the slope| at a kink at 0.
+
+    The five points are the stencil's own; a kink between them shows as well, somewhat smaller.
+    """
+    return abs(phi(-2 * h) - 4 * phi(-h) + 6 * phi(0.0) - 4 * phi(h) + phi(2 * h)) / h
+
+
+def _extrapolate(rows: list[float], order: int) -> tuple[float, float]:
+    """Richardson table over estimates at h, h/2, h/4, ... whose error series has powers order, 2 order, ...
+
+    Returns the entry that changed least against both it was made of, and that change: the estimated error.
+    """
+    best, error = rows[-1], abs(rows[-1] - rows[-2])
+    previous: list[float] = []
+    for row in rows:
+        current = [row]
+        for level, old in enumerate(previous):
+            weight = 2.0 ** (order * (level + 1))
+            new = (weight * current[level] - old) / (weight - 1)
+            change = max(abs(new - current[level]), abs(new - old))
+            if change <= error:
+                best, error = new, change
+            current.append(new)
+        previous = current
+    return best, error
+
+
+def richardson(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+    """phi'(0) from central differences at h, h/2, ..., extrapolated to step 0 (Ridders 1982).
+
+    Returns the slope and an estimate of its error.
+    """
+    steps = [h / 2**i for i in range(levels)]
+    return _extrapolate([(phi(s) - phi(-s)) / (2 * s) for s in steps], order=2)
+
+
+def one_sided(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+    """The slope of phi at 0 on the side of h (negative: from the left), extrapolated; and its error estimate."""
+    steps = [h / 2**i for i in range(levels)]
+    return _extrapolate([(phi(s) - phi(0.0)) / s for s in steps], order=1)

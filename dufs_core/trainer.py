@@ -1,0 +1,182 @@
+"""The loop: draws, minibatches, steps, stopping, history, callbacks.
+
+Every random number is a function of (seed, step), so the state of a run is (step, mu, optimiser state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from dufs_core import random
+from dufs_core.backend import Array, Backend
+from dufs_core.objective import Evaluate, Objective
+from dufs_core.optim import State, Step
+
+DECIDED_MARGIN = 1.2  # in units of sigma: the noise opens a gate beyond it in 1 of 9 draws, and no gradient is left to turn it
+INITIAL_MU = 0.5
+_JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
+
+
+class StepInfo(NamedTuple):
+    """What callbacks receive after every step; arrays are the trainer's own and must not be written to."""
+
+    step: int  # 1, 2, ...
+    mu: Array  # (d,)
+    loss: float
+    open_gates: int  # number of mu > 0
+    undecided_gates: int
+
+
+Callback = Callable[[StepInfo], Any]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, on what, and with which draws a run trains.
+
+    n_draws draws of the gate noise a step, in antithetic pairs (eps, -eps) unless it is 1. A run ends after
+    max_iter steps, or when at most a share `tol` of the gates is undecided: -1.2 sigma <= mu <= 1 + 1.2 sigma.
+
+    batches "near_equal": an epoch visits every row once, in ceil(n / batch_size) batches whose sizes differ by
+    at most one. "wrap": as the authors' code, always batch_size rows, the last batch of an epoch filled up from the
+    start of the shuffled rows.
+    """
+
+    n_draws: int
+    max_iter: int
+    tol: float
+    batch_size: int | None = None
+    gate_noise: Literal["batch", "sample"] = "batch"
+    batches: Literal["near_equal", "wrap"] = "near_equal"
+
+
+class Run(NamedTuple):
+    """The end of a run."""
+
+    mu: Array  # (d,)
+    history: dict[str, Array]  # each (steps,)
+    n_iter: int
+    converged: bool
+    isolated: float  # largest share of rows without neighbours in any step
+    substituted: int  # number of steps in which the bandwidth rule gave 0
+
+
+def undecided(mu: Array, sigma: float) -> Array:
+    """Whether each gate can still change its mind: |mu - 1/2| <= 1/2 + 1.2 sigma; bool (d,)."""
+    return abs(mu - 0.5) <= 0.5 + DECIDED_MARGIN * sigma
+
+
+def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, jitter: bool) -> Array:
+    """mu = 1/2, plus, with `jitter`, a normal of standard deviation 0.01 truncated at two of them (authors' code)."""
+    mu = bk.xp.full(len(columns), INITIAL_MU, dtype=np.float64)
+    if jitter:
+        noise = bk.xp.full(len(columns), bk.xp.inf)
+        attempt = 0
+        while (abs(noise) > _JITTER_CUT).any():
+            fresh = random.normals(bk, seed, random.Stream.INITIAL_MU, attempt, 1, None, columns, np.float64)[0]
+            noise = bk.xp.where(abs(noise) > _JITTER_CUT, fresh, noise)
+            attempt += 1
+        mu += _JITTER * noise
+    return mu.astype(dtype)
+
+
+def gate_noise(
+    bk: Backend, seed: int, step: int, n_draws: int, rows: Array | None, columns: Array, dtype: Any
+) -> Array:
+    """The draws of one step, (n_draws, d), or (n_draws, rows, d): one draw, or pairs (eps, -eps)."""
+    if n_draws == 1:
+        return random.normals(bk, seed, random.Stream.GATES, step, 1, rows, columns, dtype)
+    half = random.normals(bk, seed, random.Stream.GATES, step, n_draws // 2, rows, columns, dtype)
+    return bk.xp.concatenate([half, -half])
+
+
+def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> list[Array]:
+    """The row indices of every batch of one epoch; a full batch keeps the rows in place."""
+    xp = bk.xp
+    size = schedule.batch_size
+    if size is None or size >= n:
+        return [xp.arange(n)]
+    order = random.permutation(bk, seed, random.Stream.SHUFFLE, epoch, n)
+    count = -(-n // size)
+    if schedule.batches == "wrap":
+        return [order[xp.arange(i * size, (i + 1) * size) % n] for i in range(count)]
+    cuts = [n * i // count for i in range(count + 1)]
+    return [order[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+
+
+def _steps(bk: Backend, seed: int, X: Array, schedule: Schedule) -> Iterator[tuple[int, Array, Array]]:
+    """(step, row indices, data of the batch), step from 1 to max_iter."""
+    step, epoch = 0, 0
+    n = X.shape[0]
+    full = schedule.batch_size is None or schedule.batch_size >= n
+    while step < schedule.max_iter:
+        for rows in batches(bk, seed, epoch, n, schedule):
+            step += 1
+            yield step, rows, X if full else X.T[:, rows].T
+            if step == schedule.max_iter:
+                return
+        epoch += 1
+
+
+def train(
+    bk: Backend,
+    X: Array,
+    columns: Array,
+    objective: Objective,
+    evaluate: Evaluate,
+    optimizer: Step,
+    schedule: Schedule,
+    seed: int,
+    jitter: bool = False,
+    callbacks: Sequence[Callback] = (),
+    progress: Callable[[StepInfo], None] | None = None,
+) -> Run:
+    """Minimise the objective over mu.
+
+    Parameters
+    ----------
+    X : (n, d)
+        Scaled data in Fortran order.
+    columns : (d,) int
+        Position of each column in the user's data: what its draws are keyed by.
+    evaluate
+        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu).
+    jitter : bool
+        Whether mu starts with the authors' code's small noise.
+    callbacks
+        Called with a StepInfo after every step; one that returns True ends the run.
+    """
+    if schedule.n_draws < 1 or (schedule.n_draws > 1 and schedule.n_draws % 2):
+        raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
+    sigma = objective.gate_sigma
+    mu = initial_mu(bk, seed, columns, X.dtype, jitter)
+    state = State()
+    kept: list[tuple[float, ...]] = []
+    isolated, substituted, converged = 0.0, 0, False
+    for step, rows, batch in _steps(bk, seed, X, schedule):
+        noise_rows = rows if schedule.gate_noise == "sample" else None
+        eps = gate_noise(bk, seed, step, schedule.n_draws, noise_rows, columns, X.dtype)
+        value, dmu = evaluate(bk, objective, mu, eps, batch)
+        mu, state = optimizer(bk, mu, dmu, state)
+        info = StepInfo(step, mu, value.loss, int((mu > 0).sum()), int(undecided(mu, sigma).sum()))
+        kept.append((step, value.loss, float(value.score.mean()) / batch.shape[0], float(value.bandwidth.mean()),
+                     info.open_gates, info.undecided_gates))  # fmt: skip
+        isolated = max(isolated, value.isolated)
+        substituted += bool(value.substituted.any())
+        stop = [callback(info) is True for callback in callbacks]
+        if progress is not None:
+            progress(info)
+        converged = info.undecided_gates <= schedule.tol * len(mu)
+        if converged or any(stop):
+            break
+    table = np.array(kept).T.reshape(6, -1)
+    names = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
+    history = {
+        name: column.astype(np.int64) if name in ("step", "open_gates", "undecided_gates") else column
+        for name, column in zip(names, table, strict=True)
+    }
+    return Run(mu, history, len(kept), converged, isolated, substituted)
