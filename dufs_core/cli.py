@@ -88,7 +88,7 @@ OPTIONS: dict[str, Option] = {
     ),
     "power": Option("t, the number of steps of the random walk", _whole_number, metavar="T"),
     "bandwidth": Option(
-        "rule for the kernel's bandwidth b in exp(-D / b): median, max, or the number b itself",
+        "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself",
         _rule_or_number,
         metavar="RULE|NUMBER",
     ),
@@ -103,19 +103,19 @@ OPTIONS: dict[str, Option] = {
     "momentum": Option("share of the last step that is kept", float, metavar="SHARE"),
     "max_iter": Option("most steps of a run", _whole_number, metavar="STEPS"),
     "tol": Option("stop when at most this share of the gates is undecided", float, metavar="SHARE"),
-    "n_restarts": Option("runs with other draws, of which the best counts", _whole_number, metavar="N"),
+    "n_restarts": Option("most runs; the one with the largest permutation gap counts, a convincing one ends the search", _whole_number, metavar="N"),
     "batch_size": Option("samples in a step; none: all", _or_none(_whole_number), metavar="N|none"),
     "scaling": Option(
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
         choices=("columns", "global", "none"),
     ),
-    "engine": Option("way of evaluating the objective", choices=("auto", "dense")),
+    "engine": Option("way of evaluating the objective", choices=("auto", "dense", "small")),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
-    "n_jobs": Option("restarts at the same time; none: one", _or_none(_whole_number), metavar="N|none"),
+    "n_jobs": Option("threads over the draws of a step in the small engine; none: all cores", _or_none(_whole_number), metavar="N|none"),
     "random_state": Option("seed of all draws; --seed says it too", _whole_number, metavar="SEED"),
     "verbose": Option("1: progress bar (on a terminal it is on)", _whole_number, metavar="LEVEL"),
-    "convention": Option("details of the method", choices=("standard", "authors")),
+    "convention": Option("authors_code: as the published code where it departs from the paper", choices=("standard", "authors_code")),
 }
 _UNLISTED = ("callbacks",)  # parameters that no text can give
 
@@ -434,8 +434,6 @@ def _feature_rows(estimator: Any, names: tuple[str, ...] | None) -> list[dict[st
 
 def _result(args: argparse.Namespace, estimator: Any, source: _Source, seconds: dict[str, float]) -> dict[str, Any]:
     """What --json prints and result.json keeps."""
-    import numpy as np
-
     n, d = source.X.shape
     settings = {k: v for k, v in estimator.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     selected = [int(j) for j in estimator.ranking_ if estimator.support_[j]]
@@ -447,11 +445,12 @@ def _result(args: argparse.Namespace, estimator: Any, source: _Source, seconds: 
         "converged": estimator.converged_,
         "loss": estimator.loss_,
         "bandwidth": estimator.bandwidth_,
+        "permutation_gap": estimator.permutation_gap_,
+        "p_value": estimator.p_value_,
+        "n_runs": estimator.n_runs_,
         "n_samples": n,
         "n_features": d,
-        "constant_features": np.flatnonzero(estimator.constant_features_)
-        if np.asarray(estimator.constant_features_).dtype == bool
-        else estimator.constant_features_,
+        "constant_features": estimator.constant_features_,
     }
     if source.names:
         result["selected_names"] = [source.names[j] for j in selected]
@@ -462,6 +461,7 @@ def _result(args: argparse.Namespace, estimator: Any, source: _Source, seconds: 
         "settings": settings,
         "preset": args.preset,
         "backend": estimator.backend_,
+        "engine": estimator.engine_,
         "input": source.described,
         "timings": seconds,
         "versions": _versions(),
@@ -507,6 +507,10 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
         "",
         f"{n_selected} of {d} features selected in {result['n_iter']} steps, {result['seconds']:.2f} s; {ending}",
     ]
+    lines.append(
+        f"permutation gap {result['permutation_gap']:.3f}, p = {result['p_value']:.2g}, "
+        f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
+    )
     if "precision" in result:
         lines.append(
             "precision {precision:.2f}, recall {recall:.2f}, soft precision {soft_precision:.2f}, "

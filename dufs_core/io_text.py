@@ -26,6 +26,7 @@ _SAMPLE_ROWS = 12
 _SURELY_COUNTED = 10  # a first row 0, 1, ..., 9 is no accident; a shorter one may be data
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "."})
 _COMMA_NUMBER = re.compile(r"[+-]?\d*,\d+(?:[eE][+-]?\d+)?")
+_DIGITS_ONLY = re.compile(r"[-+\d.,' ]+")  # no name, whether or not it is a number as it stands
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _NOT_FEATURES = frozenset({"label", "labels", "class", "classes", "target", "y", "id", "index", "sample", "cluster"})
 
@@ -283,7 +284,8 @@ def _looks_like_header(rows: Sequence[Sequence[str]], decimal: str) -> bool:
         for j, c in enumerate(first)
         if not _is_missing(c) and any(_is_number(row[j].strip(), decimal) for row in rest)
     ]
-    return bool(over_numbers) and 2 * sum(not _is_number(c, decimal) for c in over_numbers) >= len(over_numbers)
+    names = [c for c in over_numbers if not _DIGITS_ONLY.fullmatch(c) and not _is_number(c, decimal)]
+    return bool(over_numbers) and 2 * len(names) >= len(over_numbers)
 
 
 # --- columns -------------------------------------------------------------------------------------------------------

@@ -180,7 +180,7 @@ def draw(path: str | Path, history: Mapping[str, Array], mu: Array, selected: Ar
     gates.plot(history["step"], history["open_gates"], color=orange, linewidth=1.6, drawstyle="steps-post")
     gates.set_ylabel("open gates", color=orange)
     gates.tick_params(axis="y", colors=orange)
-    gates.set_ylim(0, 1.05 * max(1, *history["open_gates"]))
+    gates.set_ylim(0, 1.05 * np.max(history["open_gates"], initial=1))
     gates.yaxis.set_major_locator(MaxNLocator(integer=True))
     left.set_title("training")
 

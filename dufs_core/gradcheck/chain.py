@@ -23,7 +23,9 @@ RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b 
 NOISES = ("batch", "sample")
 
 
-def _example(loss: str, rule: str, noise: Any, bk: Backend, evaluate: Evaluate, rng: np.random.Generator, index: int) -> Example:
+def _example(
+    loss: str, rule: str, noise: Any, bk: Backend, evaluate: Evaluate, rng: np.random.Generator, index: int
+) -> Example:
     t = POWERS[index % len(POWERS)]
     kind = KINDS[(index // 2) % len(KINDS)]
     n = 2 * int(rng.integers(2, 5)) + index // len(POWERS) % 2
@@ -119,9 +121,9 @@ for _loss in LOSSES:
                     partial(_example, _loss, _rule, _noise),
                     complex_rtol=1e-10,
                     kinks=_kinks(_noise) if _first else (),
-                    expectation=partial(
-                        statistical.whole_chain, lam=0.3 if _loss == "regularised" else None
-                    ) if _whole else None,
+                    expectation=partial(statistical.whole_chain, lam=0.3 if _loss == "regularised" else None)
+                    if _whole
+                    else None,
                 )
             )
 

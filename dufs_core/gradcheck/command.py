@@ -86,9 +86,9 @@ def as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> 
 
 
 def _check(result: Result) -> dict[str, Any]:
-    row = asdict(result)
-    row["seconds"] = round(result.seconds, 3)
-    return row | row.pop("measured")
+    row: dict[str, Any] = asdict(result)
+    measured: dict[str, float] = row.pop("measured")
+    return row | measured | {"seconds": round(result.seconds, 3)}
 
 
 def _line(r: Result) -> str:

@@ -71,7 +71,11 @@ class Problem:
 
 
 def problem(
-    rng: np.random.Generator, kind: str = "plain", noise: Noise = "batch", n: int | None = None, draws: int | None = None
+    rng: np.random.Generator,
+    kind: str = "plain",
+    noise: Noise = "batch",
+    n: int | None = None,
+    draws: int | None = None,
 ) -> Problem:
     """A problem whose gates keep a distance from their kinks, with data of the kind asked for.
 

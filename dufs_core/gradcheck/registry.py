@@ -34,7 +34,9 @@ class Example:
     project: Project | None = None
     analytic: Function | None = None  # the plain formula: same values, takes complex inputs
     plain: Callable[..., tuple[Any, Any]] | None = None  # (*inputs, *cotangents) -> values, gradients, in their dtype
-    low_precision: Callable[..., tuple[Any, Any]] | None = None  # the same from the code under test, where it needs help
+    low_precision: Callable[..., tuple[Any, Any]] | None = (
+        None  # the same from the code under test, where it needs help
+    )
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ normal density and distribution, and p = Phi(b) - Phi(a) = P(0 < u < 1):
     E[z^2] = (mu^2 + sigma^2) p + sigma (mu phi(a) - (mu + 1) phi(b)) + 1 - Phi(b)
                                                              dE[z^2]/dmu = 2 (mu p + sigma (phi(a) - phi(b)))
 
-the derivatives because dz/dmu = 1[0 < u < 1] almost everywhere and z is continuous: dE[f(z)]/dmu = E[f'(z) 1[0 < u < 1]].
+the derivatives because z is continuous and dz/dmu = 1[0 < u < 1] almost everywhere, so that
+dE[f(z)]/dmu = E[f'(z) 1[0 < u < 1]].
 With one gate vector per batch G = X diag(z^2) X', so E of anything linear in G has a closed form; with gates per
 sample E[G_ij] is sum_k X_ik X_jk E[z_ik] E[z_jk] off the diagonal. The whole chain becomes linear in G where
 the bandwidth is so large that P = 1/n exactly: S = sum_k z_k^2 (sum_i X_ik)^2 / n.

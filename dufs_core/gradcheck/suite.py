@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -107,12 +108,15 @@ def check_gradients(
     return result
 
 
-def _one_example(
-    bk: Backend, operation: Operation, evaluate: Evaluate, seed: int, index: int, result: Result
-) -> None:
+def _generator(operation: Operation, *numbers: int) -> np.random.Generator:
+    """The same examples for every engine, others for every operation."""
+    return np.random.default_rng([crc32(operation.name.encode()), *numbers])
+
+
+def _one_example(bk: Backend, operation: Operation, evaluate: Evaluate, seed: int, index: int, result: Result) -> None:
     """Draw until free of kinks, then judge; everything found goes to `result`."""
     for attempt in range(RETRIES):
-        example = operation.example(bk, evaluate, np.random.default_rng([seed, index, attempt]), index)
+        example = operation.example(bk, evaluate, _generator(operation, seed, index, attempt), index)
         case = f"{example.note}; seed {seed}, example {index}" + (f", draw {attempt}" if attempt else "")
         name = f"{operation.name} at {case}"
         options: Any = {
@@ -170,7 +174,7 @@ def check_precision(
     found = []
     for index in range(max(examples, 22)):
         try:
-            example = operation.example(bk, evaluate, np.random.default_rng([seed, index, 0]), index)
+            example = operation.example(bk, evaluate, _generator(operation, seed, index), index)
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
                 errors = precision.errors(example)
         except Exception as error:
@@ -196,7 +200,8 @@ def check_precision(
     ):
         if not ratio <= limit:
             result.failures.append(
-                f"{operation.name}: the float32 error of the {what} is {ratio:.2f} times the plain formulas' (limit {limit:g})"
+                f"{operation.name}: the float32 error of the {what} is {ratio:.2f} times that of the plain formulas "
+                f"(limit {limit:g})"
             )
     return result
 
@@ -208,7 +213,7 @@ def check_expectation(
     assert operation.expectation is not None
     result = Result(operation.name, engine, "statistical", statistical.GROUPS, tolerance=statistical.STANDARD_ERRORS)
     try:
-        samples = operation.expectation(bk, evaluate, np.random.default_rng([seed, 7]))
+        samples = operation.expectation(bk, evaluate, _generator(operation, seed))
         standard_errors, relative = statistical.judge(samples)
     except Exception as error:
         result.failures.append(f"{operation.name}, expectation: {type(error).__name__}: {error}")
