@@ -49,6 +49,15 @@ def _whole_number(text: str) -> int:
 _whole_number.__name__ = "whole number"  # argparse: invalid whole number value: 'a'
 
 
+def _seed(text: str) -> int:
+    if (seed := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or larger; got {seed}")
+    return seed
+
+
+_seed.__name__ = "whole number"
+
+
 def _count_or_fraction(text: str) -> int | float:
     try:
         return int(text)
@@ -103,19 +112,31 @@ OPTIONS: dict[str, Option] = {
     "momentum": Option("share of the last step that is kept", float, metavar="SHARE"),
     "max_iter": Option("most steps of a run", _whole_number, metavar="STEPS"),
     "tol": Option("stop when at most this share of the gates is undecided", float, metavar="SHARE"),
-    "n_restarts": Option("most runs; the one with the largest permutation gap counts, a convincing one ends the search", _whole_number, metavar="N"),
+    "n_restarts": Option(
+        "most runs; the one with the largest permutation gap counts, a convincing one ends the search",
+        _whole_number,
+        metavar="N",
+    ),
     "batch_size": Option("samples in a step; none: all", _or_none(_whole_number), metavar="N|none"),
     "scaling": Option(
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
         choices=("columns", "global", "none"),
     ),
-    "engine": Option("way of evaluating the objective", choices=("auto", "dense", "small")),
+    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense", "small")),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
-    "n_jobs": Option("threads over the draws of a step in the small engine; none: all cores", _or_none(_whole_number), metavar="N|none"),
-    "random_state": Option("seed of all draws; --seed says it too", _whole_number, metavar="SEED"),
-    "verbose": Option("1: progress bar (on a terminal it is on)", _whole_number, metavar="LEVEL"),
-    "convention": Option("authors_code: as the published code where it departs from the paper", choices=("standard", "authors_code")),
+    "n_jobs": Option(
+        "threads over the draws of a step in the small engine; none: all cores",
+        _or_none(_whole_number),
+        metavar="N|none",
+    ),
+    "random_state": Option("seed of the fit's draws (default: that of --seed)", _seed, metavar="SEED"),
+    "verbose": Option(
+        "1: a progress bar (on a terminal it is on, unless --json or --quiet)", _whole_number, metavar="LEVEL"
+    ),
+    "convention": Option(
+        "authors_code: as the published code where it departs from the paper", choices=("standard", "authors_code")
+    ),
 }
 _UNLISTED = ("callbacks",)  # parameters that no text can give
 
@@ -253,7 +274,7 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     method.add_argument("--preset", choices=("paper", "authors_code"), help="defaults of a published experiment")
     method.add_argument(
         "--seed",
-        type=_whole_number,
+        type=_seed,
         metavar="SEED",
         help="seed of the two moons and of the fit's draws (default: 0); --random-state sets the latter alone",
     )
@@ -490,19 +511,24 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
     lines = [
         f"{result['input']['source']}: {result['n_samples']} samples, {d} features",
         "",
-        f"rank   index  {'name':<{width}}    score       mu   P(open)  selected",
+        f"rank   index  {'name':<{width}}       mu   P(open)  selected",
     ]
     for row in shown:
         name = row["name"] if len(row["name"]) <= width else row["name"][: width - 3] + "..."
         lines.append(
-            f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {row['score']:>7.4g}  {row['mu']:>7.3f}  "
+            f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {row['mu']:>7.3f}  "
             f"{row['probability']:>8.4f}  {'yes' if row['selected'] else 'no'}"
         )
     if len(rows) > len(shown):
         hidden = n_selected - len(shown)
         more = f", {hidden} of them selected" if hidden > 0 else ""
         lines.append(f" ...  {len(rows) - len(shown)} more{more}")
-    ending = "every gate decided" if result["converged"] else "NOT converged: some gates are undecided, see --max-iter"
+    if not result["n_iter"]:
+        ending = "every feature is constant"
+    elif result["converged"]:
+        ending = "converged"
+    else:
+        ending = "NOT converged: some gates are undecided, see --max-iter"
     lines += [
         "",
         f"{n_selected} of {d} features selected in {result['n_iter']} steps, {result['seconds']:.2f} s; {ending}",

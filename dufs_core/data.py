@@ -59,10 +59,10 @@ def prepare(X: Array, scaling: str, dtype: Any) -> Prepared:
     X : ndarray (n, d)
         Any real dtype; cast to float64 before anything is subtracted. Not written to.
     scaling : "columns", "global" or "none"
-        "columns": mean 0 and variance 1 each; "global": centred, one common scale (mean variance of the
-        columns that are not constant is 1); "none": centred, in the units given. Columns are always centred: it changes no distance, it
-        saves the digits of data far from 0, and the part of the score that a column's mean would add says
-        nothing about structure.
+        "columns": mean 0 and variance 1 each; "global": centred, one common scale (the mean variance of the
+        columns that are not constant is 1); "none": centred, in the units given. Columns are always centred: it
+        changes no distance, it saves the digits of data far from 0, and the part of the score that a column's mean
+        would add says nothing about structure.
     dtype : float32 or float64
         Of the result.
 

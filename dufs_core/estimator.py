@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Sequence
-from numbers import Integral, Real
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -14,30 +12,21 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dufs_core import random
 from dufs_core.backend import Array, Backend, get_backend
-from dufs_core.data import SCALINGS, Prepared, prepare
-from dufs_core.engines import get_engine
+from dufs_core.data import Prepared, prepare
+from dufs_core.engines import SMALL_ROWS, get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Objective
 from dufs_core.ops import regulariser
-from dufs_core.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.optim import get_optimizer
-from dufs_core.trainer import Callback, Run, Schedule, StepInfo, train
+from dufs_core.search import Outcome, Search
+from dufs_core.trainer import Callback, Schedule
+from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
 
-CONVINCING_GAP = 0.2  # a selection with this permutation gap ends the search; chance pairs stay below it
+_MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
-_AUTHORS_DELTA = 1e-6  # the authors' mean(score) / (mean(p) + 1e-6): 1e-6 n d in sums
-_SATURATED = 2.5  # constant columns: below any gate that training can leave, in units of sigma below the lowest
-
-
-class _Outcome(NamedTuple):
-    """One run of the search."""
-
-    run: Run
-    columns: Array  # positions that took part
-    gap: Gap
+_DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
+_BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
 
 
 class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
@@ -72,8 +61,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
         One noise vector for all rows (the paper), or one per row (the authors' code).
-    n_draws : int, default 16
-        Noise draws per step, in antithetic pairs (eps, -eps); 1 or an even number.
+    n_draws : int or None, default None
+        Noise draws per step, in antithetic pairs (eps, -eps); 1 or an even number. None: 16 for steps on up to 256
+        rows, 4 on more.
     optimizer : "normalized", "sgd" or "adam", default "normalized"
         See `dufs_core.optim`. "normalized" divides the gradient by its running root mean square, so that one
         learning rate serves any number of columns.
@@ -83,17 +73,18 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     max_iter : int, default 2000
         Most steps of one run.
     tol : float, default 0.01
-        A run has converged when at most this share of the gates is undecided, |mu - 1/2| <= 1/2 + 1.2 gate_sigma.
-    n_restarts : int, default 8
-        Most runs. A run whose selection has a permutation gap (`dufs_core.gap`) of at least 0.2 ends the search;
-        otherwise the columns of a selection that failed are held closed and the next run looks at the others,
-        with other draws. The run with the largest gap is kept. 1 trains once.
+        A run has converged when at most this share of the gates is undecided,
+        -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
+    n_restarts : int, default 6
+        Most runs. A run whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or 0.18 sqrt(10 / m)
+        for m > 10 columns, ends the search; otherwise the columns of a selection that failed are held closed and the
+        next run looks at the others, with other draws. The run with the largest gap is kept. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "dense" or "small", default "auto"
+    engine : "auto", "operations", "dense" or "small", default "auto"
     backend : "auto" or "numpy", default "auto"
     dtype : "float32" or "float64", default "float32"
     n_jobs : int or None, default None
@@ -154,16 +145,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         bandwidth_gradient: bool = True,
         gate_sigma: float = 0.5,
         gate_noise: Literal["batch", "sample"] = "batch",
-        n_draws: int = 16,
+        n_draws: int | None = None,
         optimizer: Literal["normalized", "sgd", "adam"] = "normalized",
         learning_rate: float = 0.005,
         momentum: float = 0.0,
         max_iter: int = 2000,
         tol: float = 0.01,
-        n_restarts: int = 8,
+        n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "dense", "small"] = "auto",
+        engine: Literal["auto", "operations", "dense", "small"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         n_jobs: int | None = None,
@@ -244,73 +235,55 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         bk = get_backend(self.backend)
         X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
         n, d = X.shape
-        self._check_parameters(n, d)
+        check_parameters(self, n, d)
         data = prepare(X, self.scaling, self.dtype)
-        seed = int(check_random_state(self.random_state).randint(2**31)) if not _is_int(self.random_state) else int(
-            self.random_state
-        )
-        best, n_runs = self._search(bk, data, seed & 0xFFFFFFFFFFFFFFFF)
+        seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
+        columns = np.flatnonzero(~data.constant)
+        search = self._search(bk, n, len(columns))
+        best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
         self._store(bk, data, best, n_runs)
         self._warn(best, n)
         return self
 
-    def _search(self, bk: Backend, data: Prepared, seed: int) -> tuple[_Outcome, int]:
-        """Runs until one is convincing, or n_restarts of them; the one with the largest gap."""
-        columns = np.flatnonzero(~data.constant)
-        outcomes: list[_Outcome] = []
-        while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
-            outcome = self._run(bk, data.X, columns, random.derived_seed(bk, seed, len(outcomes)), len(outcomes))
-            outcomes.append(outcome)
-            if outcome.gap.gap >= CONVINCING_GAP:
-                break
-            selected = columns[outcome.run.mu > 0]
-            if len(selected) > 1:  # one column alone says nothing for or against it
-                columns = np.setdiff1d(columns, selected)
-        return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
-
-    def _run(self, bk: Backend, X: Array, columns: Array, seed: int, index: int) -> _Outcome:
-        n = X.shape[0]
+    def _search(self, bk: Backend, n: int, d: int) -> Search:
+        """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
-        d = len(columns)
-        objective = Objective(
-            lam=self.lam,
-            power=self.power,
-            bandwidth=self.bandwidth,
-            n_neighbors=self.n_neighbors,
-            bandwidth_factor=self.bandwidth_factor,
-            bandwidth_gradient=self.bandwidth_gradient,
-            gate_sigma=self.gate_sigma,
-            delta=_AUTHORS_DELTA * n * d if authors else 1e-6,
-            zero_rule="one" if authors else "data",
-        )
-        rate = self.learning_rate / d if authors and self.lam is not None and d else self.learning_rate
-        schedule = Schedule(
-            n_draws=self.n_draws,
-            max_iter=self.max_iter,
-            tol=self.tol,
-            batch_size=self.batch_size,
-            gate_noise=self.gate_noise,
-            batches="wrap" if authors else "near_equal",
-        )
         rows = n if self.batch_size is None else min(n, self.batch_size)
-        self.engine_, evaluate = get_engine(self.engine, bk, rows, _threads(self.n_jobs))
-        if not d:  # nothing to learn
-            empty = np.zeros(0)
-            names = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
-            run = Run(empty.astype(self.dtype), dict.fromkeys(names, empty), 0, True, 0.0, 0)
-            return _Outcome(run, columns, Gap(0.0, 1.0))
-        X = X if d == X.shape[1] else X.T[columns].T
-        with _Progress(self.verbose, self.max_iter, index) as progress:
-            run = train(
-                bk, X, columns, objective, evaluate, get_optimizer(self.optimizer, rate, self.momentum), schedule, seed,
-                jitter=authors, callbacks=tuple(self.callbacks), progress=progress.update,
-            )  # fmt: skip
-        return _Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(run.mu > 0), columns=columns))
+        draws = self.n_draws or (_MANY_DRAWS if rows <= SMALL_ROWS else _FEW_DRAWS)
+        self.engine_, evaluate = get_engine(self.engine, bk, rows, n_threads(self.n_jobs))
+        rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
+        return Search(
+            Objective(
+                lam=self.lam,
+                power=self.power,
+                bandwidth=self.bandwidth,
+                n_neighbors=self.n_neighbors,
+                bandwidth_factor=self.bandwidth_factor,
+                bandwidth_gradient=self.bandwidth_gradient,
+                gate_sigma=self.gate_sigma,
+                delta=_AUTHORS_DELTA * n * d if authors else _DELTA,
+                zero_rule="one" if authors else "data",
+            ),
+            evaluate,
+            get_optimizer(self.optimizer, rate, self.momentum),
+            Schedule(
+                n_draws=draws,
+                max_iter=self.max_iter,
+                tol=self.tol,
+                batch_size=self.batch_size,
+                gate_noise=self.gate_noise,
+                batches="wrap" if authors else "near_equal",
+            ),
+            n_restarts=self.n_restarts,
+            jitter=authors,
+            callbacks=tuple(self.callbacks),
+            verbose=self.verbose,
+        )
 
-    def _store(self, bk: Backend, data: Prepared, best: _Outcome, n_runs: int) -> None:
+    def _store(self, bk: Backend, data: Prepared, best: Outcome, n_runs: int) -> None:
         run, d = best.run, data.X.shape[1]
         lowest = float(run.mu.min()) if len(run.mu) else 0.0
-        aside = min(lowest, 0.0) - _SATURATED * self.gate_sigma
+        aside = min(lowest, 0.0) - _BELOW * self.gate_sigma
         mu = np.full(d, aside, dtype=self.dtype)
         mu[data.constant] = aside - self.gate_sigma
         mu[best.columns] = bk.to_host(run.mu)
@@ -321,7 +294,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.support_ = mu > 0
         if self.n_features_to_select is not None:
             self.support_ = np.zeros(d, dtype=bool)
-            self.support_[self.ranking_[: _wanted(self.n_features_to_select, d)]] = True
+            self.support_[self.ranking_[: n_wanted(self.n_features_to_select, d)]] = True
         self.history_ = run.history
         self.n_iter_ = run.n_iter
         self.n_runs_ = n_runs
@@ -332,7 +305,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.constant_features_ = np.flatnonzero(data.constant)
         self.backend_ = bk.name
 
-    def _warn(self, best: _Outcome, n: int) -> None:
+    def _warn(self, best: Outcome, n: int) -> None:
         """At most one warning of each kind per fit, each with what to do."""
         d, n_open = len(self.mu_), int((self.mu_ > 0).sum())
         run = best.run
@@ -345,72 +318,37 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         if run.substituted:
             warnings.warn(
-                f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate rows or "
-                f"closed gates) and the smallest positive neighbour distance was used. A larger n_neighbors "
+                f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate rows) "
+                f"and the smallest positive neighbour distance was used. A larger n_neighbors "
                 f"(now {self.n_neighbors}, at most {n - 1}) looks past the duplicates.",
                 DegenerateBandwidthWarning, stacklevel=3,
             )  # fmt: skip
-        if self.lam is not None and n_open in (0, d) and self.n_features_to_select is None:
+        if self.lam is not None and len(run.mu) and n_open in (0, d) and self.n_features_to_select is None:
             what, direction = ("no feature", "smaller") if n_open == 0 else (f"all {d} features", "larger")
             warnings.warn(
                 f"The fit selected {what} with lam={self.lam}: try a {direction} lam, lam=None, or set "
                 f"n_features_to_select to take the best of the ranking.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
-        elif n_open in (0, d) and self.n_features_to_select is None:
-            what = "no feature" if n_open == 0 else f"all {d} features"
-            why = "every column is constant" if not len(run.mu) else f"{self.n_iter_} steps of at most {self.max_iter}"
+        elif not len(run.mu):
             warnings.warn(
-                f"The parameter-free fit selected {what} ({why}): try more steps (max_iter), another random_state, "
-                f"or set n_features_to_select to take the best of the ranking.",
+                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows, and the scaling.",
+                SelectionWarning, stacklevel=3,
+            )  # fmt: skip
+        elif n_open in (0, d) and d > 1 and self.n_features_to_select is None:
+            what = "no feature" if n_open == 0 else f"all {d} features"
+            warnings.warn(
+                f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try more "
+                f"steps, another random_state, or set n_features_to_select to take the best of the ranking.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:
             warnings.warn(
                 f"The {n_open} selected features have no more structure together than the same columns shuffled "
-                f"(permutation gap {self.permutation_gap_:.3f}, p = {self.p_value_:.2f}): treat the selection as noise, "
-                f"or look at other bandwidth settings.",
+                f"(permutation gap {self.permutation_gap_:.3f}, p = {self.p_value_:.2f}): treat the selection as "
+                f"noise, or look at other bandwidth settings.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
-
-    def _check_parameters(self, n: int, d: int) -> None:
-        """Raise ValueError for any parameter that cannot be used with n rows and d columns."""
-        for name, lowest in (("power", 1), ("n_neighbors", 1), ("n_draws", 1), ("max_iter", 1), ("n_restarts", 1)):
-            value = getattr(self, name)
-            if not _is_int(value) or value < lowest:
-                raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
-        for name in ("bandwidth_factor", "gate_sigma", "learning_rate"):
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < value < float("inf"):
-                raise ValueError(f"{name} must be a positive number; got {value!r}")
-        if self.lam is not None and (not isinstance(self.lam, Real) or not 0 <= self.lam < float("inf")):
-            raise ValueError(f"lam must be None (parameter-free loss) or a number of at least 0; got {self.lam!r}")
-        if not isinstance(self.tol, Real) or not 0 <= self.tol < 1:
-            raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {self.tol!r}")
-        for name, choices in (
-            ("gate_noise", ("batch", "sample")), ("dtype", ("float32", "float64")), ("scaling", SCALINGS),
-            ("convention", ("standard", "authors_code")),
-        ):  # fmt: skip
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {getattr(self, name)!r}")
-        if isinstance(self.bandwidth, str):
-            quantile_of(self.bandwidth)
-        elif not isinstance(self.bandwidth, Real) or not 0 < self.bandwidth < float("inf"):
-            raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {self.bandwidth!r}')
-        get_optimizer(self.optimizer, self.learning_rate, self.momentum)
-        if self.n_draws > 1 and self.n_draws % 2:
-            raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {self.n_draws}")
-        check_n_neighbors(self.n_neighbors, n)
-        if self.batch_size is not None:
-            if not _is_int(self.batch_size) or self.batch_size < self.n_neighbors + 2:
-                raise ValueError(
-                    f"batch_size must be a whole number of at least n_neighbors + 2 = {self.n_neighbors + 2}; "
-                    f"got {self.batch_size!r}"
-                )
-            if self.batch_size > n:
-                warnings.warn(f"batch_size={self.batch_size} exceeds the {n} rows: every step uses all rows.", stacklevel=3)
-        if self.n_features_to_select is not None:
-            _wanted(self.n_features_to_select, d)
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self, "support_")
@@ -420,50 +358,3 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
         return tags
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
-
-
-def _wanted(requested: Any, d: int) -> int:
-    """The number of columns that n_features_to_select asks for. Raises ValueError with both numbers."""
-    if _is_int(requested) and 1 <= requested <= d:
-        return int(requested)
-    if isinstance(requested, Real) and not isinstance(requested, Integral) and 0 < requested < 1:
-        return max(1, int(requested * d))
-    raise ValueError(
-        f"n_features_to_select must be None, a whole number from 1 to the {d} features of X, or a share between 0 and 1; "
-        f"got {requested!r}"
-    )
-
-
-def _threads(n_jobs: int | None) -> int:
-    if n_jobs is None or n_jobs == -1:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not _is_int(n_jobs) or n_jobs < 1:
-        raise ValueError(f"n_jobs must be None, -1 or a whole number of at least 1; got {n_jobs!r}")
-    return n_jobs
-
-
-class _Progress:
-    """A bar on standard error, or nothing."""
-
-    def __init__(self, verbose: int, max_iter: int, index: int) -> None:
-        self._bar: Any = None
-        if verbose:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=max_iter, desc=f"run {index + 1}", unit="step", leave=False, mininterval=0.2)
-
-    def update(self, info: StepInfo) -> None:
-        if self._bar is not None:
-            self._bar.update()
-            self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

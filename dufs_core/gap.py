@@ -6,6 +6,7 @@ the same after any permutation of its rows, and so do independent columns, so th
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,8 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, open_score
 
 # The 0.9 quantile: the largest neighbour distance hangs on one outlier, the median is too local.
-_OBJECTIVE = Objective(bandwidth="q90", n_neighbors=2, bandwidth_factor=5.0)
+_NEIGHBORS = 2
+_OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
 _ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
 
 
@@ -37,7 +39,7 @@ def permutation_gap(
     Parameters
     ----------
     X : (n, d)
-        Scaled data, n >= 3.
+        Scaled data, n >= 2 (two rows: the first neighbour instead of the second).
     subset : (m,) int
         The columns T. An empty set, or one column, has gap 0 and p-value 1.
     n_permutations : int
@@ -54,12 +56,13 @@ def permutation_gap(
     else:
         X_T = X[:, subset]
     n, m = X_T.shape
+    objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
     keys = xp.asarray(subset if columns is None else columns[subset])
-    observed = open_score(bk, _OBJECTIVE, X_T) / (n * m)
+    observed = open_score(bk, objective, X_T) / (n * m)
     shuffled = np.empty(n_permutations)
     for draw in range(n_permutations):
         order = xp.argsort(
             random.words(bk, seed, random.Stream.PERMUTATION, 0, draw, xp.arange(n)[:, None], keys[None, :]), axis=0
         )
-        shuffled[draw] = open_score(bk, _OBJECTIVE, xp.take_along_axis(X_T, order, axis=0)) / (n * m)
+        shuffled[draw] = open_score(bk, objective, xp.take_along_axis(X_T, order, axis=0)) / (n * m)
     return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))

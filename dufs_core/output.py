@@ -165,7 +165,7 @@ def draw(path: str | Path, history: Mapping[str, Array], mu: Array, selected: Ar
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator, ScalarFormatter
+    from matplotlib.ticker import FuncFormatter, MaxNLocator
 
     blue, orange, grey = "#1f5fa8", "#c8590a", "#8a8a8a"
     figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
@@ -182,19 +182,19 @@ def draw(path: str | Path, history: Mapping[str, Array], mu: Array, selected: Ar
     gates.tick_params(axis="y", colors=orange)
     gates.set_ylim(0, 1.05 * np.max(history["open_gates"], initial=1))
     gates.yaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set_title("training")
+    left.set_title("training" if len(history["step"]) else "no steps: every feature is constant")
 
     order = np.argsort(-mu, kind="stable")
     rank = np.arange(1, len(mu) + 1)
     chosen = selected[order]
     size = 30 if len(mu) <= 50 else 12 if len(mu) <= 500 else 5
-    for mask, colour, label in ((~chosen, grey, "not selected"), (chosen, blue, "selected")):
+    for mask, colour, label in ((chosen, blue, "selected"), (~chosen, grey, "not selected")):
         right.scatter(rank[mask], mu[order][mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
     cut = r"cut, $\mu = 0$" if np.array_equal(selected, mu > 0) else r"$\mu = 0$"
     right.axhline(0, color=orange, linewidth=1, linestyle="--", label=cut)
     if len(mu) > 100:
         right.set_xscale("log")
-        right.xaxis.set_major_formatter(ScalarFormatter())
+        right.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     else:
         right.xaxis.set_major_locator(MaxNLocator(integer=True))
     right.set_xlabel("rank of the feature" + (" (log scale)" if len(mu) > 100 else ""))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -16,8 +17,9 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import State, Step
 
-DECIDED_MARGIN = 1.2  # in units of sigma: the noise opens a gate beyond it in 1 of 9 draws, and no gradient is left to turn it
+DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
+HISTORY = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
 _JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
 
 
@@ -105,7 +107,7 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
     if schedule.batches == "wrap":
         return [order[xp.arange(i * size, (i + 1) * size) % n] for i in range(count)]
     cuts = [n * i // count for i in range(count + 1)]
-    return [order[a:b] for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [order[a:b] for a, b in pairwise(cuts)]
 
 
 def _steps(bk: Backend, seed: int, X: Array, schedule: Schedule) -> Iterator[tuple[int, Array, Array]]:
@@ -173,10 +175,9 @@ def train(
         converged = info.undecided_gates <= schedule.tol * len(mu)
         if converged or any(stop):
             break
-    table = np.array(kept).T.reshape(6, -1)
-    names = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
+    table = np.array(kept).T
     history = {
         name: column.astype(np.int64) if name in ("step", "open_gates", "undecided_gates") else column
-        for name, column in zip(names, table, strict=True)
+        for name, column in zip(HISTORY, table, strict=True)
     }
     return Run(mu, history, len(kept), converged, isolated, substituted)

@@ -20,7 +20,7 @@ from numba import types
 from numba.extending import intrinsic, overload, register_jitable
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _float32_from_bits(typingctx: Any, bits: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.FloatType())
@@ -28,7 +28,7 @@ def _float32_from_bits(typingctx: Any, bits: Any) -> Any:
     return types.float32(types.int32), codegen
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _float64_from_bits(typingctx: Any, bits: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         return builder.bitcast(args[0], ir.DoubleType())
@@ -44,7 +44,7 @@ _HIGH_32, _LOW_32, _LOWEST_32 = np.float32(0.693359375), np.float32(-2.12194440e
 _HIGH_64, _LOW_64, _LOWEST_64 = 6.93147180369123816490e-01, 1.90821492927058770002e-10, -708.0
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _exp32(x: Any) -> Any:
     y = max(x, _LOWEST_32)
     m = np.float32(floor(y * _LOG2E_32 + _HALF_32))
@@ -59,7 +59,7 @@ def _exp32(x: Any) -> Any:
     return value if x >= _LOWEST_32 else np.float32(0)
 
 
-@register_jitable  # type: ignore[untyped-decorator]
+@register_jitable
 def _exp64(x: Any) -> Any:
     y = max(x, _LOWEST_64)
     m = floor(y * 1.4426950408889634 + 0.5)
@@ -85,8 +85,8 @@ def exp_nonpositive(x: Any) -> Any:
     return np.exp(x)
 
 
-@overload(exp_nonpositive, inline="always")  # type: ignore[untyped-decorator]
-def _exp_nonpositive(x):  # type: ignore[no-untyped-def]  # Numba compares the signature, annotations included
+@overload(exp_nonpositive, inline="always")
+def _exp_nonpositive(x):  # Numba compares the signature, annotations included
     if x is types.float32:
         return lambda x: _exp32(x)
     return lambda x: _exp64(x)

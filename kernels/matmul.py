@@ -14,7 +14,7 @@ from numba import njit
 _FLAGS = {"contract"}  # fused multiply-add; keeps NaN and infinity as they are
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
 def matmul(A: Any, B: Any, C: Any, symmetric: bool) -> None:
     """C = A B.      A (m, k) of any layout; B (k, n), C (m, n) in C order.
 

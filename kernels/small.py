@@ -20,7 +20,7 @@ _distances, _affinity, _symmetrise = sweeps.distances, sweeps.affinity, sweeps.s
 _score, _row_terms, _backward, _TILE = sweeps.score, sweeps.row_terms, sweeps.backward, sweeps.TILE
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def _power_backward(powers: Any, H: Any, T: Any, scratch: Any) -> None:
     """T such that T + T' = sum over a + b = t - 1 of A^a H A^b; powers[i] = A^(i+1), t = len(powers)."""
     t, n = len(powers), H.shape[0]
@@ -47,9 +47,9 @@ def _power_backward(powers: Any, H: Any, T: Any, scratch: Any) -> None:
                 T[i, j] += weight * source[i, j]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def score_and_gram_gradient(
-    G: Any, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool,
+    G: Any, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool, relative: float, absolute: float,
     D: Any, H: Any, T: Any, M: Any, powers: Any, scratch: Any,
 ) -> Any:  # fmt: skip
     """S, b, substituted, share of isolated rows; M = dS/dG (symmetric) of one Gram matrix.
@@ -71,7 +71,9 @@ def score_and_gram_gradient(
     if quantile < 0:
         b, substituted = factor, False
     else:
-        b, substituted = _bandwidth(kth, quantile, factor, zero_is_one, 4 * eps * _largest(D), rows, weights)
+        b, substituted = _bandwidth(
+            kth, quantile, factor, zero_is_one, float(_largest(D)), relative, absolute, rows, weights
+        )
     A = powers[0]
     _affinity(D, b, A, deg, 0, n)
     isolated = 0
@@ -110,14 +112,15 @@ def score_and_gram_gradient(
     return S, b, substituted, isolated / n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def scores_and_grad(
     X: Any, z: Any, wanted: Any, t: int, quantile: float, k: int, factor: float, gradient: bool, zero_is_one: bool,
-    S: Any, b: Any, substituted: Any, isolated: Any, dz: Any,
+    relative: float, absolute: float, S: Any, b: Any, substituted: Any, isolated: Any, dz: Any,
 ) -> None:  # fmt: skip
     """S, b, substituted, isolated (R,) and dz (R, rows, d) = dS/dz of R draws, 0 where not `wanted`.
 
-    X (d, n), the transposed data; z, wanted, dz (R, 1, d) for one gate vector a batch, or (R, n, d) for one a sample.
+    relative, absolute: dufs_core.ops.bandwidth.noise_level. X (d, n), the transposed data; z, wanted, dz
+    (R, 1, d) for one gate vector a batch, or (R, n, d) for one a sample.
     """
     R, gate_rows, d = z.shape
     n = X.shape[1]
@@ -135,7 +138,7 @@ def scores_and_grad(
                 m += 1
         matmul(gated[:m].T, gated[:m], G, True)
         S[r], b[r], substituted[r], isolated[r] = score_and_gram_gradient(
-            G, quantile, k, factor, gradient, zero_is_one, D, H, T, M, powers, scratch
+            G, quantile, k, factor, gradient, zero_is_one, relative, absolute, D, H, T, M, powers, scratch
         )
         if gate_rows > 1:
             matmul(gated, M, product, False)

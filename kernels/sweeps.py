@@ -21,7 +21,7 @@ FLAGS = {"contract", "reassoc", "nsz"}
 TILE = 64  # rows and columns of a tile of `backward`: two float32 tiles of T stay in the first-level cache
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def distances(G: Any, g: Any, k: int, D: Any, kth: Any, start: int, stop: int) -> None:
     """D_ij = max(g_i + g_j - 2 G_ij, 0), D_ii = 0, and kth_i, the k-th smallest D_ij over j != i.
 
@@ -56,8 +56,8 @@ def distances(G: Any, g: Any, k: int, D: Any, kth: Any, start: int, stop: int) -
         row[i] = zero
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
-def largest(D: Any) -> float:
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
+def largest(D: Any) -> Any:
     """max D."""
     top = D.dtype.type(0)
     for i in range(D.shape[0]):
@@ -66,12 +66,14 @@ def largest(D: Any) -> float:
     return top
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def bandwidth(
-    kth: Any, quantile: float, factor: float, zero_is_one: bool, tiny: float, rows: Any, weights: Any
-) -> Any:
+    kth: Any, quantile: float, factor: float, zero_is_one: bool, largest: float, relative: float, absolute: float,
+    rows: Any, weights: Any,
+) -> Any:  # fmt: skip
     """b, whether a substitute was used, and the rows and weights it was read from (dufs_core.ops.bandwidth)."""
     n = len(kth)
+    tiny = max(largest * relative, absolute)
     position = quantile * (n - 1)
     low = int(position)
     high = min(low + 1, n - 1)
@@ -91,8 +93,9 @@ def bandwidth(
             s = 1.0
             weights[0] = weights[1] = 0
     else:
-        substituted = s <= tiny
-        if substituted:
+        zero = s <= tiny
+        substituted = zero and largest > 0
+        if zero:
             weights[0] = weights[1] = 0
             s = np.inf
             for i in range(n):
@@ -101,13 +104,13 @@ def bandwidth(
                     rows[0] = rows[1] = i
                     weights[0] = 1
             if s == np.inf:
-                s = tiny if tiny > 0 else 1.0
+                s = tiny if largest > 0 else 1.0
     weights[0] *= factor
     weights[1] *= factor
     return s * factor, substituted
 
 
-@njit(cache=True, nogil=True, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, error_model="numpy")
 def neighbour(D: Any, row: int, distance: float) -> int:
     """The column of `row`, not itself, whose distance is `distance`."""
     best, at = np.inf, 0
@@ -118,7 +121,7 @@ def neighbour(D: Any, row: int, distance: float) -> int:
     return at
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def affinity(D: Any, b: float, K: Any, deg: Any, start: int, stop: int) -> None:
     """K_ij = exp(-D_ij / b), deg_i = sum_j K_ij."""
     n = D.shape[0]
@@ -133,7 +136,7 @@ def affinity(D: Any, b: float, K: Any, deg: Any, start: int, stop: int) -> None:
         deg[i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def symmetrise(K: Any, q: Any, start: int, stop: int) -> None:
     """A_ij = q_i K_ij q_j, in place; q = deg^(-1/2)."""
     for i in range(start, stop):
@@ -142,7 +145,7 @@ def symmetrise(K: Any, q: Any, start: int, stop: int) -> None:
             row[j] *= qi * q[j]
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def score(At: Any, G: Any, q: Any, r: Any, H: Any, Wq: Any, Wr: Any, start: int, stop: int) -> None:
     """H = G R, and W q, W r with W = A^t G;  R_ij = (r_i q_j + q_i r_j) / 2.      H may be G itself."""
     n = G.shape[0]
@@ -160,7 +163,7 @@ def score(At: Any, G: Any, q: Any, r: Any, H: Any, Wq: Any, Wr: Any, start: int,
         Wq[i], Wr[i] = sum_q, sum_r
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def row_terms(T: Any, A: Any, by_row: Any, by_column: Any, start: int, stop: int) -> None:
     """by_row_i = sum_j T_ij A_ij; by_column_j += sum over these rows of T_ij A_ij."""
     n = T.shape[0]
@@ -174,7 +177,7 @@ def row_terms(T: Any, A: Any, by_row: Any, by_column: Any, start: int, stop: int
         by_row[i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True, fastmath=FLAGS, error_model="numpy")
 def backward(
     T: Any, A: Any, D: Any, At: Any, q: Any, r: Any, share: Any, b: float, M: Any, row_sums: Any, start: int, stop: int
 ) -> float:

@@ -8,27 +8,31 @@ from __future__ import annotations
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective, Value
 
-ENGINES = ("dense", "small")
+ENGINES = ("operations", "dense", "small")
 SMALL_ROWS = 256  # up to this many rows the (n, n) matrices of one draw stay in a core's own cache
 
 
-def dense(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
-    """The operations one after the other on stacked (n, n) arrays; threads inside BLAS."""
+def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+    """The operations of `dufs_core.ops` one after the other, on any backend; what the others are checked against."""
     return objective.value_and_grad(bk, mu, eps, X)
 
 
 def get_engine(name: str, bk: Backend, n_rows: int, threads: int) -> tuple[str, Evaluate]:
-    """The name and the evaluate function of the engine called `name`: "dense", "small" or "auto".
+    """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "small" on the CPU up to 256 rows (of a batch), else "dense". `threads` is for "small".
+    "auto" is "small" up to 256 rows (of a batch) and "dense" above on the CPU, "operations" elsewhere.
     Raises ValueError for an unknown name.
     """
     if name not in ("auto", *ENGINES):
-        raise ValueError(f'engine must be "auto", "dense" or "small"; got {name!r}')
+        raise ValueError(f'engine must be "auto" or one of {", ".join(map(repr, ENGINES))}; got {name!r}')
     if name == "auto":
-        name = "small" if bk.name == "numpy" and n_rows <= SMALL_ROWS else "dense"
+        name = "operations" if bk.name != "numpy" else "small" if n_rows <= SMALL_ROWS else "dense"
+    if name == "operations":
+        return name, operations
     if name == "dense":
-        return name, dense
+        from dufs_core.engines.dense import DenseEngine
+
+        return name, DenseEngine(threads)
     from dufs_core.engines.small import SmallEngine
 
     return name, SmallEngine(threads)

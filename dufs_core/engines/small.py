@@ -8,7 +8,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, Scores, Value
-from dufs_core.ops.bandwidth import check_n_neighbors, quantile_of
+from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 
 
 class SmallEngine:
@@ -28,20 +28,21 @@ class SmallEngine:
         from dufs_core.kernels.small import scores_and_grad
 
         R, n = len(z), X.shape[0]
-        fixed = not isinstance(objective.bandwidth, str)
-        if not fixed:
+        if isinstance(objective.bandwidth, str):
             check_n_neighbors(objective.n_neighbors, n)
-        quantile = -1.0 if fixed else quantile_of(objective.bandwidth)
-        factor = float(objective.bandwidth) if fixed else float(objective.bandwidth_factor)
+            quantile, k, factor = quantile_of(objective.bandwidth), objective.n_neighbors, objective.bandwidth_factor
+        else:
+            quantile, k, factor = -1.0, 1, objective.bandwidth
         shape = (R, 1 if z.ndim == 2 else n, z.shape[-1])
         gates, wanted, dz = np.ascontiguousarray(z).reshape(shape), undecided.reshape(shape), np.empty(shape, z.dtype)
         S, b, substituted, isolated = np.empty(R), np.empty(R), np.empty(R, dtype=bool), np.empty(R)
+        relative, absolute = noise_level(np.finfo(z.dtype))
         columns = np.ascontiguousarray(X.T)
 
         def evaluate(r: slice) -> None:
             scores_and_grad(
-                columns, gates[r], wanted[r], objective.power, quantile, objective.n_neighbors if not fixed else 1,
-                factor, objective.bandwidth_gradient, objective.zero_rule == "one",
+                columns, gates[r], wanted[r], objective.power, quantile, k, float(factor), objective.bandwidth_gradient,
+                objective.zero_rule == "one", relative, absolute,
                 S[r], b[r], substituted[r], isolated[r], dz[r],
             )  # fmt: skip
 

@@ -44,8 +44,8 @@ def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d:
     d = 1 if kind == "one_column" else int(rng.integers(1, 7)) if d is None else d
     X = rng.standard_normal((n, d))
     if kind == "duplicates" and n > 2:
-        copies = int(rng.integers(1, n - 1))
-        X[rng.permutation(n)[:copies]] = X[int(rng.integers(n))]
+        order = rng.permutation(n)
+        X[order[: int(rng.integers(1, n - 1))]] = X[order[-1]]
     elif kind == "constant_column":
         X[:, int(rng.integers(d))] = rng.standard_normal()
     elif kind == "near_ties" and n > 2:

@@ -212,7 +212,12 @@ def _bandwidth(rule: str) -> Any:
         k = int(rng.integers(1, min(3, n - 1) + 1))
         number = float(rng.uniform(0.5, 2)) * float(xp.max(D) or 1.0)
         given: Any = number if rule == "fixed" else rule
-        positive = D > 0
+        _, group, sizes = (xp.asarray(a) for a in np.unique(bk.to_host(D), return_inverse=True, return_counts=True))
+
+        def tied(v: Array) -> Array:
+            """Equal distances (duplicate rows, symmetry) move together, zeros stay: ties remain ties."""
+            mean = xp.bincount(group.ravel(), weights=v.ravel()) / sizes
+            return xp.where(D > 0, mean[group.reshape(D.shape)], 0)
 
         def backward(D: Array, db: Array) -> Array:
             saved = bandwidth.forward(bk, D, given, k, factor, zero_rule)[2]
@@ -243,7 +248,7 @@ def _bandwidth(rule: str) -> Any:
             (D,),
             f"{kind}, k={k}, zero_rule={zero_rule}",
             cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
-            project={0: lambda v: symmetric(xp.where(positive, v, 0))},  # duplicate rows stay duplicates
+            project={0: tied},
             analytic=formula,
             plain=reference,
         )
@@ -387,6 +392,7 @@ def _power(t: int) -> Any:
             kind,
             cotangents=(bk.xp.asarray(symmetric(rng.standard_normal(A.shape))),),
             project={0: symmetric},
+            symmetric=(0,),
             analytic=lambda A: plain.power(bk, A, t),
             plain=reference,
         )
@@ -427,15 +433,19 @@ def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         ddeg = (terms.sum(axis=-2) - terms.sum(axis=-1)) / (2 * deg)
         return formula(At, G, deg), (d * G * symmetric(ratio), d * At * symmetric(ratio), ddeg)
 
+    dS = rng.standard_normal(At.shape[:-2])
+    terms = np.abs(bk.to_host(At * G)).sum(axis=-1).max(axis=-1) * np.abs(dS)
     return Example(
         lambda At, G, deg: score.forward(bk, At, G, deg)[0],
         backward,
         (At, G, deg),
         kind,
-        cotangents=(xp.asarray(rng.standard_normal(At.shape[:-2])),),
+        cotangents=(xp.asarray(dS),),
         project={0: symmetric, 1: symmetric},
+        symmetric=(0, 1),
         analytic=formula,
         plain=reference,
+        sizes=(0.0, 0.0, float(terms.max())),
     )
 
 

@@ -3,7 +3,8 @@
 The points have inputs that float32 holds exactly; the truth is the code under test in float64, which the
 gradient checks verify. The error of a value or gradient is max |low - truth| / max |truth|. Over the examples,
 the geometric mean of the errors may be at most 2 (value) or 3 (gradient) times that of the plain formulas;
-an error below one rounding unit counts as one. A gradient of a float32 problem must be float32.
+an error below one rounding unit counts as one, and where a gradient is what is left of terms that cancel
+(`Example.sizes`), its error is relative to the terms. A gradient of a float32 problem must be float32.
 NumPy has no faster arithmetic of lower precision (TF32, half) to offer, so float32 is the lowest checked here.
 """
 
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.gradcheck.arrays import array_module, as_tuple, to_host
+from dufs_core.gradcheck.check import Project
 from dufs_core.gradcheck.registry import Example
 
 VALUE_FACTOR = 2.0
@@ -57,10 +59,10 @@ def errors(example: Example) -> Errors | None:
     plain_value, plain_gradient = example.plain(*low, *w_low)
     project = example.project or {}
     found = Errors(
-        _error(value_low, value, {}),
-        _error(plain_value, value, {}),
-        _error(gradient_low, gradient, project),
-        _error(plain_gradient, gradient, project),
+        _error(value_low, value),
+        _error(plain_value, value),
+        _error(gradient_low, gradient, project, example.sizes),
+        _error(plain_gradient, gradient, project, example.sizes),
         _dtype_problem(gradient_low),
     )
     usable = np.isfinite(found.plain_value) and found.plain_value < 1e-2 and found.plain_gradient < 1e-2
@@ -87,8 +89,9 @@ def _as_float64(x: Any) -> Any:
     return x
 
 
-def _error(low: Any, truth: Any, project: Any) -> float:
+def _error(low: Any, truth: Any, project: Project | None = None, sizes: tuple[float, ...] = ()) -> float:
     """max over the parts of max |low - truth| / max |truth|; inf where the low one is not finite."""
+    project = project or {}
     worst = 0.0
     for i, (a, b) in enumerate(zip(as_tuple(low), as_tuple(truth), strict=False)):
         if b is None:
@@ -97,6 +100,7 @@ def _error(low: Any, truth: Any, project: Any) -> float:
             a, b = project[i](a), project[i](b)
         a, b = to_host(a).astype(np.float64), to_host(b)
         gap, size = float(np.max(np.abs(a - b), initial=0.0)), float(np.max(np.abs(b), initial=0.0))
+        size = max(size, sizes[i] if i < len(sizes) else 0.0)
         if not np.isfinite(gap):
             return float("inf")
         worst = max(worst, gap / size if size else float(gap > 0))

@@ -32,8 +32,10 @@ class Example:
     cotangents: tuple[Array, ...] | None = None
     scales: tuple[float, ...] | None = None
     project: Project | None = None
+    symmetric: tuple[int, ...] = ()  # inputs whose gradient is promised to be symmetric itself
     analytic: Function | None = None  # the plain formula: same values, takes complex inputs
     plain: Callable[..., tuple[Any, Any]] | None = None  # (*inputs, *cotangents) -> values, gradients, in their dtype
+    sizes: tuple[float, ...] = ()  # of each gradient's terms, where they cancel: what float32 rounding is relative to
     low_precision: Callable[..., tuple[Any, Any]] | None = (
         None  # the same from the code under test, where it needs help
     )

@@ -131,7 +131,7 @@ def whole_chain(bk: Backend, evaluate: Any, rng: np.random.Generator, lam: float
     """
     from dufs_core.objective import Objective
 
-    xp, mu, n, draws = bk.xp, _mu(rng), 4, _DRAWS // 4
+    xp, mu, n, draws = bk.xp, _mu(rng), 4, _DRAWS // 8
     X = rng.standard_normal((n, len(mu))) + 0.5
     objective = Objective(lam=lam, bandwidth=_HUGE, gate_sigma=_SIGMA)
     moved = xp.asarray(np.asfortranarray(X)), xp.asarray(mu)

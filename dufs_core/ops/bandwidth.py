@@ -5,7 +5,7 @@ Chain:  distances.py (D)  ->  bandwidth.py (b)  ->  gaussian.py (K)
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
 
@@ -30,10 +30,18 @@ class Entries(NamedTuple):
 
 
 def quantile_of(rule: str) -> float:
-    """The quantile of the neighbour distances that the rule takes: "median" 0.5, "q90" 0.9, "max" 1. Raises ValueError."""
+    """The quantile of the neighbour distances that a rule takes: "median" 0.5, "q90" 0.9, "max" 1; else ValueError."""
     if rule not in _QUANTILE:
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
     return _QUANTILE[rule]
+
+
+def noise_level(finfo: Any) -> tuple[float, float]:
+    """Distances up to tiny = max(4 eps max(D), sqrt(smallest normal number)) are taken for 0.
+
+    They are rounding of a Gram matrix, or so small that 1 / b would overflow. Returns the two factors.
+    """
+    return 4 * float(finfo.eps), float(finfo.tiny) ** 0.5
 
 
 def neighbour_distances(bk: Backend, D: Array, k: int) -> Array:
@@ -71,11 +79,12 @@ def forward(
     * "q90": the 0.9 quantile of s_i, linear between the two nearest, which no single outlier moves;
     * a number, or an array with one per matrix: s is that number.
 
-    Where the rule gives s <= tiny = 4 eps max(D) (duplicate rows, all gates closed; eps the dtype's), s is
-    replaced: zero_rule "data": by the smallest s_i above tiny, else by tiny, else (all distances 0) by 1;
-    zero_rule "one": by 1 wherever s < 1e-8 (the authors' published code).
+    Where the rule gives s <= tiny(max D) (duplicate rows, all gates closed), s is replaced. zero_rule "data": by
+    the smallest s_i above tiny, else by tiny, else (all distances 0) by 1; zero_rule "one": by 1 wherever
+    s < 1e-8 (the authors' published code).
 
-    D (..., n, n). Returns b (...), substituted (...) bool, and Saved. Raises ValueError on a bad k.
+    D (..., n, n). Returns b (...), substituted (...) bool (False where all distances are 0: b is of no
+    consequence there), and Saved. Raises ValueError on a bad k.
     Source: arXiv 2007.04728, appendix (max), and its published code (median).
     """
     xp = bk.xp
@@ -85,6 +94,7 @@ def forward(
         s = xp.broadcast_to(xp.asarray(rule, dtype=D.dtype), batch)
         return s * factor, xp.zeros(batch, dtype=bool), Saved(rows, rows, xp.zeros((*batch, 2), dtype=D.dtype))
 
+    relative, absolute = noise_level(xp.finfo(D.dtype))
     distance = neighbour_distances(bk, D, k)  # (..., n)
     order = xp.argsort(distance, axis=-1, kind="stable")
     position = quantile_of(rule) * (n - 1)
@@ -98,17 +108,19 @@ def forward(
         s = xp.where(substituted, 1, s).astype(D.dtype)
         weights = xp.where(substituted[..., None], 0, weights)
     else:
-        tiny = D.max(axis=(-2, -1)) * (4 * xp.finfo(D.dtype).eps)
-        substituted = s <= tiny
+        largest = D.max(axis=(-2, -1))
+        tiny = xp.maximum(largest * D.dtype.type(relative), D.dtype.type(absolute))
+        zero = s <= tiny
         candidates = xp.where(distance > tiny[..., None], distance, xp.inf)
         smallest = candidates.argmin(axis=-1)
         value = candidates.min(axis=-1)
         none_left = xp.isinf(value)
-        value = xp.where(none_left, xp.where(tiny > 0, tiny, 1), value)
-        s = xp.where(substituted, value, s).astype(D.dtype)
-        rows = xp.where(substituted[..., None], smallest[..., None], rows)
+        value = xp.where(none_left, xp.where(largest > 0, tiny, 1), value)
+        s = xp.where(zero, value, s).astype(D.dtype)
+        rows = xp.where(zero[..., None], smallest[..., None], rows)
         one_pair = xp.stack([xp.where(none_left, 0, 1), xp.zeros_like(smallest)], axis=-1)
-        weights = xp.where(substituted[..., None], one_pair, weights)
+        weights = xp.where(zero[..., None], one_pair, weights)
+        substituted = zero & (largest > 0)
     weights = weights.astype(D.dtype) * factor
 
     lines = xp.take_along_axis(D, rows[..., None], axis=-2)  # (..., 2, n)

@@ -32,23 +32,26 @@ def forward(bk: Backend, A: Array, t: int) -> tuple[Array, Saved]:
 def backward(bk: Backend, saved: Saved, dAt: Array) -> Array:
     """dA = sum over a + b = t - 1 of A^a dAt A^b  (A symmetric; t = 2: A dAt + dAt A).
 
-    dAt (..., n, n) symmetric, so the terms (a, b) and (b, a) are transposes: half of them are computed.
-    Returns dA (..., n, n), symmetric.
+    dAt (..., n, n) symmetric. Returns dA (..., n, n), symmetric.
     """
+    half = backward_half(bk, saved, dAt)
+    return half + bk.xp.swapaxes(half, -1, -2)
+
+
+def backward_half(bk: Backend, saved: Saved, dAt: Array) -> Array:
+    """T with dA = T + T': the terms a > b, whose transposes are those with a < b, and half the term a = b."""
     xp = bk.xp
     powers = saved.powers
     t = len(powers) + 1
-    if t == 1:
-        return dAt.copy()
-    dA = xp.zeros_like(dAt)
-    for a in range((t + 1) // 2, t):  # a > b
+    T = None
+    for a in range(t // 2, t):
         b = t - 1 - a
-        term = xp.matmul(powers[a - 1], dAt)
+        if a < b:
+            continue
+        term = xp.matmul(powers[a - 1], dAt) if a else dAt
         if b:
             term = xp.matmul(term, powers[b - 1])
-        dA += term
-    dA = dA + xp.swapaxes(dA, -1, -2)
-    if t % 2:  # a = b
-        middle = powers[t // 2 - 1]
-        dA += xp.matmul(xp.matmul(middle, dAt), middle)
-    return dA
+        if a == b:
+            term = term * 0.5
+        T = term if T is None else T + term
+    return T

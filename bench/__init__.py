@@ -1,0 +1,1 @@
+"""Benchmarks and experiments; nothing here is installed."""

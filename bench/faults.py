@@ -1,0 +1,434 @@
+"""The chosen faults of the mutation run, and the proofs for the mutants that are no faults.
+
+A chosen fault is a piece of source replaced by another (it must occur, or the run stops: a stale fault proves
+nothing), or a correct result spoiled on its way out: one coordinate by 1e-6 of itself, or rounded to float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from bench.mutants import Mutant, install, source_of
+
+OPS, KERNELS, ENGINES = "dufs_core.ops.", "dufs_core.kernels.", "dufs_core.engines."
+
+# module, function it belongs to, what the fault is, source, replacement
+REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
+    # gates
+    (OPS + "gates", "forward", "wrong side of the kink at u = 0", "(u > 0) &", "(u >= 0) &"),
+    (OPS + "gates", "forward", "wrong side of the kink at u = 1", "(u < 1)", "(u <= 1)"),
+    (OPS + "gates", "backward", "decided gates keep a slope", "bk.xp.where(saved.undecided, dz, 0)", "dz * 1.0"),
+    (OPS + "gates", "backward", "mean over draws for the sum", "dmu.sum(axis=", "dmu.mean(axis="),
+    (
+        OPS + "gates",
+        "backward",
+        "every draw but the first dropped",
+        "return dmu.sum(axis=tuple(range(dmu.ndim - 1)))",
+        "return dmu.reshape(-1, dmu.shape[-1])[0].copy()",
+    ),
+    (
+        OPS + "gates",
+        "backward",
+        "open gates keep a slope",
+        "bk.xp.where(saved.undecided,",
+        "bk.xp.where(saved.undecided | (dz > 1.5),",
+    ),
+    # gram
+    (OPS + "gram", "backward", "factor 2 dropped, batch", "= 2 * z[columns]", "= z[columns]"),
+    (OPS + "gram", "backward", "factor 2 dropped, sample", "= 2 * rows *", "= rows *"),
+    (OPS + "gram", "backward", "gate dropped, sample", "(rows * z.T[columns])", "rows"),
+    (OPS + "gram", "backward", "dG not symmetrised", "(dG + dG.T) * 0.5", "dG"),
+    (OPS + "gram", "backward", "last wanted column forgotten", "xp.flatnonzero(wanted)", "xp.flatnonzero(wanted)[:-1]"),
+    (OPS + "gram", "backward", "unwanted columns not zero", "xp.zeros_like(z)", "xp.full_like(z, 1e-8)"),
+    # distances
+    (OPS + "distances", "forward", "wrong side of the clamp", "Saved(D > 0)", "Saved(D >= 0)"),
+    (OPS + "distances", "backward", "clamp ignored", "xp.where(saved.positive, dD, 0)", "dD * 1.0"),
+    (
+        OPS + "distances",
+        "backward",
+        "rows summed twice, columns never",
+        "E.sum(axis=-1) + E.sum(axis=-2)",
+        "2 * E.sum(axis=-1)",
+    ),
+    (OPS + "distances", "backward", "diagonal term dropped", "dG[..., i, i] += ", "dG[..., i, i] += 0 * "),
+    (OPS + "distances", "backward", "diagonal overwritten, not added to", "dG[..., i, i] += ", "dG[..., i, i] = "),
+    # bandwidth
+    (
+        OPS + "bandwidth",
+        "forward",
+        "factor C missing in the derivative",
+        "weights.astype(D.dtype) * factor",
+        "weights.astype(D.dtype)",
+    ),
+    (
+        OPS + "bandwidth",
+        "forward",
+        "derivative to the next column",
+        "gap.argmin(axis=-1)",
+        "(gap.argmin(axis=-1) + 1) % n",
+    ),
+    (
+        OPS + "bandwidth",
+        "forward",
+        "a substituted constant keeps a derivative",
+        "weights = xp.where(substituted[..., None], 0, weights)",
+        "weights = weights * 1.0",
+    ),
+    (
+        OPS + "bandwidth",
+        "backward",
+        "the two middle rows' weights exchanged",
+        "saved.weights * db",
+        "saved.weights[..., ::-1] * db",
+    ),
+    (
+        OPS + "bandwidth",
+        "backward",
+        "one of the two middle rows dropped",
+        "saved.weights * db[..., None]",
+        "saved.weights * db[..., None] * [1, 0]",
+    ),
+    (OPS + "bandwidth", "add_entries", "entries overwrite", "] += values", "] = values"),
+    (
+        OPS + "bandwidth",
+        "add_entries",
+        "written to the transposed place",
+        "rows.ravel(), columns.ravel()]",
+        "rows.ravel(), rows.ravel()]",
+    ),
+    (OPS + "bandwidth", "add_entries", "input written to", "total = dD.copy()", "total = dD"),
+    # gaussian
+    (OPS + "gaussian", "backward", "factor K dropped", "dD = dK * K", "dD = dK * 1.0"),
+    (OPS + "gaussian", "backward", "bandwidth path missing", "-(dD * D)", "-0.0 * (dD * D)"),
+    (OPS + "gaussian", "backward", "1/b for 1/b^2 in db", "axis=(-2, -1)) / b", "axis=(-2, -1))"),
+    (OPS + "gaussian", "backward", "sign of db", "-(dD * D)", "(dD * D)"),
+    (
+        OPS + "gaussian",
+        "backward",
+        "db summed over rows only, then spread",
+        "-(dD * D).sum(axis=(-2, -1))",
+        "-(dD * D).sum(axis=-1).max(axis=-1)",
+    ),
+    # normalise
+    (
+        OPS + "normalise",
+        "backward",
+        "normalisation term missing",
+        "ddeg - (C.sum(axis=-1) + C.sum(axis=-2)) / (2 * deg)",
+        "ddeg * 1.0",
+    ),
+    (
+        OPS + "normalise",
+        "backward",
+        "right only where C is symmetric",
+        "(C.sum(axis=-1) + C.sum(axis=-2)) / (2 * deg)",
+        "C.sum(axis=-1) / deg",
+    ),
+    (OPS + "normalise", "backward", "degree term transposed", "through_deg[..., :, None]", "through_deg[..., None, :]"),
+    (OPS + "normalise", "backward", "other uses of the degrees forgotten", "through_deg = ddeg -", "through_deg = -"),
+    (
+        OPS + "normalise",
+        "backward",
+        "row normalised twice, column never",
+        "dK *= q[..., None, :]",
+        "dK *= q[..., :, None]",
+    ),
+    # power
+    (OPS + "power", "backward_half", "power off by one", "powers[a - 1], dAt", "powers[max(a - 2, 0)], dAt"),
+    (OPS + "power", "backward_half", "right factor off by one", "powers[b - 1])", "powers[max(b - 2, 0)])"),
+    (OPS + "power", "backward_half", "middle term counted twice", "term * 0.5", "term * 1.0"),
+    (OPS + "power", "backward_half", "middle term dropped", "term * 0.5", "term * 0.0"),
+    (
+        OPS + "power",
+        "backward",
+        "transposed half replaced by the half",
+        "half + bk.xp.swapaxes(half, -1, -2)",
+        "half + half",
+    ),
+    (
+        OPS + "power",
+        "backward_half",
+        "only the last term of the sum",
+        "T = term if T is None else T + term",
+        "T = term",
+    ),
+    # score
+    (OPS + "score", "backward", "q squared for q cubed", "q**3", "q**2"),
+    (OPS + "score", "backward", "degrees' own path missing", "* (q * Wq - q**3 * Wr) * 0.5", "* (q * Wq - q * Wq)"),
+    (OPS + "score", "backward", "one of the two degree terms dropped", "(q * Wq - q**3 * Wr)", "(q * Wq)"),
+    (OPS + "score", "backward", "R not symmetrised", "(R + xp.swapaxes(R, -1, -2)) * scale", "(R + R) * scale"),
+    (OPS + "score", "backward", "G and A^t exchanged", "return G * R, At * R", "return At * R, G * R"),
+    # regulariser
+    (OPS + "regulariser", "backward", "width of the density", "(-2 * sigma * sigma)", "(-1 * sigma * sigma)"),
+    (OPS + "regulariser", "backward", "1/sigma forgotten", "(sqrt(2 * pi) * sigma)", "sqrt(2 * pi)"),
+    (OPS + "regulariser", "backward", "upstream derivative ignored", "(dsum / (", "(1.0 / ("),
+    (OPS + "regulariser", "backward", "the density's argument", "mu * mu /", "(mu - 1e-4) ** 2 /"),
+    (OPS + "regulariser", "backward", "pi a little wrong", "sqrt(2 * pi)", "sqrt(2 * 3.14159265)"),
+    # loss
+    (OPS + "loss", "backward", "quotient rule without the square", "denominator**2", "denominator"),
+    (OPS + "loss", "backward", "n forgotten in the quotient rule", "mean * n /", "mean /"),
+    (OPS + "loss", "backward", "mean over draws forgotten", "dS / len(S)", "dS"),
+    (
+        OPS + "loss",
+        "backward",
+        "delta forgotten in the derivative",
+        "denominator = n * sum_p + delta",
+        "denominator = n * sum_p",
+    ),
+    (OPS + "loss", "backward", "price not passed on", "-1.0 / n, lam", "-1.0 / n, 0.0"),
+    # the chain through the operations
+    (
+        "dufs_core.objective",
+        "_stacked_scores_and_grad",
+        "bandwidth path missing",
+        "dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))",
+        "dD = dD * 1.0",
+    ),
+    (
+        "dufs_core.objective",
+        "_stacked_scores_and_grad",
+        "a held bandwidth is not held",
+        "if objective.bandwidth_gradient:",
+        "if True:",
+    ),
+    (
+        "dufs_core.objective",
+        "_stacked_scores_and_grad",
+        "the score's own use of G dropped",
+        "dG = dG + distances.backward",
+        "dG = distances.backward",
+    ),
+    (
+        "dufs_core.objective",
+        "_stacked_scores_and_grad",
+        "the distances' use of G dropped",
+        "dG = dG + distances.backward(bk, f.saved_D, dD)",
+        "dG = dG * 1.0",
+    ),
+    (
+        "dufs_core.objective",
+        "_stacked_scores_and_grad",
+        "columns undecided in some rows only are left out",
+        "undecided.any(axis=1)",
+        "undecided.all(axis=1)",
+    ),
+    (
+        "dufs_core.objective",
+        "value_and_grad",
+        "regulariser's gradient dropped",
+        " + regulariser.backward(bk, saved_p, dsum_p)",
+        "",
+    ),
+    # the dense engine
+    (ENGINES + "dense", "_score_and_gram_gradient", "bandwidth path missing", "* weight\n", "* weight * 0\n"),
+    (
+        ENGINES + "dense",
+        "_score_and_gram_gradient",
+        "a held bandwidth is not held",
+        "if objective.bandwidth_gradient and not fixed:",
+        "if not fixed:",
+    ),
+    (ENGINES + "dense", "_score_and_gram_gradient", "bandwidth entries not mirrored", "M[j, i] -= 2 * value", "pass"),
+    (
+        ENGINES + "dense",
+        "_score_and_gram_gradient",
+        "column half of the normalisation term dropped",
+        "(by_row + by_column.sum(axis=0))",
+        "(2 * by_row)",
+    ),
+    (
+        ENGINES + "dense",
+        "_score_and_gram_gradient",
+        "normalisation term missing",
+        "- (by_row + by_column.sum(axis=0)) * q * q",
+        "",
+    ),
+    (ENGINES + "dense", "_score_and_gram_gradient", "1/b for 1/b^2 in db", "/ b**2", "/ b"),
+    (
+        ENGINES + "dense",
+        "_score_and_gram_gradient",
+        "only the first thread's columns",
+        "by_column.sum(axis=0)",
+        "by_column[0]",
+    ),
+    # the small engine
+    (
+        KERNELS + "small",
+        "score_and_gram_gradient",
+        "bandwidth path missing",
+        "0.5 * db * weights[l]",
+        "0.0 * db * weights[l]",
+    ),
+    (
+        KERNELS + "small",
+        "score_and_gram_gradient",
+        "a held bandwidth is not held",
+        "if gradient and quantile >= 0:",
+        "if quantile >= 0:",
+    ),
+    (KERNELS + "small", "score_and_gram_gradient", "bandwidth entries not mirrored", "M[j, i] -= 2 * value", "pass"),
+    (
+        KERNELS + "small",
+        "score_and_gram_gradient",
+        "column half of the normalisation term dropped",
+        "(by_row[i] + by_column[i])",
+        "(2 * by_row[i])",
+    ),
+    (KERNELS + "small", "score_and_gram_gradient", "1/b for 1/b^2 in db", "/ (b * b)", "/ b"),
+    (
+        KERNELS + "small",
+        "_power_backward",
+        "middle term counted twice",
+        "half if a == b else",
+        "2 * half if a == b else",
+    ),
+    (
+        KERNELS + "small",
+        "_power_backward",
+        "power off by one",
+        "matmul(powers[a - 1], H,",
+        "matmul(powers[max(a - 2, 0)], H,",
+    ),
+    (
+        KERNELS + "small",
+        "scores_and_grad",
+        "decided gates keep a slope",
+        "if wanted[r, i, c] else zero",
+        "if True else zero",
+    ),
+    (KERNELS + "small", "scores_and_grad", "factor 2 dropped", "= 2 * z[r, 0, c] * total", "= z[r, 0, c] * total"),
+    # the sweeps of both
+    (KERNELS + "sweeps", "backward", "clamp ignored", "E = E if D[i, j] > zero else zero", "E = E"),
+    (
+        KERNELS + "sweeps",
+        "backward",
+        "tiles off the diagonal counted once in db",
+        "db_i if j0 == i0 else db_i + db_i",
+        "db_i",
+    ),
+    (KERNELS + "sweeps", "backward", "mirrored row sums dropped", "row_sums[j] += dD", "pass"),
+    (
+        KERNELS + "sweeps",
+        "backward",
+        "mirrored tile not turned",
+        "M[j, i] = turned[i - i0, j - j0]",
+        "M[j, i] = turned[min(j - j0, i1 - i0 - 1), min(i - i0, j1 - j0 - 1)]",
+    ),
+    (
+        KERNELS + "sweeps",
+        "backward",
+        "half of T + T' dropped",
+        "(T[i, j] + turned[i - i0, j - j0])",
+        "(T[i, j] + T[i, j])",
+    ),
+    (KERNELS + "sweeps", "backward", "one of the two degree shares dropped", "+ si + share[j])", "+ si + si)"),
+    (KERNELS + "sweeps", "backward", "distances once for twice", "- dD - dD", "- dD"),
+)
+
+# module, function, which value of a tuple
+SPOILED: tuple[tuple[str, str, int], ...] = (
+    (OPS + "gates", "backward", 0),
+    (OPS + "gram", "backward", 0),
+    (OPS + "distances", "backward", 0),
+    (OPS + "bandwidth", "add_entries", 0),
+    (OPS + "gaussian", "backward", 0),
+    (OPS + "gaussian", "backward", 1),
+    (OPS + "normalise", "backward", 0),
+    (OPS + "power", "backward", 0),
+    (OPS + "score", "backward", 0),
+    (OPS + "score", "backward", 2),
+    (OPS + "regulariser", "backward", 0),
+    (OPS + "loss", "backward", 0),
+    (OPS + "loss", "backward", 1),
+    ("dufs_core.objective", "_stacked_scores_and_grad", 4),
+    (ENGINES + "dense", "_score_and_gram_gradient", 4),
+    (KERNELS + "small", "scores_and_grad", -1),
+)
+
+ENGINES_OF = {
+    "dufs_core.objective": ("operations",),
+    ENGINES + "dense": ("dense",),
+    KERNELS + "small": ("small",),
+    KERNELS + "sweeps": ("dense", "small"),
+}
+
+EQUIVALENT: dict[str, str] = {}
+"""Mutants that compute the same function, by key, each with the proof."""
+
+
+def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
+    """Every chosen fault with the function that plants it. Raises LookupError where a source line has changed."""
+    for module, function, fault, old, new in REPLACED:
+        source = source_of(module)
+        line = _line(source, function, old)
+        mutant = Mutant(module, function, "chosen", fault, ENGINES_OF.get(module, ()), line)
+        mutant.proof = EQUIVALENT.get(mutant.key, "")
+        yield mutant, _replacer(module, source, line, old, new)
+    for module, function, part in SPOILED:
+        for fault, spoil in (("one coordinate off by 1e-6", one_coordinate), ("float32 leak", through_float32)):
+            text = f"{fault}, output {part}"
+            yield (
+                Mutant(module, function, "chosen", text, ENGINES_OF.get(module, ())),
+                _spoiler(module, function, part, spoil),
+            )
+
+
+def _line(source: str, function: str, old: str) -> int:
+    """The first line of the function where the text starts."""
+    lines = source.splitlines()
+    start = next((i for i, text in enumerate(lines) if text.strip().startswith(f"def {function}(")), None)
+    offset = -1 if start is None else source.find(old, len("\n".join(lines[:start])))
+    if offset < 0:
+        raise LookupError(f"the fault is stale: {function} no longer holds {old!r}")
+    return source.count("\n", 0, offset) + 1
+
+
+def _replacer(module: str, source: str, line: int, old: str, new: str) -> Callable[[], None]:
+    def plant() -> None:
+        head = len("".join(source.splitlines(keepends=True)[: line - 1]))
+        install(module, source[:head] + source[head:].replace(old, new, 1))
+
+    return plant
+
+
+def one_coordinate(value: Any) -> Any:
+    """One coordinate, not zero, times 1 + 1e-6."""
+    if isinstance(value, float):
+        return value * (1 + 1e-6)
+    spoiled = value.copy()
+    places = np.flatnonzero(spoiled)
+    if len(places):
+        spoiled.reshape(-1)[places[len(places) // 2]] *= 1 + 1e-6
+    return spoiled
+
+
+def through_float32(value: Any) -> Any:
+    """Rounded to float32 and back."""
+    if isinstance(value, float):
+        return float(np.float32(value))
+    return value.astype(np.float32).astype(value.dtype)
+
+
+def _spoiler(module: str, function: str, part: int, spoil: Callable[[Any], Any]) -> Callable[[], None]:
+    def plant() -> None:
+        loaded = import_module(module)
+        right = getattr(loaded, function)
+
+        def wrong(*args: Any) -> Any:
+            value = right(*args)
+            if value is None:  # a kernel that writes its result to its last argument
+                args[part][...] = spoil(args[part])
+                return None
+            if hasattr(value, "_replace"):
+                return value._replace(**{value._fields[part]: spoil(value[part])})
+            if isinstance(value, tuple):
+                return tuple(spoil(v) if i == part else v for i, v in enumerate(value))
+            return spoil(value)
+
+        setattr(loaded, function, wrong)
+
+    return plant

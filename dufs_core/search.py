@@ -1,0 +1,104 @@
+"""Several runs on the same data until one finds structure that shuffled columns do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import sqrt
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from dufs_core import random
+from dufs_core.backend import Array, Backend
+from dufs_core.gap import Gap, permutation_gap
+from dufs_core.objective import Evaluate, Objective
+from dufs_core.optim import Step
+from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, train
+
+CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
+CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
+
+
+class Outcome(NamedTuple):
+    """One run of the search."""
+
+    run: Run
+    columns: Array  # (d',) positions in the data of the columns that took part
+    gap: Gap
+
+
+@dataclass(frozen=True)
+class Search:
+    """What the runs of a search share. A run looks at some of the columns, with draws of its own."""
+
+    objective: Objective
+    evaluate: Evaluate
+    optimizer: Step
+    schedule: Schedule
+    n_restarts: int
+    jitter: bool
+    callbacks: Sequence[Callback]
+    verbose: int
+
+    def best(self, bk: Backend, X: Array, columns: Array, seed: int) -> tuple[Outcome, int]:
+        """The run with the largest permutation gap, and the number of runs.
+
+        The objective alone cannot tell two columns that happen to agree from two that belong together: it can
+        settle on either, depending on the draws. Shuffling can. After a run whose selection is no better
+        than chance, its columns are held closed (unless it is a single column, which says nothing either way)
+        and the next run looks at the others; a convincing run ends the search.
+
+        X (n, d) scaled data; columns (d',) the positions that may be selected.
+        """
+        outcomes: list[Outcome] = []
+        while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
+            outcome = self._run(bk, X, columns, random.derived_seed(bk, seed, len(outcomes)), len(outcomes))
+            outcomes.append(outcome)
+            selected = columns[bk.to_host(outcome.run.mu) > 0]
+            if convincing(outcome.gap, len(selected)):
+                break
+            if len(selected) > 1:
+                columns = np.setdiff1d(columns, selected)
+        return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
+
+    def _run(self, bk: Backend, X: Array, columns: Array, seed: int, index: int) -> Outcome:
+        if not len(columns):  # every column is constant
+            nothing = Run(np.zeros(0, X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
+            return Outcome(nothing, columns, Gap(0.0, 1.0))
+        if len(columns) < X.shape[1]:
+            X = X.T[columns].T
+        with _Progress(self.verbose, self.schedule.max_iter, index) as progress:
+            run = train(
+                bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
+                jitter=self.jitter, callbacks=self.callbacks, progress=progress.update,
+            )  # fmt: skip
+        return Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
+
+
+def convincing(gap: Gap, n_selected: int) -> bool:
+    """gap >= 0.18 min(1, sqrt(10 / n_selected))."""
+    return gap.gap >= CONVINCING_GAP * min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
+
+
+class _Progress:
+    """A bar on standard error, or nothing."""
+
+    def __init__(self, verbose: int, max_iter: int, index: int) -> None:
+        self._bar: Any = None
+        if verbose:
+            from tqdm import tqdm
+
+            self._bar = tqdm(total=max_iter, desc=f"run {index + 1}", unit="step", leave=False, mininterval=0.2)
+
+    def update(self, info: StepInfo) -> None:
+        if self._bar is not None:
+            self._bar.update()
+            self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._bar is not None:
+            self._bar.close()

@@ -1,0 +1,29 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("shared machine", deadline=None)  # how long an example takes says nothing there
+settings.load_profile("shared machine")
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[[str], Path]:
+    """The path of a real data file: in $DUFS_DATA, or in ../shared/data beside the repository; skips without it."""
+    given = os.environ.get("DUFS_DATA")
+    directory = Path(given) if given else Path(__file__).resolve().parents[2] / "shared" / "data"
+
+    def find(name: str) -> Path:
+        if not directory.is_dir():
+            pytest.skip("no real data: DUFS_DATA is not set and ../shared/data does not exist")
+        if not (directory / name).exists():
+            pytest.skip(f"no {name} in the directory of real data")
+        return directory / name
+
+    return find

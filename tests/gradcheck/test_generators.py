@@ -1,0 +1,109 @@
+"""The awkward inputs are what their names say, and the same for the same seed; closed forms are closed forms."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from scipy.integrate import quad
+
+from dufs_core.gradcheck import examples, strategies
+from dufs_core.gradcheck.precision import Errors, ratios
+from dufs_core.gradcheck.registry import Samples
+from dufs_core.gradcheck.statistical import expected_gate, judge
+
+some = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+@some
+@given(strategies.problems())
+def test_problems(p):
+    u = p.mu + examples.GATE_SIGMA * p.eps
+    margin = 0.004 if p.kind == "nearly_closed" else 0.019
+    assert np.abs(u).min() > margin
+    assert np.abs(u - 1).min() > margin
+    n, d = p.X.shape
+    assert p.mu.shape == (d,)
+    assert p.eps.shape[-1] == d
+    assert p.eps.ndim == 2 or p.eps.shape[1] == n
+    assert 1 <= p.n_neighbors <= n - 1
+    assert p.kind != "two_rows" or n == 2
+    assert p.kind != "one_column" or d == 1
+
+
+@some
+@given(strategies.data_sets(["duplicates"], n=6), strategies.data_sets(["constant_column"]))
+def test_data_kinds(twice, constant):
+    assert len(np.unique(twice, axis=0)) < 6
+    assert (constant.max(axis=0) == constant.min(axis=0)).any()
+
+
+@some
+@given(strategies.data_sets(["two_components"], n=6), strategies.data_sets(["near_ties"], n=6))
+def test_more_data_kinds(apart, ties):
+    D = examples.squared_distances(apart)
+    assert D[0, 1] < 1e-3 * D[0, -1]
+    D = examples.squared_distances(ties)
+    assert abs(D[0, 1] / D[0, 2] - 1) < 0.5
+
+
+@some
+@given(strategies.affinities(["tiny_bandwidth"]), strategies.symmetric_matrices(4))
+def test_matrices(affinity, M):
+    K, D, b = affinity
+    assert b < 0.2 * np.median(D[D > 0])
+    np.testing.assert_array_equal(K, K.T)
+    assert (np.diag(K) == 1).all()
+    np.testing.assert_array_equal(M, M.T)
+    assert M.shape == (4, 4)
+
+
+def test_unknown_kind():
+    with pytest.raises(ValueError, match="unknown kind 'nonsense'"):
+        strategies.kinds("nonsense")
+
+
+@pytest.mark.parametrize("kind", examples.KINDS)
+def test_same_seed_same_problem(kind):
+    a, b = (examples.problem(np.random.default_rng(5), kind) for _ in range(2))
+    np.testing.assert_array_equal(a.X, b.X)
+    np.testing.assert_array_equal(a.eps, b.eps)
+
+
+@pytest.mark.parametrize("mu", [-1.0, 0.0, 0.3, 0.5, 1.0, 1.7])
+@pytest.mark.parametrize("sigma", [0.2, 0.5])
+def test_expected_gate_is_the_integral(mu, sigma):
+    """The closed form against quadrature, its derivative against differences of the closed form."""
+
+    def integral(f):
+        density = lambda e: f(np.clip(mu + sigma * e, 0, 1)) * np.exp(-e * e / 2) / np.sqrt(2 * np.pi)  # noqa: E731
+        kinks = sorted(k for k in (-mu / sigma, (1 - mu) / sigma) if abs(k) < 12)
+        edges = [-12.0, *kinks, 12.0]
+        return sum(quad(density, a, b, epsabs=1e-13)[0] for a, b in pairwise(edges))
+
+    mean, slope, square, square_slope = expected_gate(np.array([mu]), sigma)
+    assert mean[0] == pytest.approx(integral(lambda z: z), abs=1e-11)
+    assert square[0] == pytest.approx(integral(lambda z: z * z), abs=1e-11)
+    h = 1e-5
+    up, down = expected_gate(np.array([mu + h]), sigma), expected_gate(np.array([mu - h]), sigma)
+    assert slope[0] == pytest.approx((up[0][0] - down[0][0]) / (2 * h), abs=1e-9)
+    assert square_slope[0] == pytest.approx((up[2][0] - down[2][0]) / (2 * h), abs=1e-9)
+
+
+def test_statistical_judge():
+    rng = np.random.default_rng(0)
+    exact = np.array([1.0, -2.0])
+    right = exact + rng.standard_normal((40, 2))
+    assert judge(Samples(right, exact))[0] < 5
+    assert judge(Samples(right + 2, exact))[0] > 6.5
+
+
+def test_precision_ratios():
+    same = [Errors(1e-6, 1e-6, 2e-6, 2e-6)] * 3
+    assert ratios(same) == pytest.approx((1, 1))
+    worse = [Errors(3e-6, 1e-6, 8e-6, 2e-6)] * 3
+    assert ratios(worse) == pytest.approx((3, 4))
+    exact = [Errors(0.0, 0.0, 0.0, 1e-12)] * 3
+    assert ratios(exact) == pytest.approx((1, 1))

@@ -1,0 +1,46 @@
+"""The mutation run is complete and not stale: enough faults everywhere, and every one can still be planted."""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+import dufs_core.ops
+from dufs_core.engines import ENGINES
+
+mutants = pytest.importorskip("bench.mutants", reason="bench is not beside the tests")
+
+
+def test_enough_faults_everywhere():
+    """At least 5 for each operation and engine, 60 in all, half of them mechanical; none stale."""
+    planted = [mutant for mutant, _ in mutants.collect()]
+    assert len(planted) >= 60
+    origins = Counter(m.origin for m in planted)
+    assert origins["mechanical"] >= len(planted) / 2
+    assert origins["chosen"] >= 60
+    by_target = Counter(m.target for m in planted)
+    for module in pkgutil.iter_modules(dufs_core.ops.__path__):
+        assert by_target[f"dufs_core.ops.{module.name}"] >= 5, f"too few faults in {module.name}"
+    by_engine = Counter(engine for m in planted for engine in m.engines)
+    for engine in ENGINES:
+        assert by_engine[engine] >= 5, f"too few faults in the engine {engine}"
+
+
+def test_proofs_belong_to_mutants():
+    from bench.faults import EQUIVALENT
+
+    keys = {mutant.key for mutant, _ in mutants.collect()}
+    assert not set(EQUIVALENT) - keys
+
+
+def test_a_few_are_killed():
+    root = Path(mutants.__file__).parents[1]
+    command = [sys.executable, "-m", "bench.mutants", "--only", "dufs_core.ops.loss.backward: d"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "survivors 0" in done.stdout

@@ -1,0 +1,107 @@
+"""Every registered operation, chain and engine, on awkward examples; and nothing is left unregistered."""
+
+from __future__ import annotations
+
+import pkgutil
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dufs_core.engines
+import dufs_core.ops
+from dufs_core.backend import get_backend
+from dufs_core.engines import ENGINES
+from dufs_core.gradcheck import check_gradient, suite
+from dufs_core.gradcheck.chain import RULES
+from dufs_core.gradcheck.registry import OPS, Engine, Operation, engines, operations, register, register_engine
+from dufs_core.ops import bandwidth
+
+bk = get_backend("numpy")
+loaded = {name: engine.load() for name, engine in engines().items()}
+PAIRS = [(op, name) for op in operations() for name in (loaded if op.is_chain else [OPS])]
+IDS = [f"{op.name}-{name}" for op, name in PAIRS]
+
+
+def test_every_operation_is_registered():
+    modules = {module.name for module in pkgutil.iter_modules(dufs_core.ops.__path__)}
+    missing = modules - {op.module for op in operations()}
+    assert not missing, f"not registered in dufs_core/gradcheck/operations.py: {sorted(missing)}"
+
+
+def test_every_engine_is_registered():
+    modules = {module.name for module in pkgutil.iter_modules(dufs_core.engines.__path__)}
+    missing = (modules | set(ENGINES)) - set(engines())
+    assert not missing, f"not registered in dufs_core/gradcheck/chain.py: {sorted(missing)}"
+
+
+def test_every_bandwidth_rule_is_registered():
+    missing = (set(bandwidth._QUANTILE) | {"fixed"}) - set(RULES)
+    assert not missing, f"not in RULES of dufs_core/gradcheck/chain.py: {sorted(missing)}"
+    assert {f"bandwidth[{rule}]" for rule in bandwidth._QUANTILE} <= {op.name for op in operations()}
+
+
+def test_names_are_taken_once():
+    with pytest.raises(ValueError, match="registered already"):
+        register(Operation("gaussian", "gaussian", lambda *a: None))
+    with pytest.raises(ValueError, match="registered already"):
+        register_engine(Engine("small", lambda: None))
+
+
+@pytest.mark.parametrize(("operation", "engine"), PAIRS, ids=IDS)
+def test_gradient(operation, engine):
+    """Five-point, complex step, value and kinks by name, over the first awkward examples of seed 1."""
+    result = suite.check_gradients(bk, operation, engine, loaded.get(engine), 1, 12 if engine == OPS else 4)
+    assert not result.failures, result.failures[0]
+    assert result.worst_relative_error < 1e-9
+
+
+@pytest.mark.parametrize("engine", [OPS, *loaded])
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_gradient_anywhere(engine, data):
+    """Hypothesis chooses operation, seed and kind; a failure shrinks to the simplest of them."""
+    operation = data.draw(st.sampled_from([op for op, name in PAIRS if name == engine]))
+    seed, index = data.draw(st.integers(0, 2**31)), data.draw(st.integers(0, 87))
+    result = suite.Result(operation.name, engine, "gradient", 1)
+    suite._one_example(bk, operation, loaded.get(engine), seed, index, result)
+    assert not result.failures, result.failures[0]
+
+
+@pytest.mark.parametrize(("operation", "engine"), PAIRS, ids=IDS)
+def test_precision(operation, engine):
+    result = suite.check_precision(bk, operation, engine, loaded.get(engine), 1, 22)
+    assert not result.failures, result.failures[0]
+    assert result.examples >= 11
+
+
+@pytest.mark.parametrize(("operation", "engine"), PAIRS, ids=IDS)
+def test_expectation(operation, engine):
+    if operation.expectation is None:
+        return
+    result = suite.check_expectation(bk, operation, engine, loaded.get(engine), 1, 0)
+    assert not result.failures, result.failures[0]
+
+
+def test_kinks_are_rare_and_redrawn():
+    """The generators keep their distance: nearly every first draw can be judged."""
+    redrawn = judged = 0
+    for operation, engine in PAIRS:
+        if engine == OPS:
+            result = suite.check_gradients(bk, operation, engine, None, 2, 11)
+            redrawn, judged = redrawn + result.redrawn, judged + 11
+    assert redrawn < 0.1 * judged
+
+
+@pytest.mark.parametrize("name", ["median", "max"])
+def test_held_bandwidth_is_a_different_gradient(name):
+    """With the bandwidth's path left out the gradient is not the objective's: the two rows of the table differ."""
+    by_name = {op.name: op for op in operations()}
+    through = by_name[f"chain[regularised, {name}, batch]"]
+    held = by_name[f"chain[regularised, {name} held, batch]"]
+    a = through.example(bk, loaded["operations"], np.random.default_rng(3), 1)
+    b = held.example(bk, loaded["operations"], np.random.default_rng(3), 1)
+    assert check_gradient(a.function, a.backward, a.inputs)
+    assert check_gradient(b.function, b.backward, b.inputs)
+    assert check_gradient(a.function, b.backward, a.inputs).status == "failed"

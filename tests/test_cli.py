@@ -1,0 +1,571 @@
+"""The command line: what it prints and writes, what it refuses, and with which exit code."""
+
+from __future__ import annotations
+
+import csv
+import inspect
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import numpy as np
+import pytest
+
+import dufs_core
+from dufs_core import cli, output
+from dufs_core.cli import main
+from dufs_core.datasets import two_moons
+from dufs_core.estimator import DUFS
+from dufs_core.io import file_fingerprint
+
+QUICK = ["--n-restarts", "1", "--max-iter", "20", "--n-draws", "2"]
+ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
+MOONS = ["fit", "two-moons", "--samples", "40", "--features", "4", *QUICK]
+
+
+def strict(text: str) -> dict:
+    """JSON without NaN and infinities, on one line."""
+
+    def no_constants(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    assert text.count("\n") == 1
+    return json.loads(text, parse_constant=no_constants)
+
+
+def run(capsys: pytest.CaptureFixture, *argv: str) -> dict:
+    """The object that `fit ... --json` prints."""
+    assert main([*argv, "--json"]) == 0
+    return strict(capsys.readouterr().out)
+
+
+def refused(capsys: pytest.CaptureFixture, *argv: str) -> str:
+    """The sentence of a run that ends with code 2 and prints nothing else."""
+    assert main(list(argv)) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = [line for line in captured.err.splitlines() if not line.startswith("dufs-core: warning: ")]
+    assert len(lines) == 1, captured.err
+    assert lines[0].startswith("dufs-core: ")
+    return lines[0].removeprefix("dufs-core: ")
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A CSV file with names, identifiers and labels; its features c0 and c1 are two moons."""
+    X, labels, _ = two_moons(40, 5)
+    path = tmp_path / "table.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["sample", *(f"c{j}" for j in range(5)), "kind"])
+        writer.writerows([f"s{i}", *row.tolist(), "ab"[labels[i]]] for i, row in enumerate(X))
+    return path
+
+
+# --- options ---------------------------------------------------------------------------------------------------------
+
+
+def constructor() -> dict[str, inspect.Parameter]:
+    parameters = dict(inspect.signature(DUFS.__init__).parameters)
+    del parameters["self"]
+    return parameters
+
+
+def test_every_constructor_parameter_is_an_option():
+    assert set(cli.OPTIONS) == set(constructor()) - {"callbacks"}
+    parser = cli._build_parser("fit")
+    flags = {flag for action in parser._subparsers._group_actions[0].choices["fit"]._actions
+             for flag in action.option_strings}  # fmt: skip
+    assert {"--" + name.replace("_", "-") for name in cli.OPTIONS} <= flags
+
+
+def test_help_shows_the_constructors_defaults():
+    shown = cli._constructor_defaults()
+    assert {name: shown[name] for name in cli.OPTIONS} == {
+        name: str(parameter.default).lower() for name, parameter in constructor().items() if name != "callbacks"
+    }
+
+
+def test_choices_are_the_constructors():
+    hints = get_type_hints(DUFS.__init__)
+    for name, option in cli.OPTIONS.items():
+        literal = get_args(hints[name]) if get_origin(hints[name]) is Literal else None
+        assert option.choices == literal, name
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ("--lam 0.25", "lam", 0.25),
+        ("--lam none", "lam", None),
+        ("--n-features-to-select 2", "n_features_to_select", 2),
+        ("--n-features-to-select 0.5", "n_features_to_select", 0.5),
+        ("--n-features-to-select none", "n_features_to_select", None),
+        ("--bandwidth median", "bandwidth", "median"),
+        ("--bandwidth 3", "bandwidth", 3.0),
+        ("--no-bandwidth-gradient", "bandwidth_gradient", False),
+        ("--bandwidth-gradient", "bandwidth_gradient", True),
+        ("--batch-size 30", "batch_size", 30),
+        ("--batch-size None", "batch_size", None),
+        ("--gate-noise sample", "gate_noise", "sample"),
+        ("--scaling none", "scaling", "none"),
+        ("--dtype float64 --engine operations", "dtype", "float64"),
+        ("--n-jobs 1", "n_jobs", 1),
+        ("--convention authors_code", "convention", "authors_code"),
+        ("--power 3 --n-neighbors 1", "power", 3),
+        ("--engine dense --optimizer adam", "optimizer", "adam"),
+        ("--random-state 7", "random_state", 7),
+    ],
+)
+def test_options_reach_the_fit(capsys, given, name, value):
+    settings = run(capsys, *MOONS, "--max-iter", "2", *given.split())["settings"]
+    assert settings[name] == value
+    assert type(settings[name]) is type(value)
+
+
+@pytest.mark.parametrize("preset", ["paper", "authors_code"])
+def test_presets_with_changes(capsys, preset):
+    result = run(capsys, *MOONS, "--preset", preset, "--n-draws", "1")
+    expected = DUFS.preset(preset, max_iter=20, n_draws=1, n_restarts=1, random_state=0).get_params()
+    assert result["preset"] == preset
+    assert result["settings"] == {k: v for k, v in expected.items() if k not in ("callbacks", "verbose")}
+
+
+# --- results ---------------------------------------------------------------------------------------------------------
+
+
+def test_two_moons_as_json(capsys):
+    result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", *QUICK)
+    X, _, informative = two_moons(100, 5, 0.1, 3)
+    fitted = DUFS(n_restarts=1, max_iter=20, n_draws=2, random_state=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fitted.fit(X)
+    assert result["selected"] == [j for j in fitted.ranking_.tolist() if fitted.support_[j]]
+    np.testing.assert_array_equal(np.float32(result["scores"]), fitted.scores_)
+    assert (result["n_iter"], result["converged"]) == (20, False)
+    assert result["seconds"] == result["timings"]["fit"]
+    p = fitted.gate_probabilities_
+    found = len(set(result["selected"]) & {0, 1})
+    assert result["precision"] == found / len(result["selected"])
+    assert result["recall"] == found / 2
+    assert result["soft_precision"] == pytest.approx(p[informative].sum() / p.sum())
+    assert result["soft_recall"] == pytest.approx(p[informative].sum() / 2)
+    assert (result["seed"], result["input"]["seed"]) == (3, 3)
+    assert len(result["input"]["sha256"]) == 64
+
+
+def test_agreement_with_the_answer():
+    probability = np.array([0.5, 1.0, 0.25, 0.25])
+    assert cli._agreement([1, 2], [0, 1], probability) == {
+        "precision": 0.5, "recall": 0.5, "soft_precision": 0.75, "soft_recall": 0.75,
+    }  # fmt: skip
+    nothing = cli._agreement([], [0, 1], np.zeros(4))
+    assert nothing == {"precision": 0, "recall": 0, "soft_precision": 0, "soft_recall": 0}
+
+
+def test_seeds(capsys):
+    plain = run(capsys, *MOONS)
+    assert plain["scores"] == run(capsys, *MOONS, "--seed", "0")["scores"]
+    other_draws = run(capsys, *MOONS, "--random-state", "1")
+    assert other_draws["input"] == plain["input"]
+    assert other_draws["scores"] != plain["scores"]
+    other_data = run(capsys, *MOONS, "--seed", "1", "--random-state", "0")
+    assert other_data["input"]["sha256"] != plain["input"]["sha256"]
+
+
+def test_a_file_without_out_prints_a_table_and_writes_nothing(capsys, table, monkeypatch):
+    monkeypatch.chdir(table.parent)
+    assert main(["fit", "table.csv", "--index-column", "sample", "--labels", "kind", *QUICK]) == 0
+    printed = capsys.readouterr().out
+    assert "table.csv: 40 samples, 5 features" in printed
+    assert all(f" c{j} " in printed for j in range(5))
+    assert "NOT converged" in printed
+    assert "precision" not in printed
+    assert sorted(p.name for p in table.parent.iterdir()) == ["table.csv"]
+
+
+def test_the_table_of_many_features(capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((20, 60)))
+    assert main(["fit", str(tmp_path / "x.npy"), "--n-features-to-select", "30", *QUICK]) == 0
+    assert "...  40 more, 10 of them selected" in capsys.readouterr().out
+
+
+def test_out_receives_complete_files(capsys, table, tmp_path):
+    directory = tmp_path / "new" / "result"
+    argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", "--n-features-to-select", "2", *QUICK]
+    assert main([*argv, "--out", str(directory)]) == 0
+    assert "written to" in capsys.readouterr().out
+    assert sorted(p.name for p in directory.iterdir()) == ["gates.png", "history.csv", "result.json", "selection.csv"]
+    assert sorted(p.name for p in directory.parent.iterdir()) == ["result"]
+
+    with (directory / "selection.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["index", "name", "rank", "score", "mu", "probability", "selected"]
+    assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4, 5]
+    assert [row["name"] for row in rows] == [f"c{row['index']}" for row in rows]
+    assert [row["selected"] for row in rows] == ["true", "true", "false", "false", "false"]
+
+    result = json.loads((directory / "result.json").read_text())
+    assert result["selected"] == [int(row["index"]) for row in rows[:2]]
+    assert result["selected_names"] == [row["name"] for row in rows[:2]]
+    assert result["input"]["sha256"] == file_fingerprint(table)
+    assert (result["input"]["labels"], result["input"]["index_columns"]) == ("kind", ["sample"])
+    assert {"dufs-core", "python", "numpy", "scipy", "numba", "scikit-learn"} <= set(result["versions"])
+    assert set(result["timings"]) == {"read", "fit", "total"}
+    assert (result["settings"]["n_draws"], result["seed"], result["converged"]) == (2, 0, False)
+    assert (result["n_samples"], result["n_features"]) == (40, 5)
+
+    with (directory / "history.csv").open(newline="") as file:
+        history = list(csv.DictReader(file))
+    assert [int(row["step"]) for row in history] == list(range(1, 21))
+    assert float(history[-1]["loss"]) == result["loss"]
+    assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
+
+    fitted = DUFS(n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
+    fitted.fit(two_moons(40, 5).X)
+    by_index = sorted(rows, key=lambda row: int(row["index"]))
+    np.testing.assert_array_equal(np.float32([row["mu"] for row in by_index]), fitted.mu_)
+
+
+@pytest.mark.parametrize(("more", "bar"), [([], 1), (["--json"], 0), (["--quiet"], 0), (["--verbose", "0"], 0)])
+def test_progress_bar_on_a_terminal_only(monkeypatch, more, bar):
+    seen = []
+
+    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+        seen.append(self.verbose)
+        raise ValueError
+
+    monkeypatch.setattr(DUFS, "fit", fit)
+    main([*MOONS, *more])
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    main([*MOONS, *more])
+    assert seen == [0, bar]
+
+
+def test_quiet(capsys, tmp_path):
+    assert main([*MOONS, "--quiet", "--out", str(tmp_path / "a"), "--n-features-to-select", "1"]) == 0
+    assert capsys.readouterr() == ("", "")
+    assert main([*MOONS, "--quiet", "--n-features-to-select", "1"]) == 0
+    assert "rank" in capsys.readouterr().out
+
+
+def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
+    real = output.find_spec
+    monkeypatch.setattr(output, "find_spec", lambda name: None if name == "matplotlib" else real(name))
+    assert main([*MOONS, "--out", str(tmp_path / "a")]) == 0
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["history.csv", "result.json", "selection.csv"]
+
+
+def test_a_picture_that_fails_does_not_cost_the_fit(capsys, tmp_path, monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr(output, "draw", fail)
+    assert main([*MOONS, "--out", str(tmp_path / "a")]) == 0
+    assert "dufs-core: warning: gates.png could not be drawn: no fonts\n" in capsys.readouterr().err
+    assert len(list((tmp_path / "a").iterdir())) == 3
+
+
+def test_pictures_of_many_features_and_of_none(tmp_path):
+    steps = np.arange(1, 4)
+    mu = np.linspace(2, -2, 500)
+    output.draw(tmp_path / "a.png", {"step": steps, "loss": -steps / 3, "open_gates": steps}, mu, mu > 1)
+    nothing = np.zeros(0)
+    output.draw(tmp_path / "b.png", {"step": nothing, "loss": nothing, "open_gates": nothing}, -mu[:1], mu[:1] < 0)
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.png", "b.png"))
+
+
+def test_json_is_strict():
+    value = {"a": np.float32("nan"), "b": [np.int64(3), float("inf"), np.bool_(True)], 1: np.arange(2), "p": Path("x")}
+    assert output.plain(value) == {"a": None, "b": [3, None, True], "1": [0, 1], "p": "x"}
+
+
+# --- directories -----------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_is_not_empty(capsys, tmp_path):
+    directory = tmp_path / "out"
+    directory.mkdir()
+    (directory / "mine.txt").write_text("keep")
+    (directory / "gates.png").write_text("of an earlier run")
+    assert "not empty" in refused(capsys, *MOONS, "--out", str(directory))
+    assert sorted(p.name for p in directory.iterdir()) == ["gates.png", "mine.txt"]
+    assert main([*MOONS, "--out", str(directory), "--force"]) == 0
+    assert (directory / "mine.txt").read_text() == "keep"
+    assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
+    assert len(list(directory.iterdir())) == 5
+
+
+def test_an_empty_directory_is_used(tmp_path):
+    directory = tmp_path / "out"
+    directory.mkdir()
+    assert main([*MOONS, "--out", str(directory)]) == 0
+    assert len(list(directory.iterdir())) == 4
+
+
+def test_directories_that_cannot_be(capsys, tmp_path, monkeypatch):
+    def no_fit(*_: object) -> None:
+        raise AssertionError("checked too late")
+
+    monkeypatch.setattr(DUFS, "fit", no_fit)
+    (tmp_path / "file").write_text("")
+    assert "not a directory" in refused(capsys, *MOONS, "--out", str(tmp_path / "file"))
+    assert "not a directory" in refused(capsys, *MOONS, "--out", str(tmp_path / "file" / "out"))
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    assert "not a directory" in refused(capsys, *MOONS, "--out", str(tmp_path / "link"))
+    assert "--out" in refused(capsys, *MOONS, "--force")
+
+    def denied(**_: object) -> str:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(output.tempfile, "mkdtemp", denied)
+    sentence = refused(capsys, *MOONS, "--out", str(tmp_path / "a" / "b"))
+    assert sentence == f"cannot write to {tmp_path / 'a' / 'b'}: {tmp_path}: permission denied"
+    assert not (tmp_path / "a").exists()
+
+
+def test_bad_input_leaves_no_directory(capsys, tmp_path):
+    refused(capsys, "fit", str(tmp_path / "no.csv"), "--out", str(tmp_path / "out"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(capsys, tmp_path, monkeypatch):
+    def full(path: Path, *_: object) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr(output, "_write_rows", full)
+    assert main([*MOONS, "--out", str(tmp_path / "out")]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ("", "a command is needed"),
+        ("fitt", "invalid choice: 'fitt'"),
+        ("fit", "required: FILE|two-moons"),
+        ("fit two-moons --power two", "argument --power: invalid whole number value: 'two'"),
+        ("fit two-moons --engine fast", "argument --engine: invalid choice: 'fast'"),
+        ("fit two-moons --pow 2", "unrecognized arguments: --pow"),
+        ("fit two-moons --power 0", "power must be a whole number of at least 1; got 0"),
+        ("fit two-moons --bandwidth wide", "got 'wide'"),
+        ("fit two-moons --lam -1", "lam must be"),
+        ("fit two-moons --lam nan", "lam must be"),
+        ("fit two-moons --n-features-to-select 11", "1 to the 10 features of X"),
+        ("fit two-moons --n-features-to-select 1.5", "got 1.5"),
+        ("fit two-moons --batch-size 3", "at least n_neighbors + 2 = 4"),
+        ("fit two-moons --n-draws 3", "even number"),
+        ("fit two-moons --backend cupy", 'backend="cupy" cannot be used here'),
+        ("fit two-moons --samples 1", "at least 2 samples"),
+        ("fit two-moons --samples 2", "n_neighbors=2 for 2 rows"),
+        ("fit two-moons --noise -1", "noise"),
+        ("fit two-moons --noise nan", "NaN or infinity"),
+        ("fit two-moons --seed -1", "argument --seed: must be 0 or larger; got -1"),
+        ("fit two-moons --labels Y", "--labels is for data files"),
+        ("fit two-moons --no-header", "--header is for data files"),
+        ("fit x.csv --samples 3", "--samples is for two-moons"),
+        ("fit missing.csv", "missing.csv does not exist"),
+        ("fit x.csv --variable X", "does not exist"),
+    ],
+)
+def test_bad_usage(capsys, argv, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused(capsys, *argv.split())
+
+
+def test_cells_that_are_not_finite(capsys, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,c\n1,2,3\n4,,6\n7,inf,NA\n8,9,10\n")
+    assert refused(capsys, "fit", str(path)) == (
+        f'{path}: 3 of 12 values are missing or infinite, the first in column "b", sample 1 (from 0); '
+        f"impute them, or drop those samples or features"
+    )
+    np.save(tmp_path / "x.npy", np.array([[1.0, 2], [3, np.nan], [5, 6]]))
+    assert "1 of 6 values is missing or infinite, the first in column 1, sample 1" in refused(
+        capsys, "fit", str(tmp_path / "x.npy")
+    )
+
+
+@pytest.mark.parametrize(("shape", "said"), [((1, 5), "sample"), ((0, 5), "sample"), ((5, 0), "feature"), ((5,), "5")])
+def test_shapes_without_enough_in_them(capsys, tmp_path, shape, said):
+    np.save(tmp_path / "x.npy", np.ones(shape))
+    assert said in refused(capsys, "fit", str(tmp_path / "x.npy"))
+
+
+def test_one_column_works(capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((5, 1)))
+    assert run(capsys, "fit", str(tmp_path / "x.npy"), *QUICK)["n_features"] == 1
+
+
+def test_constant_columns_only(capsys, tmp_path):
+    np.savetxt(tmp_path / "x.csv", np.ones((6, 3)), delimiter=",")
+    assert main(["fit", str(tmp_path / "x.csv"), "--json", "--out", str(tmp_path / "out")]) == 0
+    captured = capsys.readouterr()
+    result = strict(captured.out)
+    assert (result["selected"], result["constant_features"], result["n_iter"]) == ([], [0, 1, 2], 0)
+    assert "columns of X are constant" in captured.err
+    assert len(list((tmp_path / "out").iterdir())) == 4
+
+
+def test_no_feature_selected_says_what_to_try(capsys):
+    argv = [*MOONS, "--lam", "50", "--max-iter", "400", "--learning-rate", "0.01"]
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert "0 of 4 features selected" in captured.out
+    assert "dufs-core: warning: The fit selected no feature with lam=50.0: try a smaller lam" in captured.err
+
+
+def test_seed_and_random_state_of_a_file_must_agree(capsys, table):
+    argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", *QUICK]
+    assert "--random-state" in refused(capsys, *argv, "--seed", "1", "--random-state", "2")
+    assert run(capsys, *argv, "--seed", "2")["scores"] == run(capsys, *argv, "--random-state", "2")["scores"]
+
+
+def test_warnings_are_sentences_told_once(capsys, monkeypatch):
+    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+        for _ in range(3):
+            warnings.warn("The data\n  are odd.", UserWarning, stacklevel=1)
+        warnings.warn("for developers", DeprecationWarning, stacklevel=1)
+        raise ValueError("in\nthe end")
+
+    monkeypatch.setattr(DUFS, "fit", fit)
+    assert main(MOONS) == 2
+    assert capsys.readouterr().err == "dufs-core: warning: The data are odd.\ndufs-core: in the end\n"
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "said"),
+    [
+        (KeyboardInterrupt(), 130, "dufs-core: interrupted, nothing was written"),
+        (MemoryError("2 TiB"), 1, "dufs-core: out of memory (2 TiB)"),
+        (ZeroDivisionError("a fault"), 1, "dufs-core: unexpected ZeroDivisionError: a fault"),
+    ],
+)
+def test_other_endings(capsys, tmp_path, monkeypatch, raised, code, said):
+    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+        raise raised
+
+    monkeypatch.setattr(DUFS, "fit", fit)
+    assert main([*MOONS, "--out", str(tmp_path / "out")]) == code
+    captured = capsys.readouterr()
+    assert captured.err.splitlines()[-1] == said
+    assert ("Traceback" in captured.err) == isinstance(raised, ZeroDivisionError)
+    assert (captured.out, list(tmp_path.iterdir())) == ("", [])
+
+
+# --- real files ------------------------------------------------------------------------------------------------------
+
+
+def test_real_mat_file(capsys, shared_data):
+    path = shared_data("lung_small.mat")
+    assert main(["fit", str(path), "--json", *QUICK, "--n-features-to-select", "10"]) == 0
+    captured = capsys.readouterr()
+    result = strict(captured.out)
+    assert len(result["selected"]) == 10
+    assert (result["n_samples"], result["n_features"]) == (73, 325)
+    assert result["input"] == {
+        "source": str(path), "format": "mat", "variable": "X", "labels": "Y", "transposed": False,
+        "sha256": file_fingerprint(path),
+    }  # fmt: skip
+    assert captured.err == "dufs-core: lung_small.mat: X (73 x 325) is the table, Y are labels and not used\n"
+
+
+def test_real_features_as_rows(capsys, shared_data):
+    argv = ["fit", str(shared_data("CITEseq.mat")), "--transpose", "--batch-size", "200", *QUICK, "--max-iter", "3"]
+    result = run(capsys, *argv, "--n-features-to-select", "5")
+    assert (result["n_samples"], result["n_features"]) == (8617, 500)
+
+
+# --- other commands, and the program itself --------------------------------------------------------------------------
+
+
+def test_info(capsys):
+    assert main(["info", "--json"]) == 0
+    found = strict(capsys.readouterr().out)
+    assert found["versions"]["numpy"] == np.__version__
+    assert found["blas"]
+    assert all(library["threads"] >= 1 for library in found["blas"])
+    assert found["machine"]["cpus"] >= 1
+    assert found["devices"]["gpu"]["usable"] or "cannot be used here" in found["devices"]["gpu"]["reason"]
+    assert main(["info"]) == 0
+    printed = capsys.readouterr().out
+    assert "scikit-learn" in printed
+    assert "threads" in printed
+
+
+def test_gradcheck(capsys):
+    assert main(["gradcheck", "--examples", "0"]) == 2
+    assert main(["gradcheck", "--only", "gates", "--examples", "1"]) == 0
+    assert "gates" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["", "fit", "gradcheck", "info"])
+def test_help(capsys, command):
+    assert main([*command.split(), "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert f"usage: dufs-core {command}".strip() in printed
+    if command == "fit":
+        assert "(default: max)" in " ".join(printed.split())
+        assert "dufs-core fit two-moons" in printed
+
+
+def test_help_and_version_import_nothing_heavy():
+    code = (
+        "import sys; from dufs_core.cli import main; "
+        "codes = [main(['--help']), main(['fit', '--help']), main(['--version']), main(['fit', '--power', 'x'])]; "
+        "heavy = {'numpy', 'scipy', 'sklearn', 'numba', 'matplotlib'} & set(sys.modules); "
+        "sys.exit(f'{codes} {heavy}')"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], env=ELSEWHERE, capture_output=True, text=True, check=False)
+    assert ended.stderr.splitlines()[-1] == "[0, 0, 0, 2] set()"
+    assert "dufs-core 0." in ended.stdout
+
+
+def test_output_that_nobody_reads():
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dufs_core", "info"],
+        env=ELSEWHERE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == ""
+    process.stderr.close()
+    assert process.wait() == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends SIGINT")
+def test_interrupt(tmp_path):
+    argv = [sys.executable, "-m", "dufs_core", "fit", "two-moons", "--features", "50", "--max-iter", "1000000",
+            "--learning-rate", "1e-9", "--verbose", "1", "--out", str(tmp_path / "out")]  # fmt: skip
+    process = subprocess.Popen(argv, env=ELSEWHERE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    try:
+        seen = ""
+        while "undecided=" not in seen:  # the progress bar: the fit is under way
+            seen += process.stderr.read(1)
+            assert process.poll() is None, seen
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert out == ""
+    assert err.splitlines()[-1].endswith("dufs-core: interrupted, nothing was written")
+    assert "Traceback" not in err
+    assert list(tmp_path.iterdir()) == []
