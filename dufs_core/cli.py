@@ -122,11 +122,11 @@ OPTIONS: dict[str, Option] = {
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
         choices=("columns", "global", "none"),
     ),
-    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense", "small")),
+    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense")),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
     "n_jobs": Option(
-        "threads over the draws of a step in the small engine; none: all cores",
+        "threads of the dense engine outside BLAS; none: all cores",
         _or_none(_whole_number),
         metavar="N|none",
     ),

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.data import Prepared, prepare
-from dufs_core.engines import SMALL_ROWS, get_engine
+from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
 from dufs_core.objective import Objective
 from dufs_core.ops import regulariser
@@ -24,6 +24,7 @@ from dufs_core.trainer import Callback, Schedule
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
+_MANY_DRAWS_ROWS = 256
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
@@ -84,11 +85,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations", "dense" or "small", default "auto"
+    engine : "auto", "operations" or "dense", default "auto"
+        See `dufs_core.engines`; the numbers are the same within rounding.
     backend : "auto" or "numpy", default "auto"
     dtype : "float32" or "float64", default "float32"
     n_jobs : int or None, default None
-        Threads over the draws of a step in the "small" engine; None or -1: all cores. Results do not depend on it.
+        Threads of the "dense" engine outside BLAS; None or -1: all cores. Results do not depend on it.
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
         1: a progress bar on standard error.
@@ -154,7 +156,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense", "small"] = "auto",
+        engine: Literal["auto", "operations", "dense"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         n_jobs: int | None = None,
@@ -249,8 +251,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
         rows = n if self.batch_size is None else min(n, self.batch_size)
-        draws = self.n_draws or (_MANY_DRAWS if rows <= SMALL_ROWS else _FEW_DRAWS)
-        self.engine_, evaluate = get_engine(self.engine, bk, rows, n_threads(self.n_jobs))
+        draws = self.n_draws or (_MANY_DRAWS if rows <= _MANY_DRAWS_ROWS else _FEW_DRAWS)
+        self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
         rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
         return Search(
             Objective(

@@ -25,7 +25,7 @@ from dufs_core.errors import (
     SelectionWarning,
 )
 
-ENGINES = ("operations", "dense", "small")
+ENGINES = ("operations", "dense")
 
 
 def quick(**changes):

@@ -28,7 +28,7 @@ objectives = pytest.mark.parametrize("objective", OBJECTIVES, ids=["max", "media
 
 
 def evaluate(engine, objective, mu, eps, X):
-    _, call = get_engine(engine, bk, X.shape[0], 1)
+    _, call = get_engine(engine, bk, 1)
     return call(bk, objective, np.ascontiguousarray(mu), np.ascontiguousarray(eps), np.asfortranarray(X))
 
 

@@ -1,4 +1,4 @@
-"""The compiled kernels: the exponential's error in units of the last place, and the small-problem kernel."""
+"""The compiled kernels: the exponential's error in units of the last place, and the fused passes."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 from numba import njit
 
 from dufs_core.backend import get_backend
-from dufs_core.engines import get_engine
+from dufs_core.engines import ENGINES, get_engine
 from dufs_core.kernels.exponential import exp_nonpositive
 from dufs_core.objective import Objective
+from dufs_core.ops import bandwidth as bandwidth_op
+from dufs_core.ops import distances as distances_op
 
 bk = get_backend("numpy")
 
@@ -79,13 +81,13 @@ def test_exponential_never_exceeds_one_and_grows():
         assert (np.diff(got) >= -2 * np.spacing(got[1:])).all()
 
 
-engines = pytest.mark.parametrize("engine", ["dense", "small"])
+engines = pytest.mark.parametrize("engine", [e for e in ENGINES if e != "operations"])
 
 
 def both(engine, objective, mu, eps, X, threads=1):
     """The chain of operations, and an engine that runs compiled kernels."""
-    _, plain = get_engine("operations", bk, X.shape[0], 1)
-    _, compiled = get_engine(engine, bk, X.shape[0], threads)
+    _, plain = get_engine("operations", bk, 1)
+    _, compiled = get_engine(engine, bk, threads)
     return plain(bk, objective, mu, eps, X), compiled(bk, objective, mu, eps, X)
 
 
@@ -142,6 +144,23 @@ def test_special_cases(engine, name):
         gen.assert_close(other_dmu, dmu, 1e-11)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("k", [1, 2, 5])
+def test_distances_pass(dtype, k):
+    """The same entries as the operation's, clamped where rounding would make them negative, and the k-th of others."""
+    from dufs_core.kernels import sweeps
+
+    G = np.stack([X @ X.T for X in (gen.noise(6, 3, seed) for seed in range(3))]).astype(dtype)
+    G[1, 0, 4] = G[1, 4, 0] = 1.001 * (G[1, 0, 0] + G[1, 4, 4]) / 2
+    D, kth, largest = np.full_like(G, np.nan), np.empty((3, 6), dtype), np.empty((3, 6), dtype)
+    sweeps.distances(G, np.diagonal(G, axis1=1, axis2=2).copy(), k, D, kth, largest, 0, 18)
+    want, _ = distances_op.forward(bk, G)
+    gen.assert_close(D, want, 4 * np.finfo(dtype).eps)
+    assert D[1, 0, 4] == D[1, 4, 0] == 0
+    np.testing.assert_array_equal(kth, bandwidth_op.neighbour_distances(bk, D, k))
+    np.testing.assert_array_equal(largest, D.max(axis=2))
+
+
 @engines
 @pytest.mark.parametrize("n", [30, 150])
 def test_threads_change_no_bit(engine, n):
@@ -155,10 +174,12 @@ def test_threads_change_no_bit(engine, n):
 @engines
 def test_one_compilation_a_dtype(engine):
     """A read-only or differently ordered input must not cost a second compilation of many seconds."""
-    from dufs_core.kernels import small, sweeps
+    from dufs_core.kernels import sweeps
+
+    passes = ("distances", "bandwidth", "affinity", "symmetrise", "score", "row_terms", "backward", "finish")
 
     def compiled():
-        return [len(f.signatures) for f in (small.scores_and_grad, sweeps.distances, sweeps.score, sweeps.backward)]
+        return {name: len(getattr(sweeps, name).signatures) for name in passes}
 
     X, mu, eps = gen.noise(10, 3), np.full(3, 0.5), gen.draws(0, 3, count=2)
     both(engine, Objective(), mu, eps, X)
@@ -169,21 +190,3 @@ def test_one_compilation_a_dtype(engine):
         both(engine, Objective(), mu, eps, data)
     both(engine, Objective(), np.repeat(mu, 2)[::2], np.asfortranarray(eps), X)
     assert compiled() == before
-
-
-@pytest.mark.parametrize("layout", ["C", "F"])
-@pytest.mark.parametrize("shape", [(1, 1, 1), (2, 3, 5), (4, 4, 4), (5, 8, 3), (7, 9, 17), (16, 33, 31), (9, 0, 4)])
-def test_matmul(shape, layout):
-    """Every remainder of its blocks of four rows and four terms; the symmetric form mirrors the lower triangle."""
-    from dufs_core.kernels.matmul import matmul
-
-    m, depth, n = shape
-    rng = np.random.default_rng(0)
-    A, B = rng.normal(size=(m, depth)), rng.normal(size=(depth, n))
-    C = np.full((m, n), np.nan)
-    matmul(np.array(A, order=layout), B, C, False)
-    gen.assert_close(C, A @ B, 8 * max(1, depth) * 2.0**-52)
-    C = np.full((m, m), np.nan)
-    matmul(A, np.ascontiguousarray(A.T), C, True)
-    gen.assert_close(C, A @ A.T, 8 * max(1, depth) * 2.0**-52)
-    np.testing.assert_array_equal(C, C.T)

@@ -22,7 +22,7 @@ rules = pytest.mark.parametrize("rule", ["median", "q90", "max"])
 
 
 def evaluate(engine, objective, mu, eps, X):
-    _, call = get_engine(engine, bk, X.shape[0], 1)
+    _, call = get_engine(engine, bk, 1)
     return call(bk, objective, mu, eps, X)
 
 

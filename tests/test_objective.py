@@ -20,7 +20,7 @@ LOSSES = [None, 0.3]
 
 
 def evaluate(engine, objective, mu, eps, X, threads=1):
-    _, call = get_engine(engine, bk, X.shape[0], threads)
+    _, call = get_engine(engine, bk, threads)
     return call(bk, objective, mu, eps, X)
 
 

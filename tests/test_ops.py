@@ -243,6 +243,9 @@ def test_bandwidth_zero_rule_expected_numbers():
     assert (b, bool(substituted)) == (1.0, True)
     b, substituted, _ = bandwidth.forward(bk, np.zeros((4, 4)), "median", 1, 3.0)
     assert (b, bool(substituted)) == (3.0, False)
+    for s, want, replaced in ((1.01e-8, 1.01e-8, False), (0.99e-8, 1.0, True)):
+        b, substituted, _ = bandwidth.forward(bk, s * (1 - np.eye(4)), "median", 1, 1.0, "one")
+        assert (b, bool(substituted)) == (want, replaced)
     # distances so small that 1 / b would overflow: the square root of the smallest normal number takes their place
     b, substituted, _ = bandwidth.forward(bk, 1e-160 * (1 - np.eye(4)), "median", 1, 1.0)
     assert (b, bool(substituted)) == (2.0**-511, True)

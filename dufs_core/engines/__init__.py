@@ -8,8 +8,7 @@ from __future__ import annotations
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective, Value
 
-ENGINES = ("operations", "dense", "small")
-SMALL_ROWS = 256  # up to this many rows the (n, n) matrices of one draw stay in a core's own cache
+ENGINES = ("operations", "dense")
 
 
 def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
@@ -17,22 +16,18 @@ def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Arra
     return objective.value_and_grad(bk, mu, eps, X)
 
 
-def get_engine(name: str, bk: Backend, n_rows: int, threads: int) -> tuple[str, Evaluate]:
+def get_engine(name: str, bk: Backend, threads: int) -> tuple[str, Evaluate]:
     """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "small" up to 256 rows (of a batch) and "dense" above on the CPU, "operations" elsewhere.
+    "auto" is "dense" on the CPU, "operations" elsewhere. `threads` is for "dense".
     Raises ValueError for an unknown name.
     """
     if name not in ("auto", *ENGINES):
         raise ValueError(f'engine must be "auto" or one of {", ".join(map(repr, ENGINES))}; got {name!r}')
     if name == "auto":
-        name = "operations" if bk.name != "numpy" else "small" if n_rows <= SMALL_ROWS else "dense"
+        name = "dense" if bk.name == "numpy" else "operations"
     if name == "operations":
         return name, operations
-    if name == "dense":
-        from dufs_core.engines.dense import DenseEngine
+    from dufs_core.engines.dense import DenseEngine
 
-        return name, DenseEngine(threads)
-    from dufs_core.engines.small import SmallEngine
-
-    return name, SmallEngine(threads)
+    return name, DenseEngine(threads)

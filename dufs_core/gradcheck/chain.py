@@ -131,13 +131,12 @@ for _loss in LOSSES:
             )
 
 
-def _load(name: str, threads: int) -> Evaluate:
+def _load(name: str, threads: int = 1) -> Evaluate:
     from dufs_core.backend import get_backend
     from dufs_core.engines import get_engine
 
-    return get_engine(name, get_backend("numpy"), 2, threads)[1]
+    return get_engine(name, get_backend("numpy"), threads)[1]
 
 
-register_engine(Engine("operations", partial(_load, "operations", 1)))
-register_engine(Engine("dense", partial(_load, "dense", 2), backends=("numpy",)))
-register_engine(Engine("small", partial(_load, "small", 1), backends=("numpy",)))
+register_engine(Engine("operations", partial(_load, "operations")))
+register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))

@@ -34,19 +34,18 @@ def forward(bk: Backend, X: Array, z: Array) -> tuple[Array, Saved]:
 
 
 def backward(bk: Backend, saved: Saved, dG: Array, wanted: Array) -> Array:
-    """dz_k = 2 z_k x_k' M x_k (batch gates), or dz_ik = 2 X_ik (M Xt)_ik (per sample), M = (dG + dG')/2.
+    """dz_k = 2 z_k x_k' dG x_k (batch gates), or dz_ik = X_ik ((dG + dG') Xt)_ik (per sample).
 
     dG (n, n). wanted (d,) bool: the columns whose derivative is needed; the others are returned as 0.
     Returns dz in the shape of z.
     """
     xp = bk.xp
     X, z = saved
-    M = (dG + dG.T) * 0.5
     columns = xp.flatnonzero(wanted)
     rows = X.T[columns]  # (wanted, n)
     dz = xp.zeros_like(z)
     if z.ndim == 1:
-        dz[columns] = 2 * z[columns] * ((rows @ M) * rows).sum(axis=1)
+        dz[columns] = 2 * z[columns] * ((rows @ dG) * rows).sum(axis=1)
     else:
-        dz.T[columns] = 2 * rows * ((rows * z.T[columns]) @ M)
+        dz.T[columns] = rows * ((rows * z.T[columns]) @ (dG + dG.T))
     return dz
