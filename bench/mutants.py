@@ -55,11 +55,9 @@ TARGETS = (
     Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.ops.power", ("backward", "backward_half")),
     Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
-    Target("dufs_core.engines.dense", ("_score_and_gram_gradient",), ("dense",), after="sweeps.score"),
-    Target("dufs_core.kernels.small", ("_power_backward",), ("small",)),
-    Target("dufs_core.kernels.small", ("score_and_gram_gradient",), ("small",), after="_score("),
-    Target("dufs_core.kernels.small", ("scores_and_grad",), ("small",), after="score_and_gram_gradient("),
-    Target("dufs_core.kernels.sweeps", ("score", "row_terms", "backward", "neighbour"), ("dense", "small")),
+    Target("dufs_core.engines.dense", ("_scores_and_gram_gradients",), ("dense",), after="sweeps.score"),
+    Target("dufs_core.engines.dense", ("_scores_and_grad",), ("dense",), after="self._scores_and_gram_gradients("),
+    Target("dufs_core.kernels.sweeps", ("score", "row_terms", "backward", "finish"), ("dense",)),
 )
 
 
@@ -246,10 +244,9 @@ def _in_module(function: FunctionType, module: ModuleType) -> FunctionType:
 def set_tiles() -> None:
     """Small tiles and few rows for every mutant (and for the unchanged code that is tried first)."""
     from dufs_core.gradcheck import chain
-    from dufs_core.kernels import small, sweeps
+    from dufs_core.kernels import sweeps
 
     sweeps.TILE = TILE
-    small._TILE = TILE
     chain.MANY_ROWS = (9, 14)
 
 
@@ -315,6 +312,15 @@ def _how(kind: str, message: str) -> str:
     return {"gradient": "five-point"}.get(kind, kind)
 
 
+def unchanged() -> None:
+    """Run checks of the unchanged code in this process, so that all is loaded before any fork; they must pass."""
+    for target in TARGETS:
+        mutant = Mutant(target.module, "", "", "", target.engines, proof="no fault")
+        judge(mutant)
+        if mutant.killed_by:
+            raise RuntimeError(f"the unchanged code fails, {mutant.killed_by}: {mutant.message}")
+
+
 def try_one(mutant: Mutant, plant: Callable[[], None]) -> Mutant:
     """Fork, plant, judge; the child's verdict comes back through a pipe."""
     start = time.perf_counter()
@@ -327,8 +333,8 @@ def try_one(mutant: Mutant, plant: Callable[[], None]) -> Mutant:
                 os.dup2(quiet.fileno(), 2)
             plant()
             judge(mutant)
-        except BaseException as error:
-            mutant.killed_by, mutant.message = "exception: planting", f"{type(error).__name__}: {error}"[:400]
+        except BaseException as error:  # not a verdict: the checks turn what the mutant raises into failures
+            mutant.killed_by, mutant.message = "", f"not tried: {type(error).__name__}: {error}"[:400]
         with os.fdopen(write, "w") as pipe:
             json.dump([mutant.killed_by, mutant.message], pipe)
         os._exit(0)
@@ -371,6 +377,7 @@ def _planter(module: str, where: tuple[str, int, int]) -> Callable[[], None]:
 def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda mutant: None) -> list[Mutant]:
     """Try every mutant whose key contains `only`; the unchanged code is tried first and must pass everything."""
     set_tiles()
+    unchanged()
     mutants = [(m, plant) for m, plant in collect() if only in m.key]
     with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(try_one, mutant, plant) for mutant, plant in mutants]

@@ -263,7 +263,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 bandwidth_factor=self.bandwidth_factor,
                 bandwidth_gradient=self.bandwidth_gradient,
                 gate_sigma=self.gate_sigma,
-                delta=_AUTHORS_DELTA * n * d if authors else _DELTA,
+                delta=_AUTHORS_DELTA * rows * d if authors else _DELTA,
                 zero_rule="one" if authors else "data",
             ),
             evaluate,
@@ -320,9 +320,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         if run.substituted:
             warnings.warn(
-                f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate rows) "
-                f"and the smallest positive neighbour distance was used. A larger n_neighbors "
-                f"(now {self.n_neighbors}, at most {n - 1}) looks past the duplicates.",
+                f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate "
+                f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {self.n_neighbors}, at "
+                f"most {n - 1}) looks past the duplicates.",
                 DegenerateBandwidthWarning, stacklevel=3,
             )  # fmt: skip
         if self.lam is not None and len(run.mu) and n_open in (0, d) and self.n_features_to_select is None:
@@ -334,14 +334,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         elif not len(run.mu):
             warnings.warn(
-                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows, and the scaling.",
+                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
         elif n_open in (0, d) and d > 1 and self.n_features_to_select is None:
             what = "no feature" if n_open == 0 else f"all {d} features"
             warnings.warn(
-                f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try more "
-                f"steps, another random_state, or set n_features_to_select to take the best of the ranking.",
+                f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try "
+                f"more steps, another random_state, or set n_features_to_select to take the best of the ranking.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:

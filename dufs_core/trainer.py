@@ -44,8 +44,8 @@ class Schedule:
     max_iter steps, or when at most a share `tol` of the gates is undecided: -1.2 sigma <= mu <= 1 + 1.2 sigma.
 
     batches "near_equal": an epoch visits every row once, in ceil(n / batch_size) batches whose sizes differ by
-    at most one. "wrap": as the authors' code, always batch_size rows, the last batch of an epoch filled up from the
-    start of the shuffled rows.
+    at most one. "wrap": as the authors' code, always batch_size rows from an endless sequence of shuffles, so that
+    a batch that reaches the end of one continues in the next.
     """
 
     n_draws: int
@@ -102,10 +102,14 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
     size = schedule.batch_size
     if size is None or size >= n:
         return [xp.arange(n)]
-    order = random.permutation(bk, seed, random.Stream.SHUFFLE, epoch, n)
     count = -(-n // size)
     if schedule.batches == "wrap":
-        return [order[xp.arange(i * size, (i + 1) * size) % n] for i in range(count)]
+        first = epoch * count * size
+        shuffles = range(first // n, (first + count * size - 1) // n + 1)
+        order = xp.concatenate([random.permutation(bk, seed, random.Stream.SHUFFLE, i, n) for i in shuffles])
+        start = first - shuffles.start * n
+        return [order[start + i * size : start + (i + 1) * size] for i in range(count)]
+    order = random.permutation(bk, seed, random.Stream.SHUFFLE, epoch, n)
     cuts = [n * i // count for i in range(count + 1)]
     return [order[a:b] for a, b in pairwise(cuts)]
 

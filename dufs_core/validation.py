@@ -48,6 +48,12 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
                 f"batch_size must be a whole number of at least n_neighbors + 2 = {selector.n_neighbors + 2}; "
                 f"got {selector.batch_size!r}"
             )
+        smallest = n // -(-n // selector.batch_size)
+        if smallest <= selector.n_neighbors:
+            raise ValueError(
+                f"batch_size={selector.batch_size} splits the {n} rows into batches of as few as {smallest}, too few "
+                f"for n_neighbors={selector.n_neighbors}: use batch_size=None or a size that leaves more in each"
+            )
         if selector.batch_size > n:
             warnings.warn(
                 f"batch_size={selector.batch_size} exceeds the {n} rows: every step uses all rows.",

@@ -15,8 +15,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from dufs_core.kernels.compile import kernel
 from dufs_core.kernels.exponential import exp_nonpositive
 
 # Sums may be reordered (so that they vectorise) and fused; NaN and infinity keep their meaning.
@@ -24,7 +24,7 @@ _FLAGS = {"contract", "reassoc", "nsz"}
 TILE = 64  # rows and columns of a tile: two float32 tiles stay in the first-level cache
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def distances(G: Any, g: Any, k: int, D: Any, kth: Any, largest: Any, start: int, stop: int) -> None:
     """D_ij = max(g_i + g_j - 2 G_ij, 0), D_ii = 0; kth_i, the k-th smallest D_ij over j != i; largest_i = max_j D_ij.
 
@@ -61,7 +61,7 @@ def distances(G: Any, g: Any, k: int, D: Any, kth: Any, largest: Any, start: int
         row[i] = zero
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def bandwidth(
     kth: Any, largest: Any, quantile: float, factor: float, zero_is_one: bool, relative: float, absolute: float,
     b: Any, substituted: Any, rows: Any, weights: Any,
@@ -108,7 +108,7 @@ def bandwidth(
         weights[draw, 0], weights[draw, 1] = first * factor, second * factor
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def affinity(D: Any, b: Any, K: Any, deg: Any, start: int, stop: int) -> None:
     """K_ij = exp(-D_ij / b), deg_i = sum_j K_ij (float64).      b (R,), deg (R, n)."""
     n = D.shape[1]
@@ -125,7 +125,7 @@ def affinity(D: Any, b: Any, K: Any, deg: Any, start: int, stop: int) -> None:
         deg[draw, i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def symmetrise(K: Any, q: Any, start: int, stop: int) -> None:
     """A_ij = q_i K_ij q_j, in place; q (R, n) = deg^(-1/2)."""
     n = K.shape[1]
@@ -138,7 +138,7 @@ def symmetrise(K: Any, q: Any, start: int, stop: int) -> None:
             row[j] *= qi * scale[j]
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def score(At: Any, G: Any, q: Any, r: Any, H: Any, Wq: Any, Wr: Any, start: int, stop: int) -> None:
     """H = G R, and W q, W r with W = A^t G;  R_ij = (r_i q_j + q_i r_j) / 2.      H may be G itself."""
     n = G.shape[1]
@@ -158,9 +158,9 @@ def score(At: Any, G: Any, q: Any, r: Any, H: Any, Wq: Any, Wr: Any, start: int,
         Wq[draw, i], Wr[draw, i] = sum_q, sum_r
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def row_terms(T: Any, A: Any, by_row: Any, by_column: Any, start: int, stop: int) -> None:
-    """Of C = T A elementwise: by_row (R, n), its row sums, and by_column (tile rows, n), its column sums in a tile row."""
+    """Of C = T A elementwise: by_row (R, n), its row sums, and by_column (tile rows, n), its column sums in each."""
     n = T.shape[1]
     tiles = (n + TILE - 1) // TILE
     for tile in range(start, stop):
@@ -177,7 +177,7 @@ def row_terms(T: Any, A: Any, by_row: Any, by_column: Any, start: int, stop: int
             by_row[draw, i] = total
 
 
-@njit(cache=True, nogil=True, fastmath=_FLAGS, error_model="numpy")
+@kernel(_FLAGS)
 def backward(
     T: Any, A: Any, D: Any, At: Any, q: Any, r: Any, share: Any, b: Any, M: Any, row_sums: Any, db: Any,
     start: int, stop: int,
@@ -228,7 +228,7 @@ def backward(
         db[tile] = total
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def finish(M: Any, D: Any, kth: Any, rows: Any, weights: Any, db: Any, row_sums: Any) -> None:
     """Add the bandwidth's share to the entries of M that b was read from, and 2 row sums of dD to the diagonal.
 

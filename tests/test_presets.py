@@ -128,7 +128,6 @@ def test_authors_code_in_minibatches(engine, lam):
     compare(path, model, want._replace(loss=want.loss * (1 if lam is None else D)))
 
 
-@pytest.mark.xfail(strict=True, reason="a batch that meets the end takes its rest from the same shuffle, not the next")
 def test_authors_code_batches_run_on_into_the_next_shuffle():
     """The published program cuts batches of 7 from one shuffle of the 17 rows after another, without a break."""
     plan = Schedule(n_draws=1, max_iter=STEPS, tol=0.0, batch_size=7, batches="wrap")

@@ -105,9 +105,8 @@ class DenseEngine:
         A, deg = work("A"), np.empty((R, n))
         by_rows(sweeps.affinity, D, b, A, deg)
         isolated = (deg <= 1 + 8 * float(np.finfo(dtype).eps)).mean(axis=1)
-        r = np.sqrt(deg)
-        q = (1 / r).astype(dtype)
-        r = r.astype(dtype)
+        q = (deg**-0.5).astype(dtype)
+        r = 1 / q  # not sqrt(deg): the rounding of q then cancels
         by_rows(sweeps.symmetrise, A, q)
         At, saved_power = power.forward(bk, A, objective.power, work("At"))
 

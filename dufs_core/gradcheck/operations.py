@@ -201,6 +201,13 @@ register(
 # --- bandwidth ------------------------------------------------------------------------------------------------------
 
 
+def _typical(D: Any) -> float:
+    """The median positive distance to a nearest row: the scale on which neighbours change."""
+    nearest = np.where(D > 0, D, np.inf).min(axis=-1)
+    nearest = nearest[np.isfinite(nearest)]
+    return float(np.median(nearest)) if nearest.size else 1.0
+
+
 def _bandwidth(rule: str) -> Any:
     def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         xp = bk.xp
@@ -248,6 +255,7 @@ def _bandwidth(rule: str) -> Any:
             (D,),
             f"{kind}, k={k}, zero_rule={zero_rule}",
             cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
+            scales=(_typical(bk.to_host(D)),),
             project={0: tied},
             analytic=formula,
             plain=reference,

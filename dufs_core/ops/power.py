@@ -19,7 +19,8 @@ class Saved(NamedTuple):
 def forward(bk: Backend, A: Array, t: int, out: Array | None = None) -> tuple[Array, Saved]:
     """A^t, t >= 1.
 
-    A (..., n, n) symmetric; `out`, where the product is written if t = 2. Returns A^t (..., n, n), symmetric. Raises ValueError when t < 1.
+    A (..., n, n) symmetric; `out`, where the product is written if t = 2. Returns A^t (..., n, n), symmetric.
+    Raises ValueError when t < 1.
     """
     if t < 1:
         raise ValueError(f"power must be a whole number of at least 1; got {t}")

@@ -23,9 +23,11 @@ def forward(bk: Backend, At: Array, G: Array, deg: Array) -> tuple[Array, Saved]
 
     At, G (..., n, n) symmetric; deg (..., n). Returns S (...), float64 (the sum runs over n^2 terms).
     """
-    W = At * G
-    Wr = bk.xp.matmul(W, (deg**0.5)[..., None])[..., 0]
-    S = (Wr * deg**-0.5).sum(axis=-1, dtype=bk.xp.float64)
+    q = deg**-0.5
+    Wr = bk.xp.matmul(At * G, (1 / q)[..., None])[
+        ..., 0
+    ]  # 1 / q: the rounding of q cancels, that of sqrt(deg) would not
+    S = (Wr * q).sum(axis=-1, dtype=bk.xp.float64)
     return S, Saved(At, G, deg)
 
 
@@ -37,7 +39,8 @@ def backward(bk: Backend, saved: Saved, dS: Array) -> tuple[Array, Array, Array]
     """
     xp = bk.xp
     At, G, deg = saved
-    q, r = deg**-0.5, deg**0.5
+    q = deg**-0.5
+    r = 1 / q
     scale = dS.astype(G.dtype)[..., None, None]
     R = (r * 0.5)[..., :, None] * q[..., None, :]
     R = (R + xp.swapaxes(R, -1, -2)) * scale

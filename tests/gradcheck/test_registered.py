@@ -46,7 +46,7 @@ def test_names_are_taken_once():
     with pytest.raises(ValueError, match="registered already"):
         register(Operation("gaussian", "gaussian", lambda *a: None))
     with pytest.raises(ValueError, match="registered already"):
-        register_engine(Engine("small", lambda: None))
+        register_engine(Engine("dense", lambda: None))
 
 
 @pytest.mark.parametrize(("operation", "engine"), PAIRS, ids=IDS)

@@ -1,0 +1,48 @@
+"""What every benchmark records, and where the data are."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn")
+
+
+def environment() -> dict[str, Any]:
+    """Command, versions and machine that made a result."""
+    model = platform.processor()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    module = getattr(sys.modules["__main__"].__spec__, "name", "?")
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except ModuleNotFoundError:
+            from dufs_core import __version__
+
+            versions[name] = __version__ if name == "dufs-core" else "?"
+    command = " ".join(["python -m", module, *sys.argv[1:]])
+    return {"command": command, "versions": versions, "cpu": model, "cores": os.cpu_count()}
+
+
+def data_file(name: str) -> Path | None:
+    """The benchmark file called `name`, from the folder DUFS_DATA or ../shared/data; None if it is not there."""
+    for folder in (os.environ.get("DUFS_DATA"), Path(__file__).resolve().parents[2] / "shared" / "data"):
+        if folder and (Path(folder) / name).is_file():
+            return Path(folder) / name
+    return None
+
+
+def save(path: str | None, result: dict[str, Any]) -> None:
+    """Write one JSON file, if a path is given."""
+    if path:
+        Path(path).write_text(json.dumps(environment() | result, indent=1) + "\n")
