@@ -341,13 +341,10 @@ def test_the_plain_formulas_are_right():
 @engines
 @pytest.mark.parametrize(("n", "d"), [(30, 6), (100, 40)])
 def test_float32_is_as_good_as_the_plain_formulas(engine, n, d):
-    """Median error against float64 over 30 problems: value at most 2, gradient at most 3 times theirs.
-
-    The median, because a few problems have terms that cancel, where either form may be the lucky one.
-    """
+    """Root mean square error against float64 over 90 problems: value at most 2, gradient at most 3 times theirs."""
     ours, plain = [], []
     objective = Objective(lam=0.0)
-    for seed in range(30):
+    for seed in range(90):
         X, mu, eps = gen.noise(n, d, seed), np.full(d, 0.5), gen.draws(seed, d)
         exact, exact_dmu = evaluate("operations", objective, mu, eps, X)
         single = [a.astype(np.float32) for a in (mu, eps, X)]
@@ -356,7 +353,7 @@ def test_float32_is_as_good_as_the_plain_formulas(engine, n, d):
         value, dmu = plain_value_and_grad(single[2], single[0], single[1][0], 5.0, 2)
         assert dmu.dtype == np.float32
         plain.append([abs(value / exact.loss - 1), gen.relative(dmu, exact_dmu)])
-    ours, plain = (np.median(e, axis=0) for e in (ours, plain))
+    ours, plain = (np.sqrt(np.mean(np.square(e), axis=0)) for e in (ours, plain))
     assert ours[0] <= 2 * plain[0], (ours, plain)
     assert ours[1] <= 3 * plain[1], (ours, plain)
 

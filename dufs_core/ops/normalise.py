@@ -26,7 +26,7 @@ def forward(bk: Backend, K: Array) -> tuple[Array, Array, Saved]:
     K (..., n, n) symmetric, K_ii = 1 and K >= 0, hence deg >= 1 and no division by zero.
     Returns A (..., n, n) symmetric, and deg (..., n).
     """
-    deg = K.sum(axis=-1)
+    deg = K.sum(axis=-1, dtype=bk.xp.float64).astype(K.dtype)
     q = deg**-0.5
     A = K * q[..., :, None]
     A *= q[..., None, :]

@@ -26,7 +26,7 @@ def forward(bk: Backend, At: Array, G: Array, deg: Array) -> tuple[Array, Saved]
     q = deg**-0.5
     Wr = bk.xp.matmul(At * G, (1 / q)[..., None])[
         ..., 0
-    ]  # 1 / q: the rounding of q cancels, that of sqrt(deg) would not
+    ]  # with 1 / q the rounding of q cancels
     S = (Wr * q).sum(axis=-1, dtype=bk.xp.float64)
     return S, Saved(At, G, deg)
 
