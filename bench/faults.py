@@ -55,7 +55,7 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
         "2 * E.sum(axis=-1)",
     ),
     (OPS + "distances", "backward", "diagonal term dropped", "dG[..., i, i] += ", "dG[..., i, i] += 0 * "),
-    (OPS + "distances", "backward", "diagonal overwritten, not added to", "dG[..., i, i] += ", "dG[..., i, i] = "),
+    (OPS + "distances", "backward", "diagonal term of the wrong sign", "dG[..., i, i] += ", "dG[..., i, i] -= "),
     # bandwidth
     (
         OPS + "bandwidth",
@@ -264,7 +264,6 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
         "undecided.all(axis=1)",
     ),
     # its passes
-    (KERNELS + "sweeps", "backward", "clamp ignored", "E = E if d[j] > zero else zero", "E = E"),
     (
         KERNELS + "sweeps",
         "backward",
@@ -285,7 +284,6 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     (KERNELS + "sweeps", "backward", "distances once for twice", "- dD - dD", "- dD"),
     (KERNELS + "sweeps", "finish", "bandwidth path missing", "value = 0.5 *", "value = 0.0 *"),
     (KERNELS + "sweeps", "finish", "bandwidth entries not mirrored", "M[draw, j, i] -= 2 * value", "pass"),
-    (KERNELS + "sweeps", "finish", "the row is its own neighbour", "if c != i and gap < best:", "if gap < best:"),
     (KERNELS + "sweeps", "finish", "second middle row forgotten", "range(2)", "range(1)"),
 )
 
@@ -314,8 +312,91 @@ ENGINES_OF = {
     KERNELS + "sweeps": ("dense",),
 }
 
-EQUIVALENT: dict[str, str] = {}
-"""Mutants that compute the same function, by key, each with the proof."""
+_SQUARE = "the matrices are square: every axis of a matrix has length n"
+_OUT = (
+    "`out` only names the memory that the product is written to, and no product written there is alive when the next "
+    "is: for t = 2 there is one product, for t > 2 all but the last (a = t - 1, b = 0) are multiplied on into others"
+)
+_ALIAS = (
+    "M may share A's memory: `backward` reads A_ij only for tiles on or above the diagonal, writes M_ij after that row "
+    "of the tile was read, and writes below the diagonal only what no tile row reads; other choices are other memory"
+)
+_TILE = "a tile on the diagonal is symmetric, so writing it once more, transposed, writes the same numbers"
+_ZERO = (
+    "where D_ij = 0 the gated rows are equal, and the derivative 2 (x_i - x_j) of D_ij is 0: whatever E_ij is, "
+    "its share of M_ij, M_ji, M_ii and M_jj cancels in x' M x; on the diagonal -2 dD and 2 row sums cancel"
+)
+_SYMMETRIC = "gram.backward reads M only as x' M x or M + M': the two entries may share their sum in any way"
+
+# function, change, how the line starts, proof
+EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
+    (OPS + "distances.backward", "-1  ->  -2", "i = xp.arange(dG.shape[-1])", _SQUARE),
+    (
+        OPS + "power.backward_half",
+        "2  ->  3",
+        "for a in range(t // 2, t):",
+        "t // 3 <= t // 2, and the values of a that are added have a < t - 1 - a: the loop skips them",
+    ),
+    (
+        OPS + "power.backward_half",
+        "out if t == 2 else None  ->  None if t == 2 else out",
+        "term = xp.matmul(powers[a - 1], dAt, out=out",
+        _OUT,
+    ),
+    (OPS + "power.backward_half", "t == 2  ->  t != 2", "term = xp.matmul(powers[a - 1], dAt, out=out", _OUT),
+    (OPS + "power.backward_half", "2  ->  3", "term = xp.matmul(powers[a - 1], dAt, out=out", _OUT),
+    (
+        ENGINES + "dense._scores_and_gram_gradients",
+        "At if objective.power > 1 else work('At')  ->  work('At') if objective.power > 1 else At",
+        'M = At if objective.power > 1 else work("At"',
+        _ALIAS,
+    ),
+    (
+        ENGINES + "dense._scores_and_gram_gradients",
+        "objective.power > 1  ->  objective.power >= 1",
+        'M = At if objective.power > 1 else work("At"',
+        _ALIAS,
+    ),
+    (ENGINES + "dense._scores_and_gram_gradients", "1  ->  2", 'M = At if objective.power > 1 else work("At"', _ALIAS),
+    (KERNELS + "sweeps.score", "1  ->  2", "n = G.shape[1]", _SQUARE),
+    (KERNELS + "sweeps.row_terms", "1  ->  2", "n = T.shape[1]", _SQUARE),
+    (KERNELS + "sweeps.backward", "1  ->  2", "n = T.shape[1]", _SQUARE),
+    (KERNELS + "sweeps.finish", "1  ->  2", "R, n = M.shape[0], M.shape[1]", _SQUARE),
+    (KERNELS + "sweeps.backward", "j0 > i0  ->  j0 >= i0", "if j0 > i0:", _TILE),
+    (KERNELS + "sweeps.backward", "d[j] > zero  ->  d[j] >= zero", "E = E if d[j] > zero else zero", _ZERO),
+    (
+        KERNELS + "sweeps.finish",
+        "0  ->  1",
+        "best, j = np.inf, 0",
+        "j is overwritten: with n >= 2 some other row has a finite gap, which is below infinity",
+    ),
+    (KERNELS + "sweeps.finish", "(draw, i, j)  ->  (draw, j, i)", "M[draw, i, j] -= 2 * value", _SYMMETRIC),
+    (KERNELS + "sweeps.finish", "(draw, j, i)  ->  (draw, i, j)", "M[draw, j, i] -= 2 * value", _SYMMETRIC),
+    (
+        KERNELS + "sweeps.finish",
+        "gap < best  ->  gap <= best",
+        "if c != i and gap < best:",
+        (
+            "differs only where two neighbours are exactly as near: a kink, where any one of the tied pairs "
+            "is right by documentation, or twin rows, for which both choices have the same derivative"
+        ),
+    ),
+    (
+        KERNELS + "sweeps.finish",
+        "(draw, i, c)  ->  (draw, c, i)",
+        "gap = abs(D[draw, i, c] - kth[draw, i])",
+        "D is symmetric",
+    ),
+)
+"""Mutants that compute the same function."""
+
+
+def proof_of(mutant: Mutant) -> str:
+    """The proof that the mutant is no fault; "" if there is none."""
+    for function, change, line, proof in EQUIVALENT:
+        if f"{mutant.target}.{mutant.function}" == function and mutant.fault.startswith(f"{change}   in   {line}"):
+            return proof
+    return ""
 
 
 def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
@@ -324,7 +405,6 @@ def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
         source = source_of(module)
         line = _line(source, function, old)
         mutant = Mutant(module, function, "chosen", fault, ENGINES_OF.get(module, ()), line)
-        mutant.proof = EQUIVALENT.get(mutant.key, "")
         yield mutant, _replacer(module, source, line, old, new)
     for module, function, part in SPOILED:
         for fault, spoil in (("one coordinate off by 1e-6", one_coordinate), ("float32 leak", through_float32)):

@@ -9,7 +9,8 @@ are meant to be hard: a dropped term, a missing bandwidth path, the wrong side o
 1e-6, a float32 leak (bench/faults.py).
 
 Every mutant runs in a forked child, the cheapest checks first, up to the first failure. The kernels run without
-their compiler, which the faults do not depend on, in tiles of 4 rows, so that a handful of rows makes several tiles.
+their compiler, which the faults do not depend on, in tiles of 4 rows and chunks of 64 elements, so that a handful of
+rows and draws makes several of each.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from typing import Any
 ENVIRONMENT = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"}
 TIME_LIMIT = 600.0  # seconds for one mutant; running past it counts as survived
 TILE = 4
+ELEMENTS_TOGETHER = 64  # a few draws are several chunks
 EXAMPLES = 24
 
 
@@ -162,6 +164,8 @@ def sites(tree: ast.Module, function: str, after: str, source: str) -> Iterator[
         inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
         start = next(i for i in inside if after in lines[i - 1])
     skipped = {id(n) for d in definition.decorator_list for n in ast.walk(d)}
+    calls = [n for n in ast.walk(definition) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
+    skipped |= {id(a) for call in calls if call.func.attr == "reshape" for a in call.args}  # -1 is no axis there
     skipped |= {id(n) for child in ast.walk(definition) if isinstance(child, ast.UnaryOp) for n in [child.operand]
                 if isinstance(n, ast.Constant)}  # fmt: skip
     for position, node in enumerate(ast.walk(definition)):
@@ -241,12 +245,15 @@ def _in_module(function: FunctionType, module: ModuleType) -> FunctionType:
     )
 
 
-def set_tiles() -> None:
-    """Small tiles and few rows for every mutant (and for the unchanged code that is tried first)."""
+def set_sizes() -> None:
+    """Small tiles, small chunks and few rows for every mutant (and for the unchanged code that is tried first)."""
+    from dufs_core import objective
+    from dufs_core.engines import dense
     from dufs_core.gradcheck import chain
     from dufs_core.kernels import sweeps
 
     sweeps.TILE = TILE
+    objective._ELEMENTS_TOGETHER = dense._ELEMENTS_TOGETHER = ELEMENTS_TOGETHER
     chain.MANY_ROWS = (9, 14)
 
 
@@ -312,10 +319,10 @@ def _how(kind: str, message: str) -> str:
     return {"gradient": "five-point"}.get(kind, kind)
 
 
-def unchanged() -> None:
-    """Run checks of the unchanged code in this process, so that all is loaded before any fork; they must pass."""
-    for target in TARGETS:
-        mutant = Mutant(target.module, "", "", "", target.engines, proof="no fault")
+def unchanged(modules: set[str]) -> None:
+    """Run the checks of the unchanged code in this process, so that all is loaded before any fork; they must pass."""
+    for module, engines in {(t.module, t.engines) for t in TARGETS if t.module in modules}:
+        mutant = Mutant(module, "", "", "", engines, proof="no fault")
         judge(mutant)
         if mutant.killed_by:
             raise RuntimeError(f"the unchanged code fails, {mutant.killed_by}: {mutant.message}")
@@ -342,6 +349,7 @@ def try_one(mutant: Mutant, plant: Callable[[], None]) -> Mutant:
     answer = _read(read, child)
     mutant.killed_by, mutant.message = answer or ("", f"no verdict in {TIME_LIMIT:.0f} s")
     mutant.seconds = round(time.perf_counter() - start, 2)
+    mutant.proof = "" if mutant.killed_by else mutant.proof
     return mutant
 
 
@@ -360,11 +368,11 @@ def _read(descriptor: int, child: int) -> tuple[str, str] | None:
 
 def collect() -> list[tuple[Mutant, Callable[[], None]]]:
     """All mutants with the function that plants each."""
-    from bench.faults import EQUIVALENT, chosen
+    from bench.faults import chosen, proof_of
 
     collected: list[tuple[Mutant, Callable[[], None]]] = []
     for mutant, where in mechanical():
-        mutant.proof = EQUIVALENT.get(mutant.key, "")
+        mutant.proof = proof_of(mutant)
         collected.append((mutant, _planter(mutant.target, where)))
     collected += [(mutant, plant) for mutant, plant in chosen()]
     return collected
@@ -376,9 +384,9 @@ def _planter(module: str, where: tuple[str, int, int]) -> Callable[[], None]:
 
 def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda mutant: None) -> list[Mutant]:
     """Try every mutant whose key contains `only`; the unchanged code is tried first and must pass everything."""
-    set_tiles()
-    unchanged()
+    set_sizes()
     mutants = [(m, plant) for m, plant in collect() if only in m.key]
+    unchanged({m.target for m, _ in mutants})
     with ThreadPoolExecutor(jobs) as pool:
         running = [pool.submit(try_one, mutant, plant) for mutant, plant in mutants]
         for done in as_completed(running):

@@ -26,7 +26,7 @@ def main() -> None:
     seeds, sizes = (10, (10, 20, 50)) if arguments.quick else (20, (10, 20, 50, 100))
     DUFS(random_state=0, max_iter=1, n_restarts=1).fit(two_moons().X)  # compile
     records = []
-    for noise in (0.05, 0.1):
+    for noise in (0.1, 0.05):
         for d in sizes:
             fits = []
             for seed in range(seeds):

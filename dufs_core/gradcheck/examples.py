@@ -38,7 +38,7 @@ def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d:
 
     "duplicates": some rows twice; "constant_column": one column the same everywhere; "near_ties": two rows at
     nearly the same distance from a third; "large", "small": times 1e6, 1e-6; "two_rows": n = 2; "one_column":
-    d = 1; "two_components": two groups a thousand spreads apart; every other kind: standard normal.
+    d = 1; "two_components": two groups a hundred spreads apart; every other kind: standard normal.
     """
     n = 2 if kind == "two_rows" else int(rng.integers(3, 10)) if n is None else n
     d = 1 if kind == "one_column" else int(rng.integers(1, 7)) if d is None else d
@@ -53,7 +53,7 @@ def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d:
     elif kind in ("large", "small"):
         X *= 1e6 if kind == "large" else 1e-6
     elif kind == "two_components":
-        X[: n // 2] += 1e3
+        X[: n // 2] += 1e2
     return X
 
 

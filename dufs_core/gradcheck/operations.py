@@ -213,7 +213,7 @@ def _bandwidth(rule: str) -> Any:
         xp = bk.xp
         kind = _kind(index)
         factor = float(rng.uniform(0.5, 5))
-        zero_rule: Any = "one" if index % 3 == 2 and kind not in ("small",) else "data"
+        zero_rule: Any = "one" if index % 3 == 2 else "data"
         (D,) = (xp.asarray(a) for a in _stack(rng, lambda n: (squared_distances(data(rng, kind, max(n, 2))),)))
         n = D.shape[-1]
         k = int(rng.integers(1, min(3, n - 1) + 1))
@@ -228,7 +228,8 @@ def _bandwidth(rule: str) -> Any:
 
         def backward(D: Array, db: Array) -> Array:
             saved = bandwidth.forward(bk, D, given, k, factor, zero_rule)[2]
-            return bandwidth.add_entries(bk, xp.zeros_like(D), bandwidth.backward(bk, saved, db))
+            untouched = xp.zeros_like(D)
+            return bandwidth.add_entries(bk, untouched, bandwidth.backward(bk, saved, db)) + untouched
 
         def formula(D: Array) -> Array:
             if rule == "fixed":

@@ -24,9 +24,7 @@ def forward(bk: Backend, At: Array, G: Array, deg: Array) -> tuple[Array, Saved]
     At, G (..., n, n) symmetric; deg (..., n). Returns S (...), float64 (the sum runs over n^2 terms).
     """
     q = deg**-0.5
-    Wr = bk.xp.matmul(At * G, (1 / q)[..., None])[
-        ..., 0
-    ]  # with 1 / q the rounding of q cancels
+    Wr = bk.xp.matmul(At * G, (1 / q)[..., None])[..., 0]  # with 1 / q the rounding of q cancels
     S = (Wr * q).sum(axis=-1, dtype=bk.xp.float64)
     return S, Saved(At, G, deg)
 

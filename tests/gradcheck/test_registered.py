@@ -94,6 +94,22 @@ def test_kinks_are_rare_and_redrawn():
     assert redrawn < 0.1 * judged
 
 
+@pytest.mark.parametrize("engine", ["operations", "dense"])
+def test_gradient_in_chunks_and_threads(engine, monkeypatch):
+    """A few draws made several chunks, each pass spread over three threads."""
+    from dufs_core import objective
+    from dufs_core.engines import dense
+
+    monkeypatch.setattr(objective, "_ELEMENTS_TOGETHER", 64)
+    monkeypatch.setattr(dense, "_ELEMENTS_TOGETHER", 64)
+    monkeypatch.setattr(dense, "_ELEMENTS_PER_THREAD", 1)
+    evaluate = dense.DenseEngine(3) if engine == "dense" else loaded[engine]
+    for operation in operations():
+        if operation.is_chain and "regularised, max" in operation.name:
+            result = suite.check_gradients(bk, operation, engine, evaluate, 5, 4)
+            assert not result.failures, result.failures[0]
+
+
 @pytest.mark.parametrize("name", ["median", "max"])
 def test_held_bandwidth_is_a_different_gradient(name):
     """With the bandwidth's path left out the gradient is not the objective's: the two rows of the table differ."""
