@@ -21,10 +21,12 @@ import copy
 import json
 import os
 import platform
+import select
+import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -328,9 +330,31 @@ def unchanged(modules: set[str]) -> None:
             raise RuntimeError(f"the unchanged code fails, {mutant.killed_by}: {mutant.message}")
 
 
-def try_one(mutant: Mutant, plant: Callable[[], None]) -> Mutant:
-    """Fork, plant, judge; the child's verdict comes back through a pipe."""
-    start = time.perf_counter()
+@dataclass
+class Trial:
+    """A mutant on trial in a forked child, whose verdict comes back through a pipe."""
+
+    mutant: Mutant
+    child: int
+    pipe: Any
+    start: float
+
+    def finish(self, late: bool = False) -> Mutant:
+        """Read the verdict; a child that is late, or that died without one, has not found the fault."""
+        mutant = self.mutant
+        if late:
+            os.kill(self.child, signal.SIGKILL)
+        text = "" if late else self.pipe.read()
+        self.pipe.close()
+        os.waitpid(self.child, 0)
+        mutant.killed_by, mutant.message = json.loads(text) if text else ("", "no verdict")
+        mutant.proof = "" if mutant.killed_by else mutant.proof
+        mutant.seconds = round(time.perf_counter() - self.start, 2)
+        return mutant
+
+
+def fork(mutant: Mutant, plant: Callable[[], None]) -> Trial:
+    """Start a child that plants the fault and judges it. (This process has no threads: forking it is safe.)"""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -346,24 +370,7 @@ def try_one(mutant: Mutant, plant: Callable[[], None]) -> Mutant:
             json.dump([mutant.killed_by, mutant.message], pipe)
         os._exit(0)
     os.close(write)
-    answer = _read(read, child)
-    mutant.killed_by, mutant.message = answer or ("", f"no verdict in {TIME_LIMIT:.0f} s")
-    mutant.seconds = round(time.perf_counter() - start, 2)
-    mutant.proof = "" if mutant.killed_by else mutant.proof
-    return mutant
-
-
-def _read(descriptor: int, child: int) -> tuple[str, str] | None:
-    """What the child wrote, or None where it ran past the limit (it is ended) or died."""
-    import select
-
-    with os.fdopen(descriptor) as pipe:
-        ready, _, _ = select.select([pipe], [], [], TIME_LIMIT)
-        text = pipe.read() if ready else ""
-    if not ready:
-        os.kill(child, 9)
-    os.waitpid(child, 0)
-    return tuple(json.loads(text)) if text else None  # type: ignore[return-value]
+    return Trial(mutant, child, os.fdopen(read), time.perf_counter())
 
 
 def collect() -> list[tuple[Mutant, Callable[[], None]]]:
@@ -387,11 +394,16 @@ def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda
     set_sizes()
     mutants = [(m, plant) for m, plant in collect() if only in m.key]
     unchanged({m.target for m, _ in mutants})
-    with ThreadPoolExecutor(jobs) as pool:
-        running = [pool.submit(try_one, mutant, plant) for mutant, plant in mutants]
-        for done in as_completed(running):
-            report(done.result())
-    return [done.result() for done in running]
+    waiting, running = deque(mutants), {}
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            trial = fork(*waiting.popleft())
+            running[trial.pipe] = trial
+        ready, _, _ = select.select(list(running), [], [], 5.0)
+        late = [pipe for pipe, t in running.items() if time.perf_counter() - t.start > TIME_LIMIT and pipe not in ready]
+        for pipe in ready + late:
+            report(running.pop(pipe).finish(late=pipe in late))
+    return [mutant for mutant, _ in mutants]
 
 
 def summary(results: list[Mutant], seconds: float) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -20,11 +21,12 @@ from dufs_core.objective import Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
+from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
-_MANY_DRAWS_ROWS = 256
+_SMALL_ROWS = 256
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
@@ -242,7 +244,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         columns = np.flatnonzero(~data.constant)
         search = self._search(bk, n, len(columns))
-        best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
+        small = (n if self.batch_size is None else min(n, self.batch_size)) <= _SMALL_ROWS
+        with one_blas_thread() if small else nullcontext():
+            best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
         self._store(bk, data, best, n_runs)
         self._warn(best, n)
         return self
@@ -251,7 +255,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
         rows = n if self.batch_size is None else min(n, self.batch_size)
-        draws = self.n_draws or (_MANY_DRAWS if rows <= _MANY_DRAWS_ROWS else _FEW_DRAWS)
+        draws = self.n_draws or (_MANY_DRAWS if rows <= _SMALL_ROWS else _FEW_DRAWS)
         self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
         rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
         return Search(

@@ -298,6 +298,26 @@ def test_two_threads_at_once(moons):
         np.testing.assert_array_equal(mu, expected)
 
 
+def test_blas_threads_are_restored_after_concurrent_fits(moons):
+    from threadpoolctl import threadpool_info
+
+    def counts():
+        return [library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"]
+
+    _fit_mu(quick(max_iter=1), moons)  # every library is loaded
+    before, during = counts(), []
+    fit_quietly(quick(max_iter=2, callbacks=[lambda info: during.append(counts())]), moons)
+    assert {count for each in during for count in each} == {1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        threads = [threading.Thread(target=quick(max_iter=steps).fit, args=(moons,)) for steps in (3, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert counts() == before
+
+
 @pytest.mark.parametrize(
     "layout",
     [

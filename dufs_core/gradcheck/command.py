@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import sys
 import time
@@ -70,17 +71,17 @@ def as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> 
 
     return {
         "failures": sum(bool(r.failures) for r in results),
-        "false_alarms_or_faults": sum(len(r.failures) for r in results),
+        "failed_examples": sum(len(r.failures) for r in results),
         "examples": {kind: sum(r.examples for r in results if r.kind == kind) for kind in KINDS},
-        "redrawn_because_of_a_kink": sum(r.redrawn for r in results),
+        "redrawn": sum(r.redrawn for r in results),
         "seconds": round(seconds, 2),
         "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
         "versions": {
             "dufs-core": __version__,
             "python": platform.python_version(),
             "numpy": numpy.__version__,
-            "machine": platform.machine(),
         },
+        "machine": {"architecture": platform.machine(), "cores": os.cpu_count()},
         "checks": [_check(r) for r in results],
     }
 

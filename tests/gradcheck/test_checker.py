@@ -325,3 +325,42 @@ def test_array_module():
 def test_magnitude_survives_extremes():
     assert magnitude(np, [np.full(4, 1e200)], [np.full(4, 1e100)]) == pytest.approx(2e300)
     assert magnitude(np, [np.zeros(3), None], [np.ones(3), np.ones(2)]) == 0
+
+
+def test_arrays_of_another_module(monkeypatch):
+    """Everything is done with the functions of the inputs' own module; the host sees only what was fetched."""
+    import sys
+    import types
+
+    class DeviceArray(np.ndarray):
+        __module__ = "fakecupy"
+        __cuda_array_interface__ = {}  # noqa: RUF012
+        fetched = 0
+
+        def get(self):
+            DeviceArray.fetched += 1
+            return np.array(self, subok=False)
+
+    def on_device(x, dtype=None):
+        return np.array(x, dtype=dtype).view(DeviceArray)
+
+    fake = types.ModuleType("fakecupy")
+    fake.asarray = fake.array = on_device
+    fake.__getattr__ = lambda name: getattr(np, name)
+    monkeypatch.setitem(sys.modules, "fakecupy", fake)
+    seen = []
+
+    def function(x, y):
+        seen.append((type(x), type(y)))
+        return product(x, y)
+
+    moved = [on_device(a) for a in inputs()]
+    assert array_module(*moved) is fake
+    assert_gradient(function, product_backward, moved)
+    assert set(seen) == {(DeviceArray, DeviceArray)}
+    assert DeviceArray.fetched > 0
+    report = check_gradient(function, WRONG["one coordinate by 1e-6"], moved)
+    assert report.worst_coordinate.where == "input 0, coordinate (1, 2)"
+    assert check_complex_step(product, product_backward, moved)
+    with pytest.raises(TypeError, match="mix host"):
+        check_gradient(product, product_backward, [moved[0], inputs()[1]])

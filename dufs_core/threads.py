@@ -1,0 +1,36 @@
+"""BLAS threads during fits of small matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any
+
+_lock = Lock()
+_users = 0
+_limits: Any = None
+
+
+@contextmanager
+def one_blas_thread() -> Iterator[None]:
+    """Hold BLAS to one thread while any fit is inside.
+
+    Products of some hundred rows gain little from a second thread and wait for it: on two cores with other work the
+    waiting made fits 5 to 30 times slower. The limit belongs to the whole process, so fits in several threads share
+    it, and the last one out restores what the first one found.
+    """
+    global _users, _limits
+    from threadpoolctl import threadpool_limits
+
+    with _lock:
+        if _users == 0:
+            _limits = threadpool_limits(1, user_api="blas")
+        _users += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _users -= 1
+            if _users == 0:
+                _limits.restore_original_limits()
