@@ -100,8 +100,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Called with a `dufs_core.trainer.StepInfo` after every step; one that returns True ends that run.
     convention : "standard" or "authors_code", default "standard"
         "authors_code" follows the published code where it departs from the paper: learning_rate is per 1/d of the
-        regularised loss, mu starts at 0.5 + truncated N(0, 0.01^2), minibatches always have batch_size rows and wrap
-        around, a bandwidth statistic below 1e-8 is replaced by 1, and 1e-6 is added to the mean open probability.
+        regularised loss, mu starts at 0.5 + truncated N(0, 0.01^2), minibatches always have batch_size rows and run
+        on into the next shuffle, a bandwidth statistic below 1e-8 is replaced by 1, and 1e-6 is added to the mean open
+        probability.
 
     Attributes
     ----------
