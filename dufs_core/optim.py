@@ -7,6 +7,7 @@ Every rule has the learning rate in the units of the gates (a gate is open or cl
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
@@ -84,7 +85,20 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Step:
     return step
 
 
-def get_optimizer(name: str, learning_rate: float, momentum: float) -> Step:
+@dataclass(frozen=True)
+class Optimizer:
+    """A rule with its numbers, called like the step function that it is."""
+
+    name: str
+    learning_rate: float
+    momentum: float
+    step: Step
+
+    def __call__(self, bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
+        return self.step(bk, params, grad, state)
+
+
+def get_optimizer(name: str, learning_rate: float, momentum: float) -> Optimizer:
     """The rule called `name`: "normalized", "sgd" or "adam". Raises ValueError for any other, or a bad rate."""
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be positive; got {learning_rate}")
@@ -93,9 +107,11 @@ def get_optimizer(name: str, learning_rate: float, momentum: float) -> Step:
     if name == "adam":
         if momentum:
             raise ValueError(f"momentum is for the normalized and sgd optimizers; adam has its own (got {momentum})")
-        return adam(learning_rate)
-    if name == "sgd":
-        return sgd(learning_rate, momentum)
-    if name == "normalized":
-        return normalized(learning_rate, momentum)
-    raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}')
+        step = adam(learning_rate)
+    elif name == "sgd":
+        step = sgd(learning_rate, momentum)
+    elif name == "normalized":
+        step = normalized(learning_rate, momentum)
+    else:
+        raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}')
+    return Optimizer(name, learning_rate, momentum, step)

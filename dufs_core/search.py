@@ -13,7 +13,7 @@ from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
-from dufs_core.optim import Step
+from dufs_core.optim import Optimizer
 from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
@@ -34,7 +34,7 @@ class Search:
 
     objective: Objective
     evaluate: Evaluate
-    optimizer: Step
+    optimizer: Optimizer
     schedule: Schedule
     n_restarts: int
     jitter: bool
@@ -93,7 +93,7 @@ class _Progress:
 
     def update(self, info: StepInfo) -> None:
         if self._bar is not None:
-            self._bar.update()
+            self._bar.update(info.step - self._bar.n)
             self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
 
     def __enter__(self) -> Self:

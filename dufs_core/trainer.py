@@ -8,18 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from time import perf_counter
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective
-from dufs_core.optim import State, Step
+from dufs_core.optim import Optimizer, State
 
 DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
 HISTORY = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
+RECORD = (*HISTORY[1:], "isolated", "substituted")  # what a step reports
+_SECONDS_TOGETHER = 0.1
 _JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
 
 
@@ -114,17 +117,57 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
     return [order[a:b] for a, b in pairwise(cuts)]
 
 
-def _steps(bk: Backend, seed: int, X: Array, schedule: Schedule) -> Iterator[tuple[int, Array, Array]]:
-    """(step, row indices, data of the batch), step from 1 to max_iter."""
-    step, epoch = 0, 0
+class Problem(NamedTuple):
+    """What stays the same during a run."""
+
+    objective: Objective
+    optimizer: Optimizer
+    schedule: Schedule
+    seed: int
+    columns: Array  # (d,) positions in the data
+
+
+class Steps(Protocol):
+    """Gradient steps of one run, several at a time where the engine can. `Stepwise`, or an engine's own."""
+
+    mu: Array  # (d,)
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
+        """Up to `count` steps from number `step` on, on one batch; ends early when the gates are decided.
+
+        batch (n, d); rows (n,), its positions in the data. Returns (steps taken, len(RECORD)).
+        """
+
+
+class Stepwise:
+    """Steps of any engine: noise, evaluation and update one after the other, on any backend."""
+
+    def __init__(self, bk: Backend, evaluate: Evaluate, problem: Problem, mu: Array) -> None:
+        self.mu = mu
+        self._bk, self._evaluate, self._problem, self._state = bk, evaluate, problem, State()
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
+        """One step, whatever `count`."""
+        objective, optimizer, schedule, seed, columns = self._problem
+        noise_rows = rows if schedule.gate_noise == "sample" else None
+        eps = gate_noise(self._bk, seed, step, schedule.n_draws, noise_rows, columns, batch.dtype)
+        value, dmu = self._evaluate(self._bk, objective, self.mu, eps, batch)
+        self.mu, self._state = optimizer(self._bk, self.mu, dmu, self._state)
+        return np.array(
+            [(value.loss, float(value.score.mean()) / batch.shape[0], float(value.bandwidth.mean()),
+              int((self.mu > 0).sum()), int(undecided(self.mu, objective.gate_sigma).sum()),
+              value.isolated, bool(value.substituted.any()))]
+        )  # fmt: skip
+
+
+def _batches(bk: Backend, seed: int, X: Array, schedule: Schedule) -> Iterator[tuple[Array, Array]]:
+    """(row indices, data of the batch), without end; a full batch is the data themselves."""
     n = X.shape[0]
     full = schedule.batch_size is None or schedule.batch_size >= n
-    while step < schedule.max_iter:
+    epoch = 0
+    while True:
         for rows in batches(bk, seed, epoch, n, schedule):
-            step += 1
-            yield step, rows, X if full else X.T[:, rows].T
-            if step == schedule.max_iter:
-                return
+            yield rows, X if full else X.T[:, rows].T
         epoch += 1
 
 
@@ -134,7 +177,7 @@ def train(
     columns: Array,
     objective: Objective,
     evaluate: Evaluate,
-    optimizer: Step,
+    optimizer: Optimizer,
     schedule: Schedule,
     seed: int,
     jitter: bool = False,
@@ -150,7 +193,8 @@ def train(
     columns : (d,) int
         Position of each column in the user's data: what its draws are keyed by.
     evaluate
-        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu).
+        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu); one with a method `steps(problem, mu)` may
+        return its own `Steps` there, or None.
     jitter : bool
         Whether mu starts with the authors' code's small noise.
     callbacks
@@ -158,30 +202,30 @@ def train(
     """
     if schedule.n_draws < 1 or (schedule.n_draws > 1 and schedule.n_draws % 2):
         raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
-    sigma = objective.gate_sigma
+    problem = Problem(objective, optimizer, schedule, seed, columns)
     mu = initial_mu(bk, seed, columns, X.dtype, jitter)
-    state = State()
-    kept: list[tuple[float, ...]] = []
-    isolated, substituted, converged = 0.0, 0, False
-    for step, rows, batch in _steps(bk, seed, X, schedule):
-        noise_rows = rows if schedule.gate_noise == "sample" else None
-        eps = gate_noise(bk, seed, step, schedule.n_draws, noise_rows, columns, X.dtype)
-        value, dmu = evaluate(bk, objective, mu, eps, batch)
-        mu, state = optimizer(bk, mu, dmu, state)
-        info = StepInfo(step, mu, value.loss, int((mu > 0).sum()), int(undecided(mu, sigma).sum()))
-        kept.append((step, value.loss, float(value.score.mean()) / batch.shape[0], float(value.bandwidth.mean()),
-                     info.open_gates, info.undecided_gates))  # fmt: skip
-        isolated = max(isolated, value.isolated)
-        substituted += bool(value.substituted.any())
+    own = evaluate.steps(problem, mu) if hasattr(evaluate, "steps") else None
+    steps: Steps = own or Stepwise(bk, evaluate, problem, mu)
+    enough = schedule.tol * len(mu)
+    full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
+    records: list[Array] = []
+    step, together, ended = 0, 1, False
+    for rows, batch in _batches(bk, seed, X, schedule):
+        started = perf_counter()
+        records.append(steps.advance(batch, rows, step + 1, min(together, schedule.max_iter - step)))
+        if full and not callbacks and perf_counter() - started < _SECONDS_TOGETHER:
+            together *= 2  # long enough to be fast, short enough for the progress bar and Ctrl-C
+        step += len(records[-1])
+        last = dict(zip(RECORD, records[-1][-1], strict=True))
+        info = StepInfo(step, steps.mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]))
         stop = [callback(info) is True for callback in callbacks]
         if progress is not None:
             progress(info)
-        converged = info.undecided_gates <= schedule.tol * len(mu)
-        if converged or any(stop):
+        ended = info.undecided_gates <= enough
+        if ended or any(stop) or step == schedule.max_iter:
             break
-    table = np.array(kept).T
-    history = {
-        name: column.astype(np.int64) if name in ("step", "open_gates", "undecided_gates") else column
-        for name, column in zip(HISTORY, table, strict=True)
-    }
-    return Run(mu, history, len(kept), converged, isolated, substituted)
+    table = dict(zip(RECORD, np.concatenate(records).T, strict=True))
+    history = {"step": np.arange(1, step + 1)} | {name: table[name] for name in HISTORY[1:]}
+    for name in ("open_gates", "undecided_gates"):
+        history[name] = history[name].astype(np.int64)
+    return Run(steps.mu, history, step, ended, float(table["isolated"].max()), int(table["substituted"].sum()))

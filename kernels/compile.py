@@ -5,23 +5,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from numba import njit
+from numba import njit, types
+from numba.core.compiler import Flags
+from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.extending import lower_builtin
 
 
-def kernel(fastmath: Any = False) -> Callable[[Callable[..., Any]], Any]:
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+    options |= {"nogil": True, "error_model": "numpy", "_nrt": False}  # nothing here allocates arrays
+    try:
+        return njit(cache=True, **options)(function)
+    except RuntimeError as error:
+        if "cannot cache" not in str(error):
+            raise
+        return njit(**options)(function)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
     """njit for code that holds no Python objects. Compiled at the first call for each dtype, never at import.
 
     Where neither the package's nor the user's cache directory can be written (a read-only installation without a
     home), the kernel is compiled afresh in every process instead of failing.
     """
+    return _compiled(function)
 
-    def compiled(function: Callable[..., Any]) -> Any:
-        options = {"nogil": True, "error_model": "numpy", "fastmath": fastmath}
-        try:
-            return njit(cache=True, **options)(function)
-        except RuntimeError as error:
-            if "cannot cache" not in str(error):
-                raise
-            return njit(**options)(function)
 
-    return compiled
+def inner(function: Callable[..., Any], returns: Callable[..., Any] = lambda *args: types.void) -> Any:
+    """A function for compiled code alone, compiled once for each tuple of types, without an executable of its own.
+
+    (njit would build one, and would compile a function anew for every literal argument.) `returns` gives the type of
+    the result from those of the arguments.
+    """
+
+    class Typing(AbstractTemplate):  # type: ignore[misc]
+        key = function
+
+        def generic(self, args: Any, kws: Any) -> Any:
+            args = tuple(types.unliteral(arg) for arg in args)
+            return signature(returns(*args), *args)
+
+    infer_global(function, types.Function(Typing))
+
+    @lower_builtin(function, types.VarArg(types.Any))
+    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        flags = Flags()
+        flags.error_model = "numpy"
+        compiled = context.compile_subroutine(builder, function, sig, flags=flags)
+        return context.call_internal(builder, compiled.fndesc, sig, args)
+
+    return function
+
+
+def returning(returns: Callable[..., Any]) -> Callable[..., Any]:
+    """`inner` for a function with a result."""
+    return lambda function: inner(function, returns)
+
+
+def inlined(function: Callable[..., Any]) -> Any:
+    """A function that is called at one place of compiled code: compiled as part of it."""
+    return _compiled(function, inline="always")

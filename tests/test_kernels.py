@@ -1,4 +1,4 @@
-"""The compiled kernels: the exponential's error in units of the last place, and the fused passes."""
+"""The compiled kernels: the exponential's error in units of the last place, tiles, noise, and the fused passes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 from numba import njit
 
+from dufs_core import random
 from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, get_engine
-from dufs_core.kernels.exponential import exp_nonpositive
+from dufs_core.engines import ENGINES, dense, get_engine
+from dufs_core.kernels import noise, panels, steps, tile
+from dufs_core.kernels.vector import LANES, exp_nonpositive, load, store
 from dufs_core.objective import Objective
 from dufs_core.ops import bandwidth as bandwidth_op
 from dufs_core.ops import distances as distances_op
@@ -21,14 +23,16 @@ bk = get_backend("numpy")
 
 @njit
 def exponentials(x, out):
-    for i in range(x.size):
-        out[i] = exp_nonpositive(x[i])
+    for i in range(0, x.size, LANES):
+        store(out, i, exp_nonpositive(load(x, i)))
 
 
 def exp_of(x):
-    out = np.empty_like(x)
-    exponentials(x, out)
-    return out
+    padded = np.zeros(-(-x.size // LANES) * LANES, x.dtype)
+    padded[: x.size] = x
+    out = np.empty_like(padded)
+    exponentials(padded, out)
+    return out[: x.size]
 
 
 def arguments(lowest, count=200_001):
@@ -144,27 +148,110 @@ def test_special_cases(engine, name):
         gen.assert_close(other_dmu, dmu, 1e-11)
 
 
+def in_panels(A):
+    """A (n, m) as (panels, rows, LANES), padding that would spoil every sum that read it."""
+    n, m = A.shape
+    panels_ = np.full((-(-m // LANES), -(-n // LANES) * LANES, LANES), np.nan, A.dtype)
+    for j in range(m):
+        panels_[j // LANES, :n, j % LANES] = A[:, j]
+    return panels_
+
+
+def out_of_panels(P, n, m):
+    return np.stack([P[j // LANES, :n, j % LANES] for j in range(m)], axis=1)
+
+
+@njit(error_model="numpy")
+def run_tiles(L, R, C, length):
+    tile.tile_set(L, 0, R, 0, C, 0, length)
+    tile.tile_add(L, 0, R, 0, C, 0, length)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("length", [0, 1, 2, 37])
+def test_tile(dtype, length):
+    rng = np.random.default_rng(length)
+    L, R = rng.normal(size=(2, 40, LANES)).astype(dtype)
+    C = np.full((tile.ROWS, LANES), np.nan, dtype)
+    run_tiles(L, R, C, length)
+    want = 2 * (L[:length, : tile.ROWS].astype(float).T @ R[:length].astype(float))
+    np.testing.assert_allclose(C, want, rtol=0, atol=200 * np.finfo(dtype).eps)
+
+
+@njit(error_model="numpy")
+def run_product(L, R, C, n, length, twice, add, parts):
+    for part in range(parts):
+        panels.symmetric_product(L, R, C, n, length, twice, add, True, part, parts)
+
+
+@njit(error_model="numpy")
+def run_full_product(L, R, C, length, parts):
+    for part in range(parts):
+        panels.product(L, R, C, length, part, parts)
+
+
+@pytest.mark.parametrize("n", [1, 15, 16, 17, 40, 300])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_products(n, parts):
+    """Shapes that fill no panel, more rows than a product takes at a time, more members than panels."""
+    rng = np.random.default_rng(n)
+    A, H = rng.normal(size=(2, n, n))
+    A, H = A + A.T, H + H.T
+    C = in_panels(np.zeros((n, n)))
+    run_product(in_panels(A), in_panels(A), C, n, n, False, False, parts)
+    np.testing.assert_allclose(out_of_panels(C, n, n), A @ A, atol=1e-10)
+    run_product(in_panels(A), in_panels(H), C, n, n, True, True, parts)
+    np.testing.assert_allclose(out_of_panels(C, n, n), A @ A + A @ H + H @ A, atol=1e-10)
+    run_full_product(in_panels(A), in_panels(H), C, n, parts)
+    np.testing.assert_allclose(out_of_panels(C, n, n), A @ H, atol=1e-10)
+
+
+@njit(error_model="numpy")
+def run_neighbours(G, g, n, k, kth, largest, best, parts):
+    panels.diagonal(G, n, g)
+    for part in range(parts):
+        panels.neighbours(G, g, n, k, kth, largest, best, part, parts)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_distances_pass(dtype, k):
-    """The same entries as the operation's, clamped where rounding would make them negative, and the k-th of others."""
-    from dufs_core.kernels import sweeps
+@pytest.mark.parametrize("n", [6, 40])
+def test_neighbours(dtype, k, n):
+    """The k-th distance to others and the largest, of the operation's distances, clamped where rounding is negative."""
+    X = gen.noise(n, 3)
+    G = (X @ X.T).astype(dtype)
+    G[0, 4] = G[4, 0] = 1.001 * (G[0, 0] + G[4, 4]) / 2
+    P = -(-n // LANES)
+    g, kth, largest = np.zeros((3, P * LANES), dtype)
+    run_neighbours(in_panels(G), g, n, k, kth, largest, np.zeros((k, LANES), dtype), 2)
+    D, _ = distances_op.forward(bk, G[None])
+    tolerance = 8 * np.finfo(dtype).eps * np.diag(G).max()
+    assert D[0, 0, 4] == 0
+    np.testing.assert_allclose(kth[:n], bandwidth_op.neighbour_distances(bk, D, k)[0], rtol=0, atol=tolerance)
+    np.testing.assert_allclose(largest[:n], D[0].max(axis=1), rtol=0, atol=tolerance)
 
-    G = np.stack([X @ X.T for X in (gen.noise(6, 3, seed) for seed in range(3))]).astype(dtype)
-    G[1, 0, 4] = G[1, 4, 0] = 1.001 * (G[1, 0, 0] + G[1, 4, 4]) / 2
-    D, kth, largest = np.full_like(G, np.nan), np.empty((3, 6), dtype), np.empty((3, 6), dtype)
-    sweeps.distances(G, np.diagonal(G, axis1=1, axis2=2).copy(), k, D, kth, largest, 0, 18)
-    want, _ = distances_op.forward(bk, G)
-    gen.assert_close(D, want, 4 * np.finfo(dtype).eps)
-    assert D[1, 0, 4] == D[1, 4, 0] == 0
-    np.testing.assert_array_equal(kth, bandwidth_op.neighbour_distances(bk, D, k))
-    np.testing.assert_array_equal(largest, D.max(axis=2))
+
+@njit(error_model="numpy")
+def run_normals(seed, step, columns, n_draws, out):
+    noise.gate_normals(np.uint64(seed), np.uint64(step), columns, 2, len(columns) - 2, n_draws, out)
+
+
+@pytest.mark.parametrize("n_draws", [1, 2, 8, 9])
+@pytest.mark.parametrize("seed", [0, 7, 2**63 + 11])
+def test_noise_is_the_library_s(n_draws, seed):
+    columns = np.array([5, 9, 0, 1, 2, 77, 2**31, 2**32 - 1, *range(100, 250)], dtype=np.uint64)
+    out = np.full((n_draws + 3, noise.CHUNK), np.nan)
+    run_normals(np.uint64(seed), np.uint64(1234), columns, n_draws, out)
+    want = random.normals(bk, seed, random.Stream.GATES, 1234, n_draws, None, columns[2:], np.float64)
+    np.testing.assert_allclose(out[:n_draws, : len(columns) - 2], want, rtol=1e-14, atol=1e-14)
 
 
 @engines
-@pytest.mark.parametrize("n", [30, 150])
-def test_threads_change_no_bit(engine, n):
-    X, mu, eps = gen.noise(n, 6), np.full(6, 0.5), gen.draws(0, 6, count=7)
+@pytest.mark.parametrize(("n", "d"), [(30, 6), (300, 6), (30, 1300)])
+@pytest.mark.parametrize("count", [1, 7])
+def test_threads_change_no_bit(engine, n, d, count, monkeypatch):
+    monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
+    X, mu, eps = gen.noise(n, d), np.full(d, 0.5), gen.draws(0, d, count=count)
     results = [both(engine, Objective(), mu, eps, X, threads)[1] for threads in (1, 2, 3, 16)]
     for value, dmu in results[1:]:
         np.testing.assert_array_equal(value.score, results[0][0].score)
@@ -174,19 +261,12 @@ def test_threads_change_no_bit(engine, n):
 @engines
 def test_one_compilation_a_dtype(engine):
     """A read-only or differently ordered input must not cost a second compilation of many seconds."""
-    from dufs_core.kernels import sweeps
-
-    passes = ("distances", "bandwidth", "affinity", "symmetrise", "score", "row_terms", "backward", "finish")
-
-    def compiled():
-        return {name: len(getattr(sweeps, name).signatures) for name in passes}
-
     X, mu, eps = gen.noise(10, 3), np.full(3, 0.5), gen.draws(0, 3, count=2)
     both(engine, Objective(), mu, eps, X)
-    before = compiled()
+    before = len(steps.run.signatures)
     read_only = X.copy(order="F")
     read_only.setflags(write=False)
     for data in (np.ascontiguousarray(X), X[::-1], np.repeat(X, 2, axis=1)[:, ::2], read_only):
         both(engine, Objective(), mu, eps, data)
     both(engine, Objective(), np.repeat(mu, 2)[::2], np.asfortranarray(eps), X)
-    assert compiled() == before
+    assert len(steps.run.signatures) == before

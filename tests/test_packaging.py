@@ -30,9 +30,9 @@ def test_public_names_load_at_first_use():
 
 
 def test_kernels_are_part_of_the_package():
-    import dufs_core.kernels.sweeps as sweeps
+    import dufs_core.kernels.panels as panels
 
-    assert sweeps.__name__ == "dufs_core.kernels.sweeps"
+    assert panels.__name__ == "dufs_core.kernels.panels"
     assert files("dufs_core").joinpath("py.typed").is_file()
 
 
@@ -40,9 +40,8 @@ def test_kernels_compile_where_no_cache_can_be_written():
     code = (
         "import numpy, numba.core.caching as caching\n"
         "caching.CacheImpl._locator_classes = []  # no directory is writable\n"
-        "from dufs_core.kernels import sweeps\n"
-        "K = numpy.ones((1, 2, 2))\n"
-        "sweeps.symmetrise(K, numpy.full((1, 2), 0.5), 0, 2)\n"
-        "print(K.sum())"
+        "from dufs_core.kernels import compile, steps\n"
+        "assert compile.kernel(steps.run.py_func).py_func is steps.run.py_func\n"
+        "print(compile.kernel(lambda x: 2 * x)(0.5))"
     )
     assert run(code).strip() == "1.0"

@@ -1,128 +1,205 @@
-"""The Gram form on the CPU: BLAS for the products, fused passes between them (`dufs_core.kernels.sweeps`)."""
+"""The Gram form on the CPU in compiled code (`dufs_core.kernels.steps`): single evaluations and whole runs of steps."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, Scores, Value
-from dufs_core.ops import gram, power
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.trainer import DECIDED_MARGIN, RECORD, Problem
 
-_ELEMENTS_TOGETHER = 1 << 19  # entries of the stacked (draws, n, n) matrices: they stay in the last-level cache
-_ELEMENTS_PER_THREAD = 1 << 16  # a pass over fewer is done before a second thread has woken up
+_GROUP = 16  # panels of columns that a thread has in hand for the products with M
+_WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
+
+_LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
+
+
+class _Work(NamedTuple):
+    key: tuple[Any, ...]
+    threads: int
+    shared: Any
+    team: Any
+    mine: Any
 
 
 class DenseEngine:
-    """evaluate(bk, objective, mu, eps, X) for one fit, a few draws at a time, in six (draws, n, n) arrays at power 2.
+    """evaluate(bk, objective, mu, eps, X) for one fit, and `Steps` of a run in compiled code.
 
-    The passes run in Python threads in code that releases the GIL: there is no compiled threading layer to clash with
-    fork, with a second fit or with BLAS, whose own threads work only between the passes. The result does not depend
-    on the number of threads. The arrays are kept from step to step: fresh ones cost a page fault every 4 KiB.
+    Draws are spread over the threads; fewer draws than threads are computed by all threads together. The result does
+    not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page fault every
+    4 KiB.
     """
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._kept: dict[str, Array] = {}
+        self._work: _Work | None = None
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
-        R, n = len(z), X.shape[0]
-        together = max(1, _ELEMENTS_TOGETHER // (n * n))
-        wanted = undecided if z.ndim == 2 else undecided.any(axis=1)
-        dz = np.empty_like(z)
-        parts = []
-        for start in range(0, R, together):
-            draws = range(start, min(start + together, R))
-            G = self._work("G", (len(draws), n, n), X.dtype)
-            saved = []
-            for r in draws:
-                G[r - start], saved_r = gram.forward(bk, X, z[r])
-                saved.append(saved_r)
-            *values, M = self._scores_and_gram_gradients(bk, objective, G)
-            parts.append(values)
-            for r in draws:
-                dz[r] = gram.backward(bk, saved[r - start], M[r - start], wanted[r])
-        S, b, substituted, isolated = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return Scores(S, b, substituted, isolated, dz)
+        columns = np.require(X.T, requirements=_LAYOUT)
+        d, n = columns.shape
+        settings = _settings(objective, X.dtype, n, per_row=z.ndim == 3, only_scores=True)
+        work = self.arrays(len(z), d, n, X.dtype, objective, z.ndim == 3)
+        work.shared.z[:] = z[:, :, None] if z.ndim == 2 else z.swapaxes(1, 2)
+        work.shared.dz[:] = 0
+        nothing = np.zeros(0)
+        self.together(
+            work, settings, columns, np.zeros(0, np.uint64), np.zeros(0, X.dtype), nothing, nothing, nothing, 0,
+            np.zeros((1, len(RECORD))), np.zeros(1),
+        )  # fmt: skip
+        S, b, substituted, isolated = work.shared.scores[:4].copy()
+        dz = work.shared.dz[:, :, 0] if z.ndim == 2 else work.shared.dz.swapaxes(1, 2)
+        return Scores(S, b, substituted > 0, isolated, dz.copy())
 
-    def _work(self, name: str, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An uninitialised array, the same one as at the last call where that fits."""
-        kept = self._kept.get(name)
-        if kept is None or kept.shape[1:] != shape[1:] or kept.shape[0] < shape[0] or kept.dtype != dtype:
-            self._kept[name] = kept = np.empty(shape, dtype)
-        return kept[: shape[0]]
+    def steps(self, problem: Problem, mu: Array) -> _CompiledSteps | None:
+        """Whole steps in compiled code; None with one gate per sample, whose noise is drawn outside."""
+        return None if problem.schedule.gate_noise == "sample" else _CompiledSteps(self, problem, mu)
 
-    def _spread(self, count: int, elements: int, kernel: Callable[..., None], *arguments: Any) -> None:
-        """kernel(*arguments, start, stop) over ranges that cover 0..count, one per thread."""
-        threads = max(1, min(self._threads, count, elements // _ELEMENTS_PER_THREAD))
-        if threads == 1:
-            kernel(*arguments, 0, count)
-            return
-        cuts = [count * i // threads for i in range(threads + 1)]
-        futures = [self._pool.submit(kernel, *arguments, a, b) for a, b in pairwise(cuts)]
-        for future in futures:
-            future.result()
+    def together(self, work: _Work, *problem: Any) -> None:
+        """kernels.steps.run in all threads at once; this one is the first."""
+        from dufs_core.kernels import steps
 
-    def _scores_and_gram_gradients(
-        self, bk: Backend, objective: Objective, G: Array
-    ) -> tuple[Array, Array, Array, Array, Array]:
-        """S, b, substituted, isolated (R,), and M = dS/dG (R, n, n), symmetric. G is overwritten."""
-        from dufs_core.kernels import sweeps
+        arguments: tuple[Any, ...] = (*problem, work.shared, work.team, work.mine)
+        threads = work.threads
+        others = [self._pool.submit(partial(steps.run, *arguments, i, threads)) for i in range(1, threads)]
+        steps.run(*arguments, 0, threads)
+        for other in others:
+            other.result()
 
-        R, n, _ = G.shape
-        dtype = G.dtype
-        all_rows, tiles = R * n, R * -(-n // sweeps.TILE)
-        by_rows, by_tiles = partial(self._spread, all_rows, G.size), partial(self._spread, tiles, G.size)
-        work = partial(self._work, shape=G.shape, dtype=dtype)
+    def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective, per_row: bool) -> _Work:
+        """The work arrays for problems of this size, the same ones as at the last call where that fits."""
+        from dufs_core.kernels import steps
+        from dufs_core.kernels.noise import CHUNK
+        from dufs_core.kernels.panels import GATHERED
+        from dufs_core.kernels.team import SLOTS
+        from dufs_core.kernels.tile import ROWS
+        from dufs_core.kernels.vector import LANES
 
-        D, kth, largest = work("D"), np.empty((R, n), dtype), np.empty((R, n), dtype)
-        rule = objective.bandwidth
-        k = objective.n_neighbors if isinstance(rule, str) else 1
-        check_n_neighbors(k, n)
-        by_rows(sweeps.distances, G, np.diagonal(G, axis1=1, axis2=2).copy(), k, D, kth, largest)
-        b, substituted = np.empty(R), np.zeros(R, dtype=bool)
-        sources, weights = np.zeros((R, 2), np.int64), np.zeros((R, 2))
-        if isinstance(rule, str):
-            sweeps.bandwidth(
-                kth, largest, quantile_of(rule), float(objective.bandwidth_factor), objective.zero_rule == "one",
-                *noise_level(np.finfo(dtype)), b, substituted, sources, weights,
-            )  # fmt: skip
-            if not objective.bandwidth_gradient:
-                weights[:] = 0
-        else:
-            b[:] = rule
+        power, k = objective.power, objective.n_neighbors
+        P = -(-n // LANES)
+        key = (draws, d, n if per_row else P, np.dtype(dtype), power, k, per_row)
+        if self._work is not None and self._work.key == key:
+            return self._work
+        threads = min(self._threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
+        teams = threads if draws >= threads else 1
+        rows = P * LANES
+        group = min(_GROUP, -(-d // LANES))
+        chunks = -(-d // CHUNK)
 
-        A, deg = work("A"), np.empty((R, n))
-        by_rows(sweeps.affinity, D, b, A, deg)
-        isolated = (deg <= 1 + 8 * float(np.finfo(dtype).eps)).mean(axis=1)
-        q = (deg**-0.5).astype(dtype)
-        r = 1 / q  # not sqrt(deg): the rounding of q then cancels
-        by_rows(sweeps.symmetrise, A, q)
-        At, saved_power = power.forward(bk, A, objective.power, work("At"))
+        def matrices(*lead: int) -> Array:
+            return np.zeros((*lead, P, rows, LANES), dtype)
 
-        Wq, Wr = np.empty((R, n), dtype), np.empty((R, n), dtype)
-        H = G
-        by_rows(sweeps.score, At, G, q, r, H, Wq, Wr)
-        S = (Wr * q).sum(axis=1, dtype=np.float64)
-        T = power.backward_half(bk, saved_power, H, work("T"))
-        by_row, by_column = np.empty((R, n), dtype), np.zeros((tiles, n), dtype)
-        by_tiles(sweeps.row_terms, T, A, by_row, by_column)
-        C = by_row + by_column.reshape(R, -1, n).sum(axis=1)
-        share = 0.25 * (q * Wq - q**3 * Wr) - 0.5 * C * q * q  # half the derivative through the degrees
+        self._work = _Work(
+            key,
+            threads,
+            steps.Shared(
+                z=np.empty((draws, d, n if per_row else 1), dtype),
+                dz=np.zeros((draws, d, n if per_row else 1), dtype),
+                scores=np.zeros((4, draws)),
+                by_chunk=np.zeros((4, chunks)),
+                dmu=np.empty(d),
+                barriers=np.zeros((1 + teams) * SLOTS, np.int64),
+            ),
+            steps.TeamWork(
+                G=matrices(teams),
+                powers=matrices(teams, power),
+                H=matrices(teams),
+                dA=matrices(teams),
+                N=matrices(teams) if power > 2 else np.zeros((teams, 0, rows, LANES), dtype),
+                W=np.zeros((max(2 * teams, threads), P, GATHERED, LANES), dtype),
+                partial=matrices(teams, steps.PARTS if rows <= steps.FEW_ROWS and d > GATHERED else 0),
+                vectors=np.zeros((teams, 6, rows), dtype),
+                row_sums=np.zeros((teams, rows)),
+                by_panel=np.zeros((teams, 3, P)),
+            ),
+            steps.ThreadWork(
+                active=np.zeros((threads, 2, d + LANES), np.int64),
+                W=np.zeros((threads, group, rows, LANES), dtype),
+                tile=np.zeros((threads, 1, ROWS, LANES), dtype),
+                sums=np.zeros((threads, group, LANES)),
+                scratch=np.zeros((threads, rows), dtype),
+                best=np.zeros((threads, k, LANES), dtype),
+                normals=np.zeros((threads, draws + 3, CHUNK)),
+                rows=np.zeros((threads, 2), np.int64),
+                weights=np.zeros((threads, 2)),
+            ),
+        )
+        return self._work
 
-        M = At if objective.power > 1 else work("At")  # at power 1 A itself is still read
-        row_sums, db = np.zeros((tiles, n)), np.empty(tiles)
-        by_tiles(sweeps.backward, T, A, D, At, q, r, share, b, M, row_sums, db)
-        db = db.reshape(R, -1).sum(axis=1) / b
-        sweeps.finish(M, D, kth, sources, weights, db, row_sums.reshape(R, -1, n).sum(axis=1))
-        return S, b, substituted, isolated, M
+
+class _CompiledSteps:
+    """`dufs_core.trainer.Steps` without Python between the steps."""
+
+    def __init__(self, engine: DenseEngine, problem: Problem, mu: Array) -> None:
+        from dufs_core.kernels import steps
+
+        self.mu = mu.copy()
+        self._engine, self._problem = engine, problem
+        self._columns = np.ascontiguousarray(problem.columns, np.uint64)
+        self._first, self._second = np.zeros(len(mu)), np.zeros(len(mu))
+        self._mean_square = np.zeros(1)
+        self._rule = {"sgd": steps.SGD, "adam": steps.ADAM, "normalized": steps.NORMALIZED}[problem.optimizer.name]
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
+        """Up to `count` steps from number `step` on."""
+        objective, optimizer, schedule, seed, _ = self._problem
+        X = np.require(batch.T, requirements=_LAYOUT)
+        d, n = X.shape
+        self.mu = self.mu.copy()  # callers may have kept the one before
+        work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective, per_row=False)
+        work.shared.dz[:] = 0
+        settings = _settings(
+            objective, X.dtype, n, per_row=False, only_scores=False, rule=self._rule,
+            learning_rate=float(optimizer.learning_rate), momentum=float(optimizer.momentum),
+            margin=DECIDED_MARGIN * objective.gate_sigma, undecided_enough=float(schedule.tol * d),
+            seed=np.uint64(seed),
+        )  # fmt: skip
+        records, done = np.empty((count, len(RECORD))), np.zeros(1)
+        self._engine.together(
+            work, settings, X, self._columns, self.mu, self._first, self._second, self._mean_square, step - 1,
+            records, done,
+        )  # fmt: skip
+        return records[: int(done[0])]
+
+
+def _settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:
+    """The objective in the kernels' terms; `step` holds what only whole steps need."""
+    from dufs_core.kernels import steps
+
+    rule = objective.bandwidth
+    if isinstance(rule, str):
+        quantile, factor = quantile_of(rule), float(objective.bandwidth_factor)
+        check_n_neighbors(objective.n_neighbors, n)
+    else:
+        quantile, factor = -1.0, float(rule)
+    if objective.power < 1:
+        raise ValueError(f"power must be a whole number of at least 1; got {objective.power}")
+    relative, absolute = noise_level(np.finfo(dtype))
+    defaults: dict[str, Any] = {
+        "rule": steps.SGD, "learning_rate": 0.0, "momentum": 0.0, "margin": 0.0, "undecided_enough": 0.0,
+        "seed": np.uint64(0),
+    }  # fmt: skip
+    return steps.Settings(
+        lam=float("nan") if objective.lam is None else float(objective.lam),
+        delta=float(objective.delta),
+        gate_sigma=float(objective.gate_sigma),
+        power=int(objective.power),
+        quantile=quantile,
+        n_neighbors=int(objective.n_neighbors),
+        bandwidth_factor=factor,
+        bandwidth_gradient=bool(objective.bandwidth_gradient),
+        zero_is_one=objective.zero_rule == "one",
+        relative=relative,
+        absolute=absolute,
+        per_row=per_row,
+        only_scores=only_scores,
+        **(defaults | step),
+    )

@@ -96,13 +96,12 @@ def test_kinks_are_rare_and_redrawn():
 
 @pytest.mark.parametrize("engine", ["operations", "dense"])
 def test_gradient_in_chunks_and_threads(engine, monkeypatch):
-    """A few draws made several chunks, each pass spread over three threads."""
+    """A few draws made several chunks, or spread over three threads."""
     from dufs_core import objective
     from dufs_core.engines import dense
 
     monkeypatch.setattr(objective, "_ELEMENTS_TOGETHER", 64)
-    monkeypatch.setattr(dense, "_ELEMENTS_TOGETHER", 64)
-    monkeypatch.setattr(dense, "_ELEMENTS_PER_THREAD", 1)
+    monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
     evaluate = dense.DenseEngine(3) if engine == "dense" else loaded[engine]
     for operation in operations():
         if operation.is_chain and "regularised, max" in operation.name:

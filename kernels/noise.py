@@ -1,0 +1,135 @@
+"""The gate noise of `dufs_core.random`, number for number, in a form that LLVM vectorises.
+
+Philox-4x32-10 words and Box-Muller, as there; logarithm, sine and cosine as range reduction plus series (Numba's own
+are scalar library calls), within a few units in the last place of float64.
+"""
+
+from __future__ import annotations
+
+from math import factorial, log, pi, sqrt
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from dufs_core.kernels.compile import inlined, inner
+
+CHUNK = 512  # columns at a time: their words and normals stay in the first-level cache
+
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
+_W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
+_MASK, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
+_QUARTER, _EIGHTH, _30, _3 = np.uint64(1 << 30), np.uint64(1 << 29), np.uint64(30), np.uint64(3)
+_MANTISSA, _ONE_BITS, _52 = np.uint64((1 << 52) - 1), np.uint64(1023 << 52), np.uint64(52)
+_LN2, _SQRT2, _TO_ANGLE = log(2.0), sqrt(2.0), 2 * pi / 2.0**32
+_L3, _L5, _L7, _L9, _L11, _L13, _L15, _L17, _L19, _L21 = (2.0 / i for i in range(3, 22, 2))
+_S3, _S5, _S7, _S9, _S11, _S13, _S15 = ((-1.0) ** (i // 2) / factorial(i) for i in range(3, 16, 2))
+_C2, _C4, _C6, _C8, _C10, _C12, _C14, _C16 = ((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2))
+
+
+@intrinsic
+def _bits(typingctx: Any, x: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.IntType(64))
+
+    return types.uint64(types.float64), codegen
+
+
+@intrinsic
+def _from_bits(typingctx: Any, bits: Any) -> Any:
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.bitcast(args[0], ir.DoubleType())
+
+    return types.float64(types.uint64), codegen
+
+
+@inlined
+def _radius(word: Any) -> Any:
+    """sqrt(-2 log((word + 1/2) / 2^32)): with word + 1/2 = m 2^e and s = (m - 1) / (m + 1), log m = 2 artanh(s)."""
+    bits = _bits(np.float64(word) + 0.5)
+    e = np.float64(np.int64(bits >> _52) - 1023)
+    m = _from_bits((bits & _MANTISSA) | _ONE_BITS)
+    large = m > _SQRT2
+    m = 0.5 * m if large else m
+    e = e + 1.0 if large else e
+    s = (m - 1.0) / (m + 1.0)
+    w = s * s
+    p = _L19 + w * _L21
+    p = _L17 + w * p
+    p = _L15 + w * p
+    p = _L13 + w * p
+    p = _L11 + w * p
+    p = _L9 + w * p
+    p = _L7 + w * p
+    p = _L5 + w * p
+    p = _L3 + w * p
+    logarithm = (e - 32.0) * _LN2 + (2.0 * s + s * w * p)
+    return np.sqrt(-2.0 * logarithm)
+
+
+@inlined
+def _sine_and_cosine(word: Any) -> Any:
+    """sin and cos of 2 pi word / 2^32: the angle is q quarter turns and a rest of at most an eighth."""
+    quarters = (word + _EIGHTH) >> _30
+    rest = np.float64(np.int64(word) - np.int64(quarters << _30)) * _TO_ANGLE
+    w = rest * rest
+    p = _S13 + w * _S15
+    p = _S11 + w * p
+    p = _S9 + w * p
+    p = _S7 + w * p
+    p = _S5 + w * p
+    p = _S3 + w * p
+    sine = rest + rest * w * p
+    p = _C14 + w * _C16
+    p = _C12 + w * p
+    p = _C10 + w * p
+    p = _C8 + w * p
+    p = _C6 + w * p
+    p = _C4 + w * p
+    cosine = 1.0 + w * (_C2 + w * p)
+    q = quarters & _3
+    odd = (q & np.uint64(1)) == np.uint64(1)
+    first = cosine if odd else sine
+    second = sine if odd else cosine
+    first = -first if q >= np.uint64(2) else first
+    second = -second if (q == np.uint64(1)) or (q == np.uint64(2)) else second
+    return first, second
+
+
+@inlined
+def _words(column: Any, step: Any, group: Any, k0: Any, k1: Any) -> Any:
+    """Philox-4x32-10 of the counter (column, 0, step, group)."""
+    c0, c1, c2, c3 = column, np.uint64(0), step, group
+    for _ in range(10):
+        p0, p1 = _M0 * c0, _M1 * c2
+        c0, c1, c2, c3 = (p1 >> _32) ^ c1 ^ k0, p1 & _MASK, (p0 >> _32) ^ c3 ^ k1, p0 & _MASK
+        k0, k1 = (k0 + _W0) & _MASK, (k1 + _W1) & _MASK
+    return c0, c1, c2, c3
+
+
+@inner
+def gate_normals(seed: Any, step: Any, columns: Any, first: int, count: int, n_draws: int, out: Any) -> None:
+    """out[r, c] = draw r of column columns[first + c] at `step`, stream 0, c < count.
+
+    columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws (the last
+    group may write past n_draws), except where there is one draw.
+    """
+    k0, k1 = seed & _MASK, seed >> _32
+    if n_draws == 1:
+        for c in range(count):
+            w0, w1, _, _ = _words(columns[first + c], step, np.uint64(0), k0, k1)
+            out[0, c] = _radius(w0) * _sine_and_cosine(w1)[1]
+        return
+    for group in range((n_draws + 3) // 4):
+        for c in range(count):
+            w0, w1, w2, w3 = _words(columns[first + c], step, np.uint64(group), k0, k1)
+            radius = _radius(w0)
+            sine, cosine = _sine_and_cosine(w1)
+            out[4 * group, c] = radius * cosine
+            out[4 * group + 1, c] = radius * sine
+            radius = _radius(w2)
+            sine, cosine = _sine_and_cosine(w3)
+            out[4 * group + 2, c] = radius * cosine
+            out[4 * group + 3, c] = radius * sine

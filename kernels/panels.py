@@ -1,0 +1,456 @@
+"""The Gram form of one draw in compiled code: products by tiles, and fused passes over n x n between them.
+
+Matrices are held in panels, (panels, rows, LANES) (`dufs_core.kernels.tile`); rows and lanes beyond n are padding
+that no sum over rows ever reads. Every function does one member's share of the work (`part` of `parts`), writes
+nothing that another member writes, and adds up in an order that does not depend on `parts`: any number of threads
+gives the same bits. All matrices are symmetric, so a sum over a row is a sum over a column: it runs down a panel, in
+LANES columns at once.
+
+    gather, symmetric_product  z, X -> G          neighbours  G -> k-th neighbours    affinity  G -> K, degrees
+    symmetrise  K, G -> A, H                      symmetric_product  -> A^t, dA       row_terms -> S, d(degrees)
+    backward, finish  everything -> M             column_dots  x_k' M x_k             (equations: dufs_core.ops)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import types
+
+from dufs_core.kernels.compile import inner, returning
+from dufs_core.kernels.tile import ROWS, tile_add, tile_set
+from dufs_core.kernels.vector import (
+    LANES,
+    below_lane,
+    exp_nonpositive,
+    get,
+    in_lane,
+    larger,
+    load,
+    put,
+    smaller,
+    spread,
+    store,
+    total,
+    transpose,
+    where_positive,
+    widen,
+)
+
+DEPTH = 128  # rows of a factor that a product works on at a time: a panel's share of them is 8 KiB
+GATHERED = 512  # gated columns that are prepared at a time
+_BLOCK = 16  # panels of L whose rows stay in the second-level cache while R moves on
+
+
+@returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
+def share(count: int, part: int, parts: int) -> Any:
+    """The range [start, stop) of 0..count that belongs to `part`."""
+    return count * part // parts, count * (part + 1) // parts
+
+
+@inner
+def symmetric_product(
+    L: Any, R: Any, C: Any, n: int, length: int, twice: bool, add: bool, last: bool, part: int, parts: int
+) -> None:
+    """C (+)= sum over k < length of L_k' R_k, or with `twice` L_k' R_k + R_k' L_k, where that is symmetric.
+
+    L, R (panels, >= length, LANES), C (panels, >= n, LANES). The lower panels are computed; `last` copies them to the
+    upper ones.
+    """
+    P, lanes = C.shape[0], C.shape[2]  # LANES, but a constant would be unrolled into pages of machine code
+    start, stop = share(P * (P + 1) // 2, part, parts)
+    l, c = L.shape[1] * LANES, C.shape[1] * LANES
+    for k in range(0, max(length, 1), DEPTH):  # length 0: C = 0
+        depth = min(DEPTH, length - k)
+        unit = 0
+        for block in range(0, P, _BLOCK):
+            end = min(P, block + _BLOCK)
+            for p in range(end):
+                for q in range(max(p, block), end):
+                    if start <= unit and unit < stop:
+                        right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
+                        for i in range(0, min(lanes, n - q * LANES), ROWS):
+                            if add or k > 0:
+                                tile_add(L, left + i, R, right, C, here + i * LANES, depth)
+                            else:
+                                tile_set(L, left + i, R, right, C, here + i * LANES, depth)
+                            if twice:
+                                tile_add(R, left + i, L, right, C, here + i * LANES, depth)
+                        if last and k + depth == length:
+                            there = q * c + p * LANES * LANES
+                            for i in range(lanes):
+                                for j in range(lanes):
+                                    put(C, there + j * LANES + i, get(C, here + i * LANES + j))
+                    unit += 1
+
+
+@inner
+def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
+    """C = sum over k < length of L_k' R_k."""
+    P, lanes = C.shape[0], C.shape[2]
+    start, stop = share(P, part, parts)
+    l, c = L.shape[1] * LANES, C.shape[1] * LANES
+    for k in range(0, length, DEPTH):
+        depth = min(DEPTH, length - k)
+        for block in range(0, P, _BLOCK):
+            for p in range(start, stop):
+                for q in range(block, min(P, block + _BLOCK)):
+                    right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
+                    for i in range(0, lanes, ROWS):
+                        if k > 0:
+                            tile_add(L, left + i, R, right, C, here + i * LANES, depth)
+                        else:
+                            tile_set(L, left + i, R, right, C, here + i * LANES, depth)
+
+
+@inner
+def gather(X: Any, z: Any, per_row: bool, active: Any, first: int, count: int, W: Any, part: int, parts: int) -> None:
+    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = get(active, first + k); zeros beyond n.
+
+    X (d, n); z (d, 1), or (d, n) where `per_row`.
+    """
+    n, P = X.shape[1], W.shape[0]
+    start, stop = share(count, part, parts)
+    whole = n // LANES
+    zero = W.dtype.type(0)
+    for k in range(start, stop):
+        a = get(active, first + k)
+        x = a * n
+        gates = x if per_row else a
+        for p in range(whole):
+            gate = load(z, gates + p * LANES) if per_row else spread(get(z, gates))
+            store(W, (p * GATHERED + k) * LANES, load(X, x + p * LANES) * gate)
+        if whole < P:
+            for l in range(W.shape[2]):
+                i = whole * LANES + l
+                value = get(X, x + i) * get(z, gates + i if per_row else gates) if i < n else zero
+                put(W, (whole * GATHERED + k) * LANES + l, value)
+
+
+@inner
+def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
+    """C = the sum of partial[:count], of which the lower panels are there, in order; lower and upper panels of C."""
+    P, rows, lanes = C.shape
+    start, stop = share(P * (P + 1) // 2, part, parts)
+    unit = 0
+    for p in range(P):
+        for q in range(p, P):
+            if start <= unit and unit < stop:
+                for i in range(q * lanes, (q + 1) * lanes):
+                    value = load(partial, (p * rows + i) * LANES)
+                    for c in range(1, count):
+                        value = value + load(partial, ((c * P + p) * rows + i) * LANES)
+                    store(C, (p * rows + i) * LANES, value)
+                    for l in range(lanes):
+                        put(C, (q * rows + p * lanes + l) * LANES + i - q * lanes, get(C, (p * rows + i) * LANES + l))
+            unit += 1
+
+
+@inner
+def diagonal(G: Any, n: int, g: Any) -> None:
+    """g_i = G_ii."""
+    rows = G.shape[1]
+    for i in range(n):
+        put(g, i, get(G, (i // LANES * rows + i) * LANES + i % LANES))
+
+
+@inner
+def neighbours(G: Any, g: Any, n: int, k: int, kth: Any, largest: Any, best: Any, part: int, parts: int) -> None:
+    """kth_j, the k-th smallest D_ij over i != j, and largest_j = max_i D_ij, with D_ij = max(g_i + g_j - 2 G_ij, 0).
+
+    best (k, LANES): work.
+    """
+    start, stop = share(G.shape[0], part, parts)
+    number = G.dtype.type
+    two, zero, infinity = spread(number(2)), spread(number(0)), spread(number(np.inf))
+    for p in range(start, stop):
+        gj, here = load(g, p * LANES), p * G.shape[1] * LANES
+        top, last = zero, infinity
+        for m in range(k):
+            store(best, m * LANES, infinity)
+        for i in range(n):
+            d = larger(spread(get(g, i)) + gj - two * load(G, here + i * LANES), zero)
+            top = larger(top, d)
+            d = in_lane(i - p * LANES, infinity, d)
+            for m in range(k - 1):
+                before = load(best, m * LANES)
+                store(best, m * LANES, smaller(before, d))
+                d = larger(before, d)
+            last = smaller(last, d)
+        store(kth, p * LANES, last)
+        store(largest, p * LANES, top)
+
+
+@returning(lambda values, n, rank: values.dtype)
+def _smallest(values: Any, n: int, rank: int) -> Any:
+    """The value of rank `rank` (from 0) among get(values, :n), which are put in another order (Hoare's selection)."""
+    low, high = 0, n - 1
+    while low < high:
+        pivot = get(values, (low + high) // 2)
+        i, j = low, high
+        while i <= j:
+            while get(values, i) < pivot:
+                i += 1
+            while pivot < get(values, j):
+                j -= 1
+            if i <= j:
+                kept = get(values, i)
+                put(values, i, get(values, j))
+                put(values, j, kept)
+                i += 1
+                j -= 1
+        if rank <= j:
+            high = j
+        elif rank >= i:
+            low = i
+        else:
+            break
+    return get(values, rank)
+
+
+@returning(lambda *args: types.Tuple((types.float64, types.boolean)))
+def bandwidth(
+    kth: Any, largest: Any, n: int, quantile: float, factor: float, zero_is_one: bool, relative: float, absolute: float,
+    scratch: Any, rows: Any, weights: Any,
+) -> Any:  # fmt: skip
+    """b, and whether a substitute was used; rows and weights (2,) say where b was read from (ops.bandwidth)."""
+    position = quantile * (n - 1)
+    low = int(position)
+    weights[0], weights[1] = 1 - (position - low), position - low
+    s = top = 0.0
+    for source in range(2):
+        rank = min(low + source, n - 1)
+        for i in range(n):
+            put(scratch, i, get(kth, i))
+        value = _smallest(scratch, n, rank)
+        equal = rank  # a stable sort puts equal values in the order of their rows
+        for i in range(n):
+            equal -= get(kth, i) < value
+        for i in range(n):
+            if get(kth, i) == value:
+                if equal == 0:
+                    rows[source] = i
+                equal -= 1
+        s += np.float64(value) * weights[source]
+    for i in range(n):
+        top = max(top, np.float64(get(largest, i)))
+    substituted = False
+    if zero_is_one:
+        if s < 1e-8:
+            substituted, s = True, 1.0
+            weights[0] = weights[1] = 0
+    else:
+        tiny = max(top * relative, absolute)
+        if s <= tiny:
+            substituted, s = top > 0, np.inf
+            weights[0] = weights[1] = 0
+            for i in range(n):
+                if get(kth, i) > tiny and get(kth, i) < s:
+                    s = np.float64(get(kth, i))
+                    weights[0] = 1
+                    rows[0] = i
+            if s == np.inf:
+                s = tiny if top > 0 else 1.0
+    weights[0] *= factor
+    weights[1] *= factor
+    return s * factor, substituted
+
+
+@inner
+def affinity(G: Any, g: Any, n: int, b: float, K: Any, q: Any, r: Any, isolated: Any, part: int, parts: int) -> None:
+    """K_ij = exp(-D_ij / b), q_j = deg_j^(-1/2), r_j = 1 / q_j; isolated (panels,) counts degrees of 1."""
+    start, stop = share(G.shape[0], part, parts)
+    number = G.dtype.type
+    two, zero, minus_inverse = spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
+    alone = 1 + 8 * np.float64(np.finfo(G.dtype).eps)
+    for p in range(start, stop):
+        gj, here, deg = load(g, p * LANES), p * G.shape[1] * LANES, spread(0.0)
+        for block in range(0, n, DEPTH):
+            partial = zero
+            for i in range(block, min(n, block + DEPTH)):
+                d = larger(spread(get(g, i)) + gj - two * load(G, here + i * LANES), zero)
+                value = exp_nonpositive(in_lane(i - p * LANES, zero, d) * minus_inverse)
+                store(K, here + i * LANES, value)
+                partial = partial + value
+            deg = deg + widen(partial)
+        alone_here = 0
+        for l in range(K.shape[2]):
+            j = p * LANES + l
+            degree = total(in_lane(l, deg, spread(0.0)))
+            scale = number(1 / np.sqrt(degree))
+            put(q, j, scale if j < n else number(0))
+            put(r, j, number(1) / scale if j < n else number(0))  # not sqrt(deg): the rounding of q then cancels
+            alone_here += j < n and degree <= alone
+        isolated[p] = alone_here
+
+
+@inner
+def symmetrise(K: Any, G: Any, n: int, q: Any, r: Any, H: Any, part: int, parts: int) -> None:
+    """A_ij = q_i K_ij q_j, in place of K, and H = G R;  R_ij = (r_i q_j + q_i r_j) / 2."""
+    start, stop = share(K.shape[0], part, parts)
+    half = K.dtype.type(0.5)
+    for p in range(start, stop):
+        qj, rj, here = load(q, p * LANES), load(r, p * LANES), p * K.shape[1] * LANES
+        for i in range(n):
+            at = here + i * LANES
+            store(K, at, load(K, at) * (spread(get(q, i)) * qj))
+            store(H, at, load(G, at) * (spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj))
+
+
+@inner
+def row_terms(
+    A: Any, At: Any, dA: Any, G: Any, n: int, q: Any, r: Any, S: Any, half_ddeg: Any, part: int, parts: int
+) -> None:
+    """S (panels,), which add up to S, and half the derivative through the degrees; W = A^t G elementwise.
+
+    half_ddeg_j = (q_j (W q)_j - q_j^3 (W r)_j) / 4 - q_j^2 sum_i dA_ij A_ij / 2.
+    """
+    start, stop = share(A.shape[0], part, parts)
+    number = A.dtype.type
+    zero, half, quarter = spread(number(0)), spread(number(0.5)), spread(number(0.25))
+    for p in range(start, stop):
+        qj, here = load(q, p * LANES), p * A.shape[1] * LANES
+        Wq, Wr, C = spread(0.0), spread(0.0), spread(0.0)
+        for block in range(0, n, DEPTH):
+            part_q, part_r, part_C = zero, zero, zero
+            for i in range(block, min(n, block + DEPTH)):
+                at = here + i * LANES
+                W = load(At, at) * load(G, at)
+                part_q = part_q + W * spread(get(q, i))
+                part_r = part_r + W * spread(get(r, i))
+                part_C = part_C + load(dA, at) * load(A, at)
+            Wq, Wr, C = Wq + widen(part_q), Wr + widen(part_r), C + widen(part_C)
+        wide = widen(qj)
+        S[p] = total(below_lane(n - p * LANES, Wr * wide, spread(0.0)))
+        value = widen(quarter) * wide * (Wq - wide * wide * Wr) - widen(half) * wide * wide * C
+        for l in range(A.shape[2]):
+            put(half_ddeg, p * LANES + l, number(total(in_lane(l, value, spread(0.0)))))
+
+
+@inner
+def backward(
+    A: Any, At: Any, dA: Any, G: Any, g: Any, n: int, q: Any, r: Any, half_ddeg: Any, b: float, row_sums: Any, db: Any,
+    part: int, parts: int,
+) -> None:  # fmt: skip
+    """M but for its diagonal and the bandwidth's entries, in place of dA; db (panels,) = sum of E D / b.
+
+    K_ij = A_ij r_i r_j,  E = (q_i dA_ij q_j + half_ddeg_i + half_ddeg_j) K_ij where D > 0,  dD = -E / b,
+    M = A^t R - 2 dD,  row_sums_j (float64) = sum_i dD_ij.
+    """
+    start, stop = share(A.shape[0], part, parts)
+    number = A.dtype.type
+    half, two, zero, minus_inverse = number(0.5), spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
+    for p in range(start, stop):
+        j0, here = p * LANES, p * A.shape[1] * LANES
+        qj, rj, gj, tj = load(q, j0), load(r, j0), load(g, j0), load(half_ddeg, j0)
+        sums, weighted = spread(0.0), spread(0.0)
+        for block in range(0, n, DEPTH):
+            part_sums, part_weighted = zero, zero
+            for i in range(block, min(n, block + DEPTH)):
+                at = here + i * LANES
+                d = larger(spread(get(g, i)) + gj - two * load(G, at), zero)
+                d = in_lane(i - j0, zero, d)
+                K = load(A, at) * (spread(get(r, i)) * rj)
+                E = (load(dA, at) * (spread(get(q, i)) * qj) + (spread(get(half_ddeg, i)) + tj)) * K
+                dD = where_positive(d, E * minus_inverse)
+                part_sums = part_sums + dD
+                part_weighted = part_weighted - dD * d
+                R = spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj
+                store(dA, at, load(At, at) * R - two * dD)
+            sums, weighted = sums + widen(part_sums), weighted + widen(part_weighted)
+        store(row_sums, j0, sums)
+        db[p] = total(below_lane(n - j0, weighted, spread(0.0)))
+
+
+@inner
+def finish(
+    M: Any, G: Any, g: Any, n: int, kth: Any, rows: Any, weights: Any, db: float, row_sums: Any, halve: bool,
+    part: int, parts: int,
+) -> None:  # fmt: skip
+    """Add the bandwidth's share to the entries of M that b was read from, and 2 row sums of dD to the diagonal.
+
+    rows, weights (2,) as `bandwidth` gave them (weights 0: b is a constant); db = dS/db. With `halve`, the tiles on
+    the diagonal are multiplied by 1/2 in the end: x' M x = 2 x' L x with L the lower tiles.
+    """
+    start, stop = share(M.shape[0], part, parts)
+    number, stride = M.dtype.type, M.shape[1]
+    two, zero = number(2), number(0)
+    for j in range(start * LANES, min(n, stop * LANES)):
+        at = (j // LANES * stride + j) * LANES + j % LANES
+        put(M, at, number(get(M, at) + 2 * get(row_sums, j)))
+    for source in range(2):
+        if weights[source] == 0:
+            continue
+        i = rows[source]
+        best, j = np.inf, 0
+        for c in range(n):  # the neighbour at that distance, not the row itself
+            D = max(get(g, i) + get(g, c) - two * get(G, (c // LANES * stride + i) * LANES + c % LANES), zero)
+            gap = abs(np.float64(D) - get(kth, i))
+            if c != i and gap < best:
+                best, j = gap, c
+        value = number(db * weights[source])
+        for _ in range(2):
+            here = i // LANES * stride * LANES + i % LANES
+            if start <= i // LANES and i // LANES < stop:
+                entry, on_diagonal = here + j * LANES, here + i * LANES
+                put(M, entry, get(M, entry) - value)
+                put(M, on_diagonal, get(M, on_diagonal) + value)
+            i, j = j, i
+    if halve:
+        half = spread(number(0.5))
+        for p in range(start, stop):
+            for i in range(M.shape[2]):
+                at, first = (p * stride + p * LANES + i) * LANES, i // ROWS * ROWS
+                row = load(M, at)
+                store(M, at, below_lane(first, row, below_lane(first + ROWS, row * half, row)))
+
+
+@inner
+def column_dots(
+    X: Any, z: Any, open_: Any, n_open: int, M: Any, per_row: bool, W: Any, tile: Any, sums: Any, dz: Any,
+    part: int, parts: int,
+) -> None:  # fmt: skip
+    """dz_k = 2 z_k x_k' M x_k for the columns k in open_[:n_open], from the halved lower tiles of M.
+
+    per_row (one gate per row, M whole): dz_k (n,) += 2 x_k * (M (z_k * x_k)) elementwise. open_ goes on with any
+    column to a multiple of LANES.
+    X (d, n); W (panels, rows, LANES) work for the columns in hand, LANES of them in a panel; tile (1, ROWS, LANES).
+    """
+    n, group, number = X.shape[1], W.shape[0], M.dtype.type
+    start, stop = share((n_open + LANES - 1) // LANES, part, parts)
+    rows, m = W.shape[1] * LANES, M.shape[1] * LANES
+    for first in range(start, stop, group):
+        count = min(group, stop - first)
+        whole = 0 if per_row else n // LANES * LANES
+        for p in range(count):
+            for i in range(0, whole, LANES):
+                transpose(X, open_, (first + p) * LANES, i, W, p * rows + i * LANES)
+            for l in range(tile.shape[2]):
+                k = get(open_, (first + p) * LANES + l) * n
+                for i in range(whole, n):
+                    x = get(X, k + i)
+                    put(W, p * rows + i * LANES + l, x * get(z, k + i) if per_row else x)
+        for p in range(count):
+            store(sums, p * LANES, spread(0.0))
+        for j in range(0, n, DEPTH):
+            for i in range(0 if per_row else j, n, ROWS):
+                left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
+                depth = min(DEPTH, n - j) if per_row else min(DEPTH, min(i + ROWS, n) - j)
+                for p in range(count):
+                    tile_set(M, left, W, p * rows + j * LANES, tile, 0, depth)
+                    if per_row:
+                        for l in range(min(LANES, n_open - (first + p) * LANES)):
+                            k = get(open_, (first + p) * LANES + l) * n + i
+                            for h in range(height):
+                                value = number(2) * get(X, k + h) * get(tile, h * LANES + l)
+                                put(dz, k + h, get(dz, k + h) + value)
+                    else:
+                        dots = spread(number(0))
+                        for h in range(height):
+                            dots = dots + load(tile, h * LANES) * load(W, p * rows + (i + h) * LANES)
+                        store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
+        if not per_row:
+            for c in range(min(count * LANES, n_open - first * LANES)):
+                k = get(open_, first * LANES + c)
+                put(dz, k, number(4 * get(z, k) * get(sums, c)))
