@@ -6,11 +6,13 @@ import json
 import os
 import platform
 import sys
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn")
+PEERS = ("torch", "featselectlib", "jax")  # recorded where they are installed
 
 
 def environment() -> dict[str, Any]:
@@ -30,6 +32,9 @@ def environment() -> dict[str, Any]:
             from dufs_core import __version__
 
             versions[name] = __version__ if name == "dufs-core" else "?"
+    for name in PEERS:
+        with suppress(ModuleNotFoundError):
+            versions[name] = version(name)
     command = " ".join(["python -m", module, *sys.argv[1:]])
     return {"command": command, "versions": versions, "cpu": model, "cores": os.cpu_count()}
 

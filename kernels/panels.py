@@ -29,6 +29,7 @@ from dufs_core.kernels.vector import (
     larger,
     load,
     put,
+    small_code,
     smaller,
     spread,
     store,
@@ -58,6 +59,7 @@ def symmetric_product(
     L, R (panels, >= length, LANES), C (panels, >= n, LANES). The lower panels are computed; `last` copies them to the
     upper ones.
     """
+    small_code()
     P, lanes = C.shape[0], C.shape[2]  # LANES, but a constant would be unrolled into pages of machine code
     start, stop = share(P * (P + 1) // 2, part, parts)
     l, c = L.shape[1] * LANES, C.shape[1] * LANES
@@ -88,6 +90,7 @@ def symmetric_product(
 @inner
 def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
     """C = sum over k < length of L_k' R_k."""
+    small_code()
     P, lanes = C.shape[0], C.shape[2]
     start, stop = share(P, part, parts)
     l, c = L.shape[1] * LANES, C.shape[1] * LANES
@@ -110,6 +113,7 @@ def gather(X: Any, z: Any, per_row: bool, active: Any, first: int, count: int, W
 
     X (d, n); z (d, 1), or (d, n) where `per_row`.
     """
+    small_code()
     n, P = X.shape[1], W.shape[0]
     start, stop = share(count, part, parts)
     whole = n // LANES
@@ -131,6 +135,7 @@ def gather(X: Any, z: Any, per_row: bool, active: Any, first: int, count: int, W
 @inner
 def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
     """C = the sum of partial[:count], of which the lower panels are there, in order; lower and upper panels of C."""
+    small_code()
     P, rows, lanes = C.shape
     start, stop = share(P * (P + 1) // 2, part, parts)
     unit = 0
@@ -150,6 +155,7 @@ def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
 @inner
 def diagonal(G: Any, n: int, g: Any) -> None:
     """g_i = G_ii."""
+    small_code()
     rows = G.shape[1]
     for i in range(n):
         put(g, i, get(G, (i // LANES * rows + i) * LANES + i % LANES))
@@ -161,6 +167,7 @@ def neighbours(G: Any, g: Any, n: int, k: int, kth: Any, largest: Any, best: Any
 
     best (k, LANES): work.
     """
+    small_code()
     start, stop = share(G.shape[0], part, parts)
     number = G.dtype.type
     two, zero, infinity = spread(number(2)), spread(number(0)), spread(number(np.inf))
@@ -185,6 +192,7 @@ def neighbours(G: Any, g: Any, n: int, k: int, kth: Any, largest: Any, best: Any
 @returning(lambda values, n, rank: values.dtype)
 def _smallest(values: Any, n: int, rank: int) -> Any:
     """The value of rank `rank` (from 0) among get(values, :n), which are put in another order (Hoare's selection)."""
+    small_code()
     low, high = 0, n - 1
     while low < high:
         pivot = get(values, (low + high) // 2)
@@ -215,6 +223,7 @@ def bandwidth(
     scratch: Any, rows: Any, weights: Any,
 ) -> Any:  # fmt: skip
     """b, and whether a substitute was used; rows and weights (2,) say where b was read from (ops.bandwidth)."""
+    small_code()
     position = quantile * (n - 1)
     low = int(position)
     weights[0], weights[1] = 1 - (position - low), position - low
@@ -260,6 +269,7 @@ def bandwidth(
 @inner
 def affinity(G: Any, g: Any, n: int, b: float, K: Any, q: Any, r: Any, isolated: Any, part: int, parts: int) -> None:
     """K_ij = exp(-D_ij / b), q_j = deg_j^(-1/2), r_j = 1 / q_j; isolated (panels,) counts degrees of 1."""
+    small_code()
     start, stop = share(G.shape[0], part, parts)
     number = G.dtype.type
     two, zero, minus_inverse = spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
@@ -288,6 +298,7 @@ def affinity(G: Any, g: Any, n: int, b: float, K: Any, q: Any, r: Any, isolated:
 @inner
 def symmetrise(K: Any, G: Any, n: int, q: Any, r: Any, H: Any, part: int, parts: int) -> None:
     """A_ij = q_i K_ij q_j, in place of K, and H = G R;  R_ij = (r_i q_j + q_i r_j) / 2."""
+    small_code()
     start, stop = share(K.shape[0], part, parts)
     half = K.dtype.type(0.5)
     for p in range(start, stop):
@@ -306,6 +317,7 @@ def row_terms(
 
     half_ddeg_j = (q_j (W q)_j - q_j^3 (W r)_j) / 4 - q_j^2 sum_i dA_ij A_ij / 2.
     """
+    small_code()
     start, stop = share(A.shape[0], part, parts)
     number = A.dtype.type
     zero, half, quarter = spread(number(0)), spread(number(0.5)), spread(number(0.25))
@@ -338,6 +350,7 @@ def backward(
     K_ij = A_ij r_i r_j,  E = (q_i dA_ij q_j + half_ddeg_i + half_ddeg_j) K_ij where D > 0,  dD = -E / b,
     M = A^t R - 2 dD,  row_sums_j (float64) = sum_i dD_ij.
     """
+    small_code()
     start, stop = share(A.shape[0], part, parts)
     number = A.dtype.type
     half, two, zero, minus_inverse = number(0.5), spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
@@ -373,6 +386,7 @@ def finish(
     rows, weights (2,) as `bandwidth` gave them (weights 0: b is a constant); db = dS/db. With `halve`, the tiles on
     the diagonal are multiplied by 1/2 in the end: x' M x = 2 x' L x with L the lower tiles.
     """
+    small_code()
     start, stop = share(M.shape[0], part, parts)
     number, stride = M.dtype.type, M.shape[1]
     two, zero = number(2), number(0)
@@ -417,6 +431,7 @@ def column_dots(
     column to a multiple of LANES.
     X (d, n); W (panels, rows, LANES) work for the columns in hand, LANES of them in a panel; tile (1, ROWS, LANES).
     """
+    small_code()
     n, group, number = X.shape[1], W.shape[0], M.dtype.type
     start, stop = share((n_open + LANES - 1) // LANES, part, parts)
     rows, m = W.shape[1] * LANES, M.shape[1] * LANES

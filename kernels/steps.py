@@ -17,7 +17,7 @@ from dufs_core.kernels.compile import inlined, kernel, returning
 from dufs_core.kernels.noise import CHUNK, gate_normals
 from dufs_core.kernels.panels import GATHERED, share
 from dufs_core.kernels.team import SLOTS, wait_for_all
-from dufs_core.kernels.vector import LANES, load, spread, store
+from dufs_core.kernels.vector import LANES, load, small_code, spread, store
 
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
 SGD, ADAM, NORMALIZED = 0, 1, 2  # the rules of dufs_core.optim
@@ -302,6 +302,7 @@ def run(
     changed. records (steps, 7): loss, S / n, b, open gates, undecided gates, isolated, substituted; done (1,): the
     number of steps taken.
     """
+    small_code()
     d, n, draws, chunks = len(mu), X.shape[1], shared.z.shape[0], shared.by_chunk.shape[1]
     c0, c1 = share(chunks, thread, threads)
     together = draws < threads  # all threads at one draw, or every thread at its own

@@ -68,6 +68,18 @@ def _size(array: Any) -> int:
 
 
 @intrinsic
+def small_code(typingctx: Any) -> Any:
+    """Ask LLVM not to unroll or duplicate the function around: its loops are vectors already, and it compiles faster."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        builder.function.attributes.add("optsize")
+        builder.function.attributes.add("noinline")
+        return context.get_dummy_value()
+
+    return types.void(), codegen
+
+
+@intrinsic
 def load(typingctx: Any, array: Any, offset: Any) -> Any:
     """The LANES numbers from position `offset` of the flat array on."""
 
