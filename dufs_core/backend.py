@@ -1,6 +1,6 @@
 """Where the arrays live: one small object that the whole chain receives explicitly.
 
-Import direction: errors <- backend <- data, ops <- objective, engines <- trainer <- estimator.
+Import direction: errors <- backend <- data, ops <- objective <- trainer <- engines <- search <- estimator.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ OPTIONS: dict[str, Option] = {
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
     "n_jobs": Option(
-        "threads of the dense engine outside BLAS; none: all cores",
+        "threads of the dense engine; none: all cores",
         _or_none(_whole_number),
         metavar="N|none",
     ),

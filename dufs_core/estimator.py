@@ -92,7 +92,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     backend : "auto" or "numpy", default "auto"
     dtype : "float32" or "float64", default "float32"
     n_jobs : int or None, default None
-        Threads of the "dense" engine outside BLAS; None or -1: all cores. Results do not depend on it.
+        Threads of the "dense" engine; None or -1: all cores. Results do not depend on it.
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
         1: a progress bar on standard error.
@@ -245,8 +245,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         columns = np.flatnonzero(~data.constant)
         search = self._search(bk, n, len(columns))
-        small = (n if self.batch_size is None else min(n, self.batch_size)) <= _SMALL_ROWS
-        with one_blas_thread() if small else nullcontext():
+        with nullcontext() if self.engine_ == "operations" and n > _SMALL_ROWS else one_blas_thread():
             best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
         self._store(bk, data, best, n_runs)
         self._warn(best, n)

@@ -1,4 +1,4 @@
-"""BLAS threads during fits of small matrices."""
+"""BLAS threads during fits whose steps use none, or use small matrices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def one_blas_thread() -> Iterator[None]:
     """Hold BLAS to one thread while any fit is inside.
 
     Products of some hundred rows gain little from a second thread and wait for it: on two cores with other work the
-    waiting made fits 5 to 30 times slower. The limit belongs to the whole process, so fits in several threads share
+    waiting made fits 5 to 30 times slower. BLAS threads that have nothing to do also keep spinning for a while, on the
+    cores that the dense engine's threads need. The limit belongs to the whole process, so fits in several threads share
     it, and the last one out restores what the first one found.
     """
     global _users, _limits

@@ -69,7 +69,7 @@ def _size(array: Any) -> int:
 
 @intrinsic
 def small_code(typingctx: Any) -> Any:
-    """Ask LLVM not to unroll or duplicate the function around: its loops are vectors already, and it compiles faster."""
+    """Ask LLVM not to unroll or copy the function around it: its loops are vectors already, and compile time counts."""
 
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         builder.function.attributes.add("optsize")
