@@ -121,11 +121,11 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _check_neighbours(self, n: int) -> None:
         """Raise ValueError unless n_neighbors is a whole number from 1 to n - 1."""
         self._check_whole(n_neighbors=1)
-        check_n_neighbors(self.n_neighbors, n)  # type: ignore[attr-defined]
+        check_n_neighbors(self.n_neighbors, n)
 
     def _clusters(self, n: int) -> int:
         """n_clusters, or 5 (fewer for very few rows) for None. Raises ValueError unless 1 <= n_clusters <= n - 1."""
-        given = self.n_clusters  # type: ignore[attr-defined]
+        given = self.n_clusters
         if given is None:
             return min(DEFAULT_CLUSTERS, n - 1)
         if not is_int(given) or not 1 <= given <= n - 1:

@@ -1,6 +1,6 @@
 """The concrete autoencoder as a function of its parameters: the only file that knows the order of its layers.
 
-    U = concrete(X, l, g, T);   H_1 = U;   H_{m+1} = leaky(H_m W_m + c_m);   Xhat = H_M W_M + c_M;   L = mean (Xhat - X)^2
+U = concrete(X, l, g, T);   H_1 = U;   H_{m+1} = leaky(H_m W_m + c_m);   Xhat = H_M W_M + c_M;   L = mean (Xhat - X)^2
 """
 
 from __future__ import annotations
@@ -42,13 +42,3 @@ def value_and_grad(
         if bends:
             dH = leaky_relu.backward(bk, bends.pop(), dH)
     return loss, [concrete.backward(bk, selected, dH), *gradients]
-
-
-def reconstruct(bk: Backend, parameters: Sequence[Array], U: Array) -> Array:
-    """Xhat (n, d) from the columns U (n, k) that the selectors show; the first parameter, the logits, is not used."""
-    H, decoder = U, parameters[1:]
-    for i in range(0, len(decoder), 2):
-        if i:
-            H, _ = leaky_relu.forward(bk, H, SLOPE)
-        H, _ = affine.forward(bk, H, decoder[i], decoder[i + 1])
-    return H

@@ -45,12 +45,16 @@ def neighbours(X: Array, k: int) -> Neighbours:
     indices = NearestNeighbors(n_neighbors=k).fit(X).kneighbors(return_distance=False)
     n, d = X.shape
     squared = np.empty((n, k))
-    width = max(1, _BLOCK_ELEMENTS // (k * d))
-    for start in range(0, n, width):
-        rows = slice(start, start + width)
+    for rows in blocks(n, k * d):
         difference = X[indices[rows]] - X[rows, None, :]
         squared[rows] = np.einsum("ikd,ikd->ik", difference, difference)
     return Neighbours(indices, squared)
+
+
+def blocks(n: int, width: int) -> list[slice]:
+    """n rows in blocks of at most some million entries, `width` entries to a row."""
+    step = max(1, _BLOCK_ELEMENTS // width)
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 
 
 def symmetric_graph(near: Neighbours, weights: Array) -> Any:
@@ -110,10 +114,10 @@ def normalised(W: Any) -> Any:
 def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     """The k non-trivial eigenvectors of L y = lambda Dg y with the smallest eigenvalues.      (n, k).
 
-    Computed as y = Dg^(-1/2) u from the largest eigenvalues of A = Dg^(-1/2) W Dg^(-1/2), with the trivial u ~ Dg^(1/2) 1
-    deflated, not dropped: in a graph of several components it is one of several vectors with eigenvalue 0. Scaled
-    so that y' Dg y = 1' Dg 1 (entries of size 1, whatever the scale of W). X decides between equal eigenvalues, see
-    `distinct`. Raises nothing: where the iteration of the sparse solver ends early the dense one takes over.
+    y = Dg^(-1/2) u from the largest eigenvalues of A = Dg^(-1/2) W Dg^(-1/2). The trivial u = Dg^(1/2) 1 is deflated,
+    not dropped: in a graph of several components it is one of several vectors with eigenvalue 0. Scaled so that
+    y' Dg y = 1' Dg 1 (entries of size 1, whatever the scale of W). X decides between equal eigenvalues, see `distinct`.
+    Where the iteration of the sparse solver ends early the dense one takes over.
     """
     n = W.shape[0]
     A, root = normalised(W), np.sqrt(degrees(W))

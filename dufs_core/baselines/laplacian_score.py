@@ -108,7 +108,7 @@ class LaplacianScore(Baseline):
         bk = get_backend("numpy")
         D, _ = distances.forward(bk, X @ X.T)
         rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
-        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))  # type: ignore[arg-type]
+        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):

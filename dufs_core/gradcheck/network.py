@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def _network(hidden: int) -> Any:
         d, k = X.shape[1], int(rng.integers(1, 4))
         widths = [k, *(int(w) for w in rng.integers(1, 5, hidden)), d]
         parameters = [rng.normal(size=(k, d))]
-        for a, b in zip(widths[:-1], widths[1:], strict=True):
+        for a, b in pairwise(widths):
             parameters += [rng.normal(size=(a, b)), rng.normal(size=b)]
         gumbel, temperature = bk.xp.asarray(rng.gumbel(size=(k, d))), float(10.0 ** rng.uniform(-0.5, 1))
 
@@ -176,7 +177,8 @@ def _network(hidden: int) -> Any:
             for i in range(0, len(decoder), 2):
                 Vs.append(Hs[-1] @ decoder[i] + decoder[i + 1])
                 Hs.append(_leaky(bk, Vs[-1]))
-            d_out, gradients = 2 * (Vs[-1] - X) / X.size, []
+            d_out = 2 * (Vs[-1] - X) / X.size
+            gradients: list[Array] = []
             for i in reversed(range(0, len(decoder), 2)):
                 gradients = [Hs[i // 2].T @ d_out, d_out.sum(axis=0), *gradients]
                 d_out = d_out @ decoder[i].T
