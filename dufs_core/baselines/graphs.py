@@ -182,7 +182,7 @@ def distinct(values: Array, V: Array, X: Array) -> Array:
     ends = np.flatnonzero(np.append(np.diff(values) > _SAME, True)) + 1
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         if end - start > 1:
-            V[:, start:end] = V[:, start:end] @ np.linalg.svd(V[:, start:end].T @ X)[0]
+            V[:, start:end] = V[:, start:end] @ np.linalg.svd(V[:, start:end].T @ X, full_matrices=False)[0]
     return V
 
 

@@ -22,12 +22,15 @@ def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
     n, d = X.shape
     steps = min(n_nonzero, d, n)
     gram = X.T @ X if n > d else None
+    X = np.asfortranarray(X)
+    work = np.empty_like(X)  # the path reorders the columns of its copy
     coefficients = np.empty((d, Y.shape[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # equal columns: the path goes on without the second
         for i, y in enumerate((Y - Y.mean(axis=0)).T):
             if gram is None:
-                path = lars_path(X, y, max_iter=steps, method="lar", return_path=False)
+                np.copyto(work, X)
+                path = lars_path(work, y, max_iter=steps, method="lar", return_path=False, copy_X=False)
             else:
                 path = lars_path_gram(
                     X.T @ y, gram, n_samples=n, max_iter=steps, method="lar", return_path=False, copy_Gram=True
