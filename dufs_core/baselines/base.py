@@ -36,6 +36,7 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     n_features_to_select: int | float | None
     scaling: str
     random_state: Any
+    dtype: str = "float64"  # a parameter of the one method that can do with less
 
     @abstractmethod
     def _check(self, n: int, d: int) -> None:
@@ -45,7 +46,7 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         """Scores of the columns of X (n, m), larger is better; may set further fitted attributes.
 
-        X: float64, scaled, C order, no constant column, m >= 1. columns (m,): their positions in the user's data.
+        X: in self.dtype, scaled, C order, no constant column, m >= 1. columns (m,): their positions in the user's data.
         n_selected: how many of them will be selected, 1 to m. seed: 64 bits.
         """
 
@@ -71,7 +72,7 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
             raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {self.scaling!r}")
         self._check(n, d)
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
-        data = prepare(X, self.scaling, np.float64)
+        data = prepare(X, self.scaling, np.dtype(self.dtype))
         columns = np.flatnonzero(~data.constant)
         m = len(columns)
         wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.baselines.base import Baseline
@@ -34,6 +35,19 @@ def initial_parameters(
         W = (2 * uniforms(bk, seed, Stream.DECODER, layer, a, positions) - 1) * (6.0 / (a + b)) ** 0.5
         parameters += [W.astype(dtype), xp.zeros(b, dtype=dtype)]
     return parameters
+
+
+def aligned(X: Array) -> Array:
+    """The columns of X (n, d), some times -1: none correlates negatively with the first left singular vector of X.
+
+    That vector has its largest entry positive. The problem of reconstruction is the same for every choice of signs.
+    """
+    Z = X.astype(np.float64)
+    n, d = Z.shape
+    last = (min(n, d) - 1, min(n, d) - 1)
+    u = eigh(Z @ Z.T, subset_by_index=last)[1] if n <= d else Z @ eigh(Z.T @ Z, subset_by_index=last)[1]
+    u = u[:, 0] * (-1 if u[np.abs(u).argmax(), 0] < 0 else 1)
+    return X * np.where(u @ Z < 0, -1, 1).astype(X.dtype)
 
 
 class Training(NamedTuple):
@@ -103,10 +117,11 @@ class ConcreteAutoencoder(Baseline):
     Source: Abid, Balin and Zou, "Concrete Autoencoders: Differentiable Feature Selection and Reconstruction", ICML 2019
     (arXiv 1901.09346).
 
-    Departures. From the paper: distinct columns; one fit (the published code trains again with twice the epochs, up to
-    five times, until the choice is sure: here converged_ says whether it is). From the published code: T ends at 0.01
-    as in the paper (there 0.1 by default) and falls by epoch (there by step); near-equal batches; no dropout, which
-    belongs to the decoder of its example.
+    Departures. From the paper: distinct columns; columns are first turned to one side (`aligned`), because mixtures of
+    columns that are each other's mirror images cancel, and negating a column would change the choice; one fit (the
+    published code trains again with twice the epochs, up to five times, until the choice is sure: here converged_ says
+    whether it is). From the published code: T ends at 0.01 as in the paper (there 0.1 by default) and falls by epoch
+    (there by step); near-equal batches; no dropout, which belongs to the decoder of its example.
 
     Parameters
     ----------
@@ -190,7 +205,7 @@ class ConcreteAutoencoder(Baseline):
         bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)
         start = initial_parameters(bk, seed, n_selected, columns, self.hidden, dtype)
         trained = train(
-            bk, start, bk.xp.asarray(X, dtype=dtype), columns, seed,
+            bk, start, bk.xp.asarray(aligned(X)), columns, seed,
             epochs=self.max_iter,
             batch_size=min(n, max(16, n // 256) if self.batch_size is None else self.batch_size),
             learning_rate=float(self.learning_rate),

@@ -182,7 +182,8 @@ def distinct(values: Array, V: Array, X: Array) -> Array:
     ends = np.flatnonzero(np.append(np.diff(values) > _SAME, True)) + 1
     for start, end in zip([0, *ends[:-1]], ends, strict=True):
         if end - start > 1:
-            V[:, start:end] = V[:, start:end] @ np.linalg.svd(V[:, start:end].T @ X, full_matrices=False)[0]
+            Z = V[:, start:end].T @ X
+            V[:, start:end] = V[:, start:end] @ np.linalg.eigh(Z @ Z.T)[1][:, ::-1]
     return V
 
 

@@ -15,8 +15,9 @@ from dufs_core.baselines.graphs import check_bandwidth, heat_kernel, neighbours,
 
 
 def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
-    """a_k of min ||y_k - X a_k||^2 with at most n_nonzero entries, along the path of least angle regression.
+    """a_k of min ||y_k - X a_k||^2 + beta_k ||a_k||_1, beta_k reached after n_nonzero steps of the path from a_k = 0.
 
+    Each step adds a column or drops one, so at most n_nonzero entries are not 0.
     X (n, d) centred, Y (n, K). Returns (d, K). Where columns of X are equal, the first of them takes part.
     """
     n, d = X.shape
@@ -30,10 +31,10 @@ def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
         for i, y in enumerate((Y - Y.mean(axis=0)).T):
             if gram is None:
                 np.copyto(work, X)
-                path = lars_path(work, y, max_iter=steps, method="lar", return_path=False, copy_X=False)
+                path = lars_path(work, y, max_iter=steps, method="lasso", return_path=False, copy_X=False)
             else:
                 path = lars_path_gram(
-                    X.T @ y, gram, n_samples=n, max_iter=steps, method="lar", return_path=False, copy_Gram=True
+                    X.T @ y, gram, n_samples=n, max_iter=steps, method="lasso", return_path=False, copy_Gram=True
                 )
             coefficients[:, i] = path[2]
     return coefficients
@@ -43,15 +44,17 @@ class MCFS(Baseline):
     """Columns that the leading eigenvectors of the neighbour graph are sparse combinations of.
 
         L y = lambda Dg y: the K smallest non-trivial eigenvectors y_1 .. y_K of the graph of LaplacianScore
-        min ||y_k - X a_k||^2 with at most m entries of a_k not 0, by least angle regression;   score_j = max_k |a_kj|
+        min ||y_k - X a_k||^2 + beta_k ||a_k||_1, m steps of least angle regression;   score_j = max_k |a_kj|
 
-    Source: Cai, Zhang and He, "Unsupervised Feature Selection for Multi-Cluster Data", KDD 2010. m is the number of
-    columns to select, as there.
+    Source: Cai, Zhang and He, "Unsupervised Feature Selection for Multi-Cluster Data", KDD 2010. m, the largest
+    number of entries of a_k that are not 0, is the number of columns to select, as there.
 
     Departures. From the paper: none in the equations; the trivial eigenvector is deflated, and among equal eigenvalues
     (several components) the eigenvectors are those along which the data vary most, so that neither the order of the
     rows nor the solver decides. From scikit-feature: scores are absolute values (there a column with a negative
-    coefficient, that is the mirror image of a good one, ranks below columns that were never used); the trivial
+    coefficient, that is the mirror image of a good one, ranks below columns that were never used); the path is that of
+    the L1-regularised problem (there scikit-learn's plain "lar", which flips signs and stops adding columns when a
+    coefficient passes 0, after which the correlations of the columns in use are no longer equal); the trivial
     eigenvector is not the last one that the solver returns; rows are not their own neighbours.
 
     Columns that enter no path score 0 and rank by index.
