@@ -37,6 +37,7 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
     scaling: str
     random_state: Any
     dtype: str = "float64"  # a parameter of the one method that can do with less
+    _many_products = True  # whether small matrices are multiplied often enough for one BLAS thread to pay
 
     @abstractmethod
     def _check(self, n: int, d: int) -> None:
@@ -78,8 +79,8 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
         scores = np.empty(m)
         if m:
-            with one_blas_thread() if n <= _SMALL_ROWS else nullcontext():
-                rows = np.ascontiguousarray(data.X[:, columns])
+            with one_blas_thread() if self._many_products and n <= _SMALL_ROWS else nullcontext():
+                rows = np.ascontiguousarray(data.X if m == d else data.X[:, columns])
                 scores = np.asarray(self._score(rows, columns, min(wanted, m), int(seed) & 0xFFFFFFFFFFFFFFFF))
         else:
             warnings.warn(

@@ -16,6 +16,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from sklearn.cluster import KMeans
+from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 
 from dufs_core.backend import Array
@@ -23,8 +24,9 @@ from dufs_core.errors import IsolatedRowsWarning
 from dufs_core.ops.bandwidth import quantile_of
 
 Rule = str | float
-_DENSE_ROWS = 800  # up to so many rows the whole matrix is decomposed
-_BLOCK_ELEMENTS = 1 << 22  # entries of one block of differences: 32 MiB
+_DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whole matrix is decomposed
+_BLOCK_ELEMENTS = 1 << 17  # entries of one block of differences: 1 MiB, which stays in cache
+_CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
 _LARGEST_EXPONENT = 650.0  # exp(-650) = 5e-283: its square root and ratios stay finite
 _ISOLATED_WEIGHT, _ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
 _SAME = 1e-11  # eigenvalues (of size 1) nearer than this count as equal
@@ -40,19 +42,29 @@ class Neighbours(NamedTuple):
 def neighbours(X: Array, k: int) -> Neighbours:
     """The k nearest OTHER rows; a row is excluded by its index, so that twins find each other.
 
-    Squared distances are summed from differences: exactly 0 between equal rows, and free of cancellation.
+    Squared distances that are small beside the rows' norms, where the search's expanded form loses digits, are summed
+    again from differences: exactly 0 between equal rows.
     """
-    indices = NearestNeighbors(n_neighbors=k).fit(X).kneighbors(return_distance=False)
     n, d = X.shape
-    squared = np.empty((n, k))
-    for rows in blocks(n, k * d):
-        difference = X[indices[rows]] - X[rows, None, :]
-        squared[rows] = np.einsum("ikd,ikd->ik", difference, difference)
+    if n <= _DENSE_ROWS:
+        D = euclidean_distances(X, squared=True)
+        np.fill_diagonal(D, np.inf)
+        indices = np.argsort(D, axis=1, kind="stable")[:, :k]
+        squared = np.take_along_axis(D, indices, axis=1)
+    else:
+        distances, indices = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()
+        squared = distances * distances
+    norms = np.einsum("ij,ij->i", X, X)
+    row, place = np.nonzero(squared <= _CANCELLED * (norms[:, None] + norms[indices]))
+    for pairs in blocks(len(row), d):
+        i, p = row[pairs], place[pairs]
+        difference = X[i] - X[indices[i, p]]
+        squared[i, p] = np.einsum("ij,ij->i", difference, difference)
     return Neighbours(indices, squared)
 
 
 def blocks(n: int, width: int) -> list[slice]:
-    """n rows in blocks of at most some million entries, `width` entries to a row."""
+    """n rows in blocks of about `_BLOCK_ELEMENTS` entries, `width` entries to a row."""
     step = max(1, _BLOCK_ELEMENTS // width)
     return [slice(i, min(i + step, n)) for i in range(0, n, step)]
 

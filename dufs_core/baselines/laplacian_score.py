@@ -11,6 +11,8 @@ from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 
+_SMALLEST = 1e-200  # weighted variances below have lost digits
+
 
 def locality(X: Array, W: Any) -> Array:
     """1 - LS(f) = f~' W f~ / f~' Dg f~ of every column f of X, f~ = f - (f' Dg 1 / 1' Dg 1) 1.      (d,) in [-1, 1].
@@ -18,9 +20,12 @@ def locality(X: Array, W: Any) -> Array:
     X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees.
     """
     deg = degrees(W)
-    F = X - (deg @ X) / deg.sum()
-    F /= np.abs(F).max(axis=0)  # the quotient has no scale; squares of tiny columns would underflow
-    return np.asarray(np.einsum("ij,ij->j", F, W @ F) / np.einsum("ij,i,ij->j", F, deg, F))
+    F = X - np.einsum("i,ij->j", deg, X) / deg.sum()  # a BLAS thread takes longer to wake than this product
+    denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
+    if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow; the quotient has no scale
+        F /= np.maximum(F.max(axis=0), -F.min(axis=0))
+        denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
+    return np.asarray(np.einsum("ij,ij->j", F, W @ F) / denominator)
 
 
 class LaplacianScore(Baseline):
@@ -68,6 +73,8 @@ class LaplacianScore(Baseline):
     n_features_in_, feature_names_in_
         As in scikit-learn.
     """
+
+    _many_products = False
 
     def __init__(
         self,

@@ -23,6 +23,17 @@ def test_a_row_is_not_its_own_neighbour_and_twins_find_each_other():
     assert (near.indices != np.arange(20)[:, None]).all()
 
 
+@pytest.mark.parametrize("d", [2, 40])
+def test_both_searches_agree(monkeypatch, d):
+    X = gen.noise(60, d)
+    dense = graphs.neighbours(X, 6)
+    monkeypatch.setattr(graphs, "_DENSE_ROWS", 0)
+    other = graphs.neighbours(X, 6)
+    np.testing.assert_array_equal(dense.indices, other.indices)
+    twins = graphs.neighbours(gen.twins(20, 3), 3)
+    np.testing.assert_array_equal(twins.indices[:, 0], np.arange(20) ^ 1)
+
+
 def test_more_duplicates_than_neighbours():
     near = graphs.neighbours(gen.duplicates_and_others(), 3)
     assert (near.indices != np.arange(50)[:, None]).all()
