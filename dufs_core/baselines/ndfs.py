@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,30 +29,46 @@ def objective(L: Array, X: Array, F: Array, B: Array, w: Weights) -> float:
     return float(np.sum(F * (L @ F)) + w.alpha * fit + w.gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
 
 
-def ridge(X: Array, theta: Array, beta: float) -> tuple[Array, Any]:
-    """The weighted ridge regression of F on X: its residual matrix and its solution.
+Solve = Callable[[Array], Array]
+
+
+def ridge(X: Array, beta: float) -> Callable[[Array], tuple[Array, Solve]]:
+    """The weighted ridge regressions of F on X: a function of theta that gives residual matrix and solution.
 
     With Theta = diag(theta): residual R = I - X (X'X + beta Theta^(-1))^(-1) X', (n, n), and solve(F) = B =
     (X'X + beta Theta^(-1))^(-1) X' F. theta_j = 0 holds row j of B at 0. In the smaller of two forms, neither of
     which divides by theta: Z = X Theta^(1/2),
 
-        d > n:  R = beta (Q + beta I)^(-1),  Q = Z Z',  B = Theta^(1/2) Z' R F / beta     (Woodbury; nothing is d x d)
+        d > n:  R = beta (Q + beta I)^(-1),  Q = Z Z',  B = Theta^(1/2) Z' (Q + beta I)^(-1) F   (Woodbury: no d x d)
         else:   C = Z'Z + beta I,  R = I - Z C^(-1) Z',  B = Theta^(1/2) C^(-1) Z' F
     """
     n, d = X.shape
-    root = np.sqrt(theta)
-    Z = X * root
-    if d > n:
+
+    def by_rows(theta: Array) -> tuple[Array, Solve]:
+        root = np.sqrt(theta)
+        Z = X * root
         Q = Z @ Z.T
         Q[np.diag_indices(n)] += beta
-        R = beta * cho_solve(cho_factor(Q, lower=True), np.eye(n))
-        R = (R + R.T) / 2
-        return R, lambda F: root[:, None] * (Z.T @ (R @ F)) / beta
-    C = Z.T @ Z
-    C[np.diag_indices(d)] += beta
-    C = cholesky(C, lower=True, overwrite_a=True)
-    T = solve_triangular(C, Z.T, lower=True)
-    return np.eye(n) - T.T @ T, lambda F: root[:, None] * solve_triangular(C.T, T @ F, lower=False)
+        factor = cho_factor(Q, lower=True, overwrite_a=True)
+        R = beta * cho_solve(factor, np.eye(n))
+        return (R + R.T) / 2, lambda F: root[:, None] * (Z.T @ cho_solve(factor, F))
+
+    if d > n:
+        return by_rows
+    gram = X.T @ X
+
+    def by_columns(theta: Array) -> tuple[Array, Solve]:
+        root = np.sqrt(theta)
+        C = gram * root * root[:, None]
+        C[np.diag_indices(d)] += beta
+        C = cholesky(C, lower=True, overwrite_a=True)
+        T = solve_triangular(C, (X * root).T, lower=True)
+        R = T.T @ T
+        np.negative(R, out=R)
+        R[np.diag_indices(n)] += 1
+        return R, lambda F: root[:, None] * solve_triangular(C.T, T @ F, lower=False)
+
+    return by_columns
 
 
 def indicator_step(M: Array, F: Array, gamma: float) -> Array:
@@ -67,7 +84,7 @@ def indicator_step(M: Array, F: Array, gamma: float) -> Array:
         return float(np.sum(F * MF) + gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
 
     MF = M @ F
-    negative = np.maximum(-M, 0) @ F
+    negative = (np.abs(M) @ F - MF) / 2
     denominator = negative + MF + gamma * (F @ (F.T @ F))
     ratio = np.divide(negative + gamma * F, denominator, out=np.zeros_like(F), where=denominator > 0)
     step = F * ratio
@@ -182,12 +199,14 @@ class NDFS(Baseline):
     def _iterate(self, X: Array, L: Array, F: Array) -> Array:
         """||b_j|| at the end; sets history_, n_iter_ and converged_."""
         w = Weights(float(self.alpha), float(self.beta), float(self.gamma))
-        _, solve = ridge(X, np.ones(X.shape[1]), w.beta)
-        B = solve(F)
+        regression = ridge(X, w.beta)
+        B = regression(np.ones(X.shape[1]))[1](F)
         values = [objective(L, X, F, B, w)]
         while len(values) <= self.max_iter:
-            R, solve = ridge(X, 2 * np.linalg.norm(B, axis=1), w.beta)
-            F = indicator_step(L + w.alpha * R, F, w.gamma)
+            M, solve = regression(2 * np.linalg.norm(B, axis=1))
+            M *= w.alpha
+            M += L
+            F = indicator_step(M, F, w.gamma)
             B = solve(F)
             values.append(objective(L, X, F, B, w))
             if abs(values[-2] - values[-1]) <= self.tol * abs(values[-1]):

@@ -138,13 +138,13 @@ def test_both_forms_of_the_ridge_regression(n, d):
     rng = np.random.default_rng(0)
     X, F, theta = rng.normal(size=(n, d)), rng.normal(size=(n, 3)), rng.uniform(0.1, 2, d)
     inverse = np.linalg.inv(X.T @ X + 0.7 * np.diag(1 / theta))
-    R, solve = ridge(X, theta, 0.7)
+    R, solve = ridge(X, 0.7)(theta)
     assert_close(R, np.eye(n) - X @ inverse @ X.T, 1e-11)
     assert_close(solve(F), inverse @ X.T @ F, 1e-11)
     theta[2] = 0.0  # holds row 2 at 0
     without = np.delete(np.arange(d), 2)
-    R, solve = ridge(X, theta, 0.7)
-    R_without, solve_without = ridge(X[:, without], theta[without], 0.7)
+    R, solve = ridge(X, 0.7)(theta)
+    R_without, solve_without = ridge(X[:, without], 0.7)(theta[without])
     assert_close(R, R_without, 1e-11)
     assert_close(solve(F)[without], solve_without(F), 1e-11)
     assert not solve(F)[2].any()
@@ -205,7 +205,7 @@ def test_repeated_regressions_minimise_the_sparse_one():
     F = np.random.default_rng(0).normal(size=(30, 2)) + X[:, [1, 2]] * 0.5
     theta, beta = np.ones(7), 12.0
     for _ in range(3000):
-        B = ridge(X, theta, beta)[1](F)
+        B = ridge(X, beta)(theta)[1](F)
         theta = 2 * np.linalg.norm(B, axis=1)
     pull, norms = X.T @ (F - X @ B), np.linalg.norm(B, axis=1)
     kept = norms > 1e-4
