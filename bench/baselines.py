@@ -1,4 +1,4 @@
-"""The baselines beside skfeature-chappers: seconds, rank correlation, and the inputs on which that package is wrong.
+"""The baselines beside skfeature-chappers 1.2.1: seconds, rank correlation, and the inputs on which it is wrong.
 
 python -m bench.baselines [--quick] [--only METHOD ...] [--data NAME ...] [--limit SECONDS] [--json FILE]
 
@@ -8,6 +8,7 @@ Scores are compared on the same scaled columns, graph and number of classes. `ou
 start it fails). Both are medians of five, taken in turns in one process; of fewer where that takes a minute. The
 process is ended after --limit seconds (then `peer_s` is null and `peer_s_at_least` the limit). Records of other methods
 and data in FILE are kept. --quick: Isolet and pixraw10P, without NDFS.
+The package: pip install skfeature-chappers==1.2.1
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -277,10 +279,11 @@ def main() -> None:
     if arguments.json and Path(arguments.json).exists():
         old = json.loads(Path(arguments.json).read_text())["records"]
         records = {(r["method"], r["data"]): r for r in old}
-    result: dict[str, Any] = {"differences": f"left out: {PEER} is not installed"}
+    result: dict[str, Any] = {"peer_version": "not installed", "differences": f"left out: {PEER} is not installed"}
     if find_spec("skfeature") is None:
         print(f"{PEER} is not installed: our times only", flush=True)
     else:
+        result["peer_version"] = version(PEER)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             result["differences"] = differences()

@@ -15,6 +15,7 @@ import argparse
 import gzip
 import json
 import time
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,8 @@ def main() -> None:
             continue
         records[name] = measure(name, X, arguments.epochs, arguments.seeds)
         print(records[name], flush=True)
-        save(arguments.json, {"records": list(records.values())})
+        peer_version = version("torch") if find_spec("torch") else "not installed"
+        save(arguments.json, {"torch": peer_version, "records": list(records.values())})
 
 
 if __name__ == "__main__":
