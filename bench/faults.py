@@ -180,6 +180,24 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
         "denominator = n * sum_p",
     ),
     (OPS + "loss", "backward", "price not passed on", "-1.0 / n, lam", "-1.0 / n, 0.0"),
+    # the layers of the concrete autoencoder
+    (OPS + "concrete", "backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
+    (OPS + "concrete", "backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
+    (OPS + "concrete", "backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
+    (OPS + "affine", "backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
+    (OPS + "affine", "backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
+    (OPS + "leaky_relu", "forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),
+    (OPS + "leaky_relu", "backward", "bend ignored", "bk.xp.where(saved.positive, dH, saved.slope * dH)", "dH * 1.0"),
+    (OPS + "leaky_relu", "backward", "no slope below the bend", "saved.slope * dH", "0 * dH"),
+    (OPS + "squared_error", "backward", "factor 2 dropped", "2.0 / saved", "1.0 / saved"),
+    (OPS + "squared_error", "backward", "mean over rows alone", "saved.residual.size", "len(saved.residual)"),
+    (
+        "dufs_core.baselines.concrete_network",
+        "value_and_grad",
+        "bend of another layer",
+        "bends.pop()",
+        "bends.pop(0)",
+    ),
     # the chain through the operations
     (
         "dufs_core.objective",
@@ -302,6 +320,12 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
     (OPS + "regulariser", "backward", 0),
     (OPS + "loss", "backward", 0),
     (OPS + "loss", "backward", 1),
+    (OPS + "concrete", "backward", 0),
+    (OPS + "affine", "backward", 0),
+    (OPS + "affine", "backward", 1),
+    (OPS + "affine", "backward", 2),
+    (OPS + "leaky_relu", "backward", 0),
+    (OPS + "squared_error", "backward", 0),
     ("dufs_core.objective", "_stacked_scores_and_grad", 4),
     (ENGINES + "dense", "DenseEngine._scores_and_grad", 4),
 )

@@ -56,6 +56,8 @@ TARGETS = (
         Target(f"dufs_core.ops.{name}", ("backward",))
         for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
     ),
+    *(Target(f"dufs_core.ops.{name}", ("backward",)) for name in ("concrete", "affine", "leaky_relu", "squared_error")),
+    Target("dufs_core.baselines.concrete_network", ("value_and_grad",), after="squared_error.forward("),
     Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.ops.power", ("backward", "backward_half")),
     Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
@@ -266,7 +268,7 @@ def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
     """(kind, operation, engine, examples), the checks that could find the fault, the cheapest first."""
     from dufs_core.gradcheck.registry import OPS, operations
 
-    own = [o for o in operations() if not o.is_chain and mutant.target.endswith(f"ops.{o.module}")]
+    own = [o for o in operations() if not o.is_chain and mutant.target.endswith(f".{o.module}")]
     chains = [o for o in operations() if o.is_chain]
     engines = mutant.engines or ("operations",)
     for examples in (6, EXAMPLES):

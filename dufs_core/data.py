@@ -37,6 +37,9 @@ def check_finite(X: Array) -> None:
     """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values."""
     if X.dtype.kind != "f":
         return
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(np.sum(X, dtype=np.float64)):  # what is not finite stays so in sums
+            return
     count, first = 0, -1
     for columns, block in _blocks(X):
         bad = ~np.isfinite(block)

@@ -32,6 +32,10 @@ class Stream(IntEnum):
     INITIAL_MU = 2
     PERMUTATION = 3
     RESTART = 4
+    PARTITION = 5
+    LOGITS = 6
+    DECODER = 7
+    GUMBEL = 8
 
 
 def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Array, Array, Array, Array]:
@@ -91,6 +95,19 @@ def normals(
         out[:, 2 * i] = radius * xp.cos(angle)
         out[:, 2 * i + 1] = radius * xp.sin(angle)
     return out.reshape(groups * _DRAWS_PER_COUNTER, *w0.shape[1:])[:n_draws]
+
+
+def uniforms(bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, columns: Array) -> Array:
+    """Uniforms in (0, 1) of shape (n_draws, columns), float64: u = (w + 1/2) / 2^32, never 0 or 1.
+
+    columns: 1-d integer array, the positions that the numbers belong to. The words of one counter are draws 4i..4i+3.
+    """
+    xp = bk.xp
+    groups = -(-n_draws // _DRAWS_PER_COUNTER)
+    tag = (int(stream) << 28) | xp.arange(groups, dtype=xp.uint64)
+    counter = (xp.asarray(columns, dtype=xp.uint64)[None, :], 0, step, tag[:, None])
+    w = xp.stack(philox(bk, counter, seed), axis=1)  # (groups, 4, columns)
+    return (w.reshape(groups * _DRAWS_PER_COUNTER, -1)[:n_draws].astype(xp.float64) + 0.5) * 2.0**-32
 
 
 def permutation(bk: Backend, seed: int, stream: Stream, step: int, n: int, draw: int = 0) -> Array:

@@ -1,5 +1,6 @@
 """What importing costs, and what an installation contains."""
 
+import importlib
 import subprocess
 import sys
 from importlib.resources import files
@@ -13,7 +14,7 @@ def run(code):
 
 def test_import_pulls_in_nothing_heavy():
     code = (
-        "import sys, dufs_core\n"
+        "import sys, dufs_core, dufs_core.baselines\n"
         "heavy = ('numba', 'cupy', 'sklearn', 'scipy', 'pandas', 'matplotlib', 'hypothesis')\n"
         "print([m for m in heavy if m in sys.modules])"
     )
@@ -25,6 +26,7 @@ def test_public_names_load_at_first_use():
 
     assert dufs_core.DUFS.__name__ == "DUFS"
     assert "DUFS" in dir(dufs_core)
+    assert importlib.import_module("dufs_core.baselines").MCFS.__name__ == "MCFS"
     with pytest.raises(AttributeError, match="no attribute 'DUF'"):
         dufs_core.DUF  # noqa: B018
 

@@ -172,3 +172,21 @@ def test_derived_seeds():
     assert all(type(s) is int and 0 <= s < 2**64 for s in seeds)
     assert random.derived_seed(bk, 12, 5) != seeds[5]
     assert random.derived_seed(bk, 11, 5) == seeds[5]
+
+
+@pytest.mark.parametrize("draws", [1, 4, 7])
+def test_uniforms_are_the_words_of_the_documented_counter(draws):
+    seed, step, columns = 2**40 + 3, 7, [0, 9, 2**32 - 1]
+    found = random.uniforms(bk, seed, Stream.GUMBEL, step, draws, np.array(columns))
+    assert found.shape == (draws, 3)
+    for draw in range(draws):
+        for place, column in enumerate(columns):
+            counter = (column, 0, step, int(Stream.GUMBEL) << 28 | draw // 4)
+            word = philox_plain(counter, (seed % 2**32, seed >> 32))[draw % 4]
+            assert found[draw, place] == (word + 0.5) / 2**32
+
+
+def test_uniforms_are_uniform():
+    found = random.uniforms(bk, 3, Stream.DECODER, 0, 50, np.arange(400)).ravel()
+    assert stats.kstest(found, "uniform").pvalue > 1e-3
+    assert 0 < found.min() < found.max() < 1

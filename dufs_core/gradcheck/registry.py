@@ -1,6 +1,7 @@
 """What is verified: every operation, every chain, every engine, each registered once.
 
-To add an operation: one `register(Operation(...))` in operations.py. To add an engine: one line in chain.py.
+To add an operation: one `register(Operation(...))` in operations.py (layers of the concrete autoencoder: network.py).
+To add an engine: one line in chain.py.
 The suite, the command, the tests and the mutation run then cover it, and a test fails while something in
 dufs_core.ops or dufs_core.engines is missing here.
 """
@@ -67,7 +68,7 @@ class Operation:
     """
 
     name: str
-    module: str  # the module of dufs_core.ops, or "objective" for a chain
+    module: str  # the module of dufs_core.ops, "objective" for a chain, or the path of another module
     example: Callable[[Backend, Evaluate, np.random.Generator, int], Example]
     rtol: float = 1e-9
     complex_rtol: float = 1e-12  # for the complex step, and for the value against the plain formula
@@ -119,5 +120,5 @@ def engines() -> dict[str, Engine]:
 
 
 def _load() -> None:
-    for module in ("operations", "chain"):
+    for module in ("operations", "network", "chain"):
         import_module(f"dufs_core.gradcheck.{module}")

@@ -1,0 +1,138 @@
+"""What the baselines share as selectors: input, constant columns, ranking, parameter checks."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from contextlib import nullcontext
+from numbers import Real
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dufs_core.backend import Array
+from dufs_core.data import SCALINGS, prepare
+from dufs_core.errors import SelectionWarning
+from dufs_core.ops.bandwidth import check_n_neighbors
+from dufs_core.threads import one_blas_thread
+from dufs_core.validation import is_int, n_wanted
+
+DEFAULT_CLUSTERS = 5
+_SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS
+
+
+class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+    """A selector that scores every column once.
+
+    A subclass gives `_check(n, d)`, its parameters' limits, and `_score(X, columns, n_selected, seed)`, the scores of
+    the columns that are not constant. Constant columns get a score below 0 and below every other, so they rank last;
+    no method sees them, so they change no other score.
+    """
+
+    n_features_to_select: int | float | None
+    scaling: str
+    random_state: Any
+    dtype: str = "float64"  # a parameter of the one method that can do with less
+    _many_products = True  # whether small matrices are multiplied often enough for one BLAS thread to pay
+
+    @abstractmethod
+    def _check(self, n: int, d: int) -> None:
+        """Raise ValueError for a parameter that cannot be used with n rows and d columns."""
+
+    @abstractmethod
+    def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
+        """Scores of the columns of X (n, m), larger is better; may set further fitted attributes.
+
+        X: in self.dtype, scaled, C order, no constant column, m >= 1. columns (m,): their positions in the user's data.
+        n_selected: how many of them will be selected, 1 to m. seed: 64 bits.
+        """
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Score the columns.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            Real numbers. Not written to.
+        y : ignored
+
+        Raises
+        ------
+        ValueError
+            If X or a parameter is not usable; the message gives the numbers and what to do.
+        """
+        X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
+        n, d = X.shape
+        if self.n_features_to_select is not None:
+            n_wanted(self.n_features_to_select, d)
+        if self.scaling not in SCALINGS:
+            raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {self.scaling!r}")
+        self._check(n, d)
+        seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
+        data = prepare(X, self.scaling, np.dtype(self.dtype))
+        columns = np.flatnonzero(~data.constant)
+        m = len(columns)
+        wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
+        scores = np.empty(m)
+        if m:
+            with one_blas_thread() if self._many_products and n <= _SMALL_ROWS else nullcontext():
+                rows = np.ascontiguousarray(data.X if m == d else data.X[:, columns])
+                scores = np.asarray(self._score(rows, columns, min(wanted, m), int(seed) & 0xFFFFFFFFFFFFFFFF))
+        else:
+            warnings.warn(
+                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
+                SelectionWarning, stacklevel=2,
+            )  # fmt: skip
+        if self.n_features_to_select is None:
+            wanted = min(wanted, m)
+        self.scores_ = np.full(d, min(0.0, float(scores.min(initial=0.0))) - 1.0)
+        self.scores_[columns] = scores
+        self.ranking_ = np.argsort(-self.scores_, kind="stable")
+        self.support_ = np.zeros(d, dtype=bool)
+        self.support_[self.ranking_[:wanted]] = True
+        self.constant_features_ = np.flatnonzero(data.constant)
+        return self
+
+    def _get_support_mask(self) -> Array:
+        check_is_fitted(self, "support_")
+        return self.support_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags
+
+    def _check_whole(self, **lowest: int) -> None:
+        """Raise ValueError unless each parameter named is a whole number of at least that much."""
+        for name, least in lowest.items():
+            value = getattr(self, name)
+            if not is_int(value) or value < least:
+                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}")
+
+    def _check_positive(self, *names: str) -> None:
+        """Raise ValueError unless each parameter named is a positive finite number."""
+        for name in names:
+            value = getattr(self, name)
+            if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
+                raise ValueError(f"{name} must be a positive number; got {value!r}")
+
+    def _check_neighbours(self, n: int) -> None:
+        """Raise ValueError unless n_neighbors is a whole number from 1 to n - 1."""
+        self._check_whole(n_neighbors=1)
+        check_n_neighbors(self.n_neighbors, n)
+
+    def _clusters(self, n: int) -> int:
+        """n_clusters, or 5 (fewer for very few rows) for None. Raises ValueError unless 1 <= n_clusters <= n - 1."""
+        given = self.n_clusters
+        if given is None:
+            return min(DEFAULT_CLUSTERS, n - 1)
+        if not is_int(given) or not 1 <= given <= n - 1:
+            raise ValueError(
+                f"n_clusters must be None or a whole number from 1 to the number of rows minus 1, {n - 1}; "
+                f"got {given!r}"
+            )
+        return int(given)

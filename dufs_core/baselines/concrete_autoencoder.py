@@ -1,0 +1,223 @@
+"""Concrete autoencoder, the selector."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+
+from dufs_core.backend import Array, Backend, get_backend
+from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.concrete_network import value_and_grad
+from dufs_core.ops.concrete import softmax
+from dufs_core.optim import State, adam
+from dufs_core.random import Stream, normals, permutation, uniforms
+from dufs_core.validation import is_int
+
+CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
+
+
+def initial_parameters(
+    bk: Backend, seed: int, k: int, columns: Array, hidden: Sequence[int], dtype: Any
+) -> list[Array]:
+    """Logits (k, d) ~ N(0, 2 / (k + d)), W_m (a, b) uniform within sqrt(6 / (a + b)), c_m = 0 (Glorot and Bengio 2010).
+
+    Every number is a function of (seed, layer, row, column), the column given by its position in the user's data.
+    """
+    xp, d = bk.xp, len(columns)
+    parameters = [normals(bk, seed, Stream.LOGITS, 0, k, None, columns, dtype) * dtype((2.0 / (k + d)) ** 0.5)]
+    widths = [k, *hidden, d]
+    for layer, (a, b) in enumerate(pairwise(widths)):
+        positions = columns if layer == len(hidden) else xp.arange(b)
+        W = (2 * uniforms(bk, seed, Stream.DECODER, layer, a, positions) - 1) * (6.0 / (a + b)) ** 0.5
+        parameters += [W.astype(dtype), xp.zeros(b, dtype=dtype)]
+    return parameters
+
+
+def aligned(X: Array) -> Array:
+    """The columns of X (n, d), some times -1: none correlates negatively with the first left singular vector of X.
+
+    That vector has its largest entry positive. The problem of reconstruction is the same for every choice of signs.
+    """
+    Z = X.astype(np.float64)
+    n, d = Z.shape
+    last = (min(n, d) - 1, min(n, d) - 1)
+    u = eigh(Z @ Z.T, subset_by_index=last)[1] if n <= d else Z @ eigh(Z.T @ Z, subset_by_index=last)[1]
+    u = u[:, 0] * (-1 if u[np.abs(u).argmax(), 0] < 0 else 1)
+    return X * np.where(u @ Z < 0, -1, 1).astype(X.dtype)
+
+
+class Training(NamedTuple):
+    """The trained parameters and what was recorded after each epoch."""
+
+    parameters: list[Array]
+    history: dict[str, Array]
+
+
+def train(
+    bk: Backend,
+    parameters: list[Array],
+    X: Array,
+    columns: Array,
+    seed: int,
+    *,
+    epochs: int,
+    batch_size: int,
+    learning_rate: float,
+    temperatures: tuple[float, float],
+) -> Training:
+    """Adam on shuffled, near-equal batches; T falls geometrically from the first to the second temperature."""
+    xp, n = bk.xp, len(X)
+    k = len(parameters[0])
+    step = adam(learning_rate)
+    states = [State() for _ in parameters]
+    start, end = temperatures
+    history: dict[str, list[float]] = {"loss": [], "temperature": [], "mean_max_probability": []}
+    draw = 0
+    for epoch in range(epochs):
+        T = start * (end / start) ** (epoch / max(epochs - 1, 1))
+        total = 0.0
+        for rows in xp.array_split(permutation(bk, seed, Stream.SHUFFLE, epoch, n), -(-n // batch_size)):
+            u = uniforms(bk, seed, Stream.GUMBEL, draw, k, columns).astype(X.dtype)
+            gumbel = -xp.log(-xp.log(xp.clip(u, xp.finfo(X.dtype).tiny, 1 - xp.finfo(X.dtype).epsneg)))
+            loss, gradients = value_and_grad(bk, parameters, X[rows], gumbel, T)
+            moved = [step(bk, p, g, s) for p, g, s in zip(parameters, gradients, states, strict=True)]
+            parameters, states = [p for p, _ in moved], [s for _, s in moved]
+            total += loss * len(rows)
+            draw += 1
+        history["loss"].append(total / n)
+        history["temperature"].append(T)
+        history["mean_max_probability"].append(float(softmax(bk, parameters[0], 1.0).max(axis=1).mean()))
+    return Training(parameters, {name: np.asarray(values) for name, values in history.items()})
+
+
+def distinct_choice(logits: Array) -> Array:
+    """One column for each node (k, d), no two the same, k <= d: the surest node first, each its best free logit."""
+    P = softmax(get_backend("numpy"), logits, 1.0)
+    chosen = np.full(len(logits), -1)
+    free = np.ones(logits.shape[1], dtype=bool)
+    for node in np.argsort(-P.max(axis=1), kind="stable"):
+        chosen[node] = np.where(free, logits[node], -np.inf).argmax()
+        free[chosen[node]] = False
+    return chosen
+
+
+class ConcreteAutoencoder(Baseline):
+    """Columns from which a small network reconstructs all columns, chosen by annealed soft choices.
+
+        u_i = X softmax((l_i + Gumbel noise) / T),  i = 1 .. k;   Xhat = decoder(u);   minimise mean (Xhat - X)^2
+
+    by Adam with hand-written gradients, T falling geometrically from `temperatures[0]` to `temperatures[1]` over the
+    epochs. Node i chooses argmax l_i; where two nodes choose the same column, the surer one keeps it and the other
+    takes its next best, so that exactly k columns are chosen.
+
+    Source: Abid, Balin and Zou, "Concrete Autoencoders: Differentiable Feature Selection and Reconstruction", ICML 2019
+    (arXiv 1901.09346).
+
+    Departures. From the paper: distinct columns; columns are first turned to one side (`aligned`), because mixtures of
+    columns that are each other's mirror images cancel, and negating a column would change the choice; one fit (the
+    published code trains again with twice the epochs, up to five times, until the choice is sure: here converged_ says
+    whether it is). From the published code: T ends at 0.01 as in the paper (there 0.1 by default) and falls by epoch
+    (there by step); near-equal batches; no dropout, which belongs to the decoder of its example.
+
+    Parameters
+    ----------
+    n_features_to_select : int, float or None, default None
+        k. An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one.
+        None: half of the columns (no constant one). Memory and time grow with k times the number of columns.
+    hidden : sequence of int, default ()
+        Widths of the decoder's hidden layers (leaky rectifier, slope 0.2); none: a linear decoder.
+    temperatures : (float, float), default (10.0, 0.01)
+        First and last T.
+    learning_rate : float, default 0.001
+    max_iter : int, default 300
+        Epochs.
+    batch_size : int or None, default None
+        Rows per step, near-equal. None: the larger of 16 and n // 256, the rule of the published code.
+    scaling : "columns", "global" or "none", default "columns"
+        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only. The error is
+        measured in these units.
+    dtype : "float32" or "float64", default "float32"
+    random_state : int, RandomState instance or None, default None
+        Of the start, the batches and the noise, which are functions of (random_state, step, node, column).
+
+    Attributes
+    ----------
+    scores_ : ndarray (n_features,)
+        max_i softmax(l_i), plus 1 for the k chosen columns, so that they rank first; larger is better. Constant
+        columns are below all others.
+    ranking_ : ndarray (n_features,) of int
+        Column indices, best first; exact ties by column index.
+    support_ : ndarray (n_features,) of bool
+    n_duplicates_ : int
+        Nodes that had to take a column that was not their first choice.
+    history_ : dict of ndarray (n_iter_,)
+        loss, temperature, mean_max_probability of every epoch.
+    loss_ : float
+        The loss of the last epoch.
+    n_iter_ : int
+    converged_ : bool
+        Whether the nodes are sure: mean_i max_j softmax(l_i)_j > 0.998 at the end.
+    constant_features_ : ndarray of int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_features_to_select: int | float | None = None,
+        hidden: Sequence[int] = (),
+        temperatures: tuple[float, float] = (10.0, 0.01),
+        learning_rate: float = 0.001,
+        max_iter: int = 300,
+        batch_size: int | None = None,
+        scaling: Literal["columns", "global", "none"] = "columns",
+        dtype: Literal["float32", "float64"] = "float32",
+        random_state: Any = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.hidden = hidden
+        self.temperatures = temperatures
+        self.learning_rate = learning_rate
+        self.max_iter = max_iter
+        self.batch_size = batch_size
+        self.scaling = scaling
+        self.dtype = dtype
+        self.random_state = random_state
+
+    def _check(self, n: int, d: int) -> None:
+        self._check_whole(max_iter=1)
+        self._check_positive("learning_rate")
+        if self.batch_size is not None:
+            self._check_whole(batch_size=1)
+        if any(not is_int(width) or width < 1 for width in self.hidden):
+            raise ValueError(f"hidden must hold whole numbers of at least 1; got {self.hidden!r}")
+        if len(self.temperatures) != 2 or not all(0 < float(T) < float("inf") for T in self.temperatures):
+            raise ValueError(f"temperatures must be two positive numbers, first and last; got {self.temperatures!r}")
+        if self.dtype not in ("float32", "float64"):
+            raise ValueError(f"dtype must be one of 'float32', 'float64'; got {self.dtype!r}")
+
+    def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
+        bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)
+        start = initial_parameters(bk, seed, n_selected, columns, self.hidden, dtype)
+        trained = train(
+            bk, start, bk.xp.asarray(aligned(X)), columns, seed,
+            epochs=self.max_iter,
+            batch_size=min(n, max(16, n // 256) if self.batch_size is None else self.batch_size),
+            learning_rate=float(self.learning_rate),
+            temperatures=(float(self.temperatures[0]), float(self.temperatures[1])),
+        )  # fmt: skip
+        logits = bk.to_host(trained.parameters[0]).astype(np.float64)
+        chosen = distinct_choice(logits)
+        self.n_duplicates_ = int((chosen != logits.argmax(axis=1)).sum())
+        self.history_ = trained.history
+        self.loss_ = float(trained.history["loss"][-1])
+        self.n_iter_ = self.max_iter
+        self.converged_ = bool(trained.history["mean_max_probability"][-1] > CERTAIN)
+        scores = softmax(bk, logits, 1.0).max(axis=0)
+        scores[chosen] += 1.0
+        return scores

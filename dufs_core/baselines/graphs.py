@@ -1,0 +1,218 @@
+"""Neighbours, affinities, eigenvectors and k-means indicators: what several baselines start from.
+
+Everything is written for the rows of X (n, d), float64, scaled. Neighbour search and eigen-solvers are
+scikit-learn's and SciPy's.
+"""
+
+from __future__ import annotations
+
+import warnings
+from numbers import Real
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.linalg import eigh
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
+from sklearn.cluster import KMeans
+from sklearn.metrics.pairwise import euclidean_distances
+from sklearn.neighbors import NearestNeighbors
+
+from dufs_core.backend import Array
+from dufs_core.errors import IsolatedRowsWarning
+from dufs_core.ops.bandwidth import quantile_of
+
+Rule = str | float
+_DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whole matrix is decomposed
+_BLOCK_ELEMENTS = 1 << 17  # entries of one block of differences: 1 MiB, which stays in cache
+_CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
+_LARGEST_EXPONENT = 650.0  # exp(-650) = 5e-283: its square root and ratios stay finite
+_ISOLATED_WEIGHT, _ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
+_SAME = 1e-11  # eigenvalues (of size 1) nearer than this count as equal
+
+
+class Neighbours(NamedTuple):
+    """The k nearest other rows of every row, nearest first."""
+
+    indices: Array  # (n, k) int
+    squared: Array  # (n, k) squared distances
+
+
+def neighbours(X: Array, k: int) -> Neighbours:
+    """The k nearest OTHER rows; a row is excluded by its index, so that twins find each other.
+
+    Squared distances that are small beside the rows' norms, where the search's expanded form loses digits, are summed
+    again from differences: exactly 0 between equal rows.
+    """
+    n, d = X.shape
+    if n <= _DENSE_ROWS:
+        D = euclidean_distances(X, squared=True)
+        np.fill_diagonal(D, np.inf)
+        indices = np.argsort(D, axis=1, kind="stable")[:, :k]
+        squared = np.take_along_axis(D, indices, axis=1)
+    else:
+        distances, indices = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()
+        squared = distances * distances
+    norms = np.einsum("ij,ij->i", X, X)
+    row, place = np.nonzero(squared <= _CANCELLED * (norms[:, None] + norms[indices]))
+    for pairs in blocks(len(row), d):
+        i, p = row[pairs], place[pairs]
+        difference = X[i] - X[indices[i, p]]
+        squared[i, p] = np.einsum("ij,ij->i", difference, difference)
+    return Neighbours(indices, squared)
+
+
+def blocks(n: int, width: int) -> list[slice]:
+    """n rows in blocks of about `_BLOCK_ELEMENTS` entries, `width` entries to a row."""
+    step = max(1, _BLOCK_ELEMENTS // width)
+    return [slice(i, min(i + step, n)) for i in range(0, n, step)]
+
+
+def symmetric_graph(near: Neighbours, weights: Array) -> Any:
+    """W = max(W, W') of the weights (n, k) of the neighbour lists: the union of the lists.      csr (n, n)."""
+    n, k = near.indices.shape
+    W = csr_array((weights.ravel(), near.indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    W.sort_indices()
+    return W.maximum(W.T).tocsr()
+
+
+def check_bandwidth(rule: Any) -> None:
+    """Raise ValueError unless rule is "median", "q90", "max" or a positive number."""
+    if isinstance(rule, str):
+        quantile_of(rule)
+    elif not isinstance(rule, Real) or not 0 < float(rule) < float("inf"):
+        raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
+
+
+def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
+    """W_ij = exp(-||x_i - x_j||^2 / t) between neighbours, 0 elsewhere; symmetric, zero diagonal.      csr (n, n).
+
+    t = factor times the median, 0.9 quantile or maximum over the rows of the squared distance to the k-th neighbour,
+    or factor times the number given; where the rule gives 0 (duplicates), the smallest positive distance takes its
+    place, and 1 where there is none. Exponents are held above -650, so that no row loses all its weight.
+    Warns (IsolatedRowsWarning) when more than a tenth of the rows have no weight above 1e-12.
+    """
+    if isinstance(rule, str):
+        furthest = near.squared[:, -1]
+        t = float(np.quantile(furthest, quantile_of(rule)))
+        positive = near.squared[near.squared > 0]
+        t = t or (float(positive.min()) if positive.size else 1.0)
+    else:
+        t = float(rule)
+    weights = np.exp(-np.minimum(near.squared / (factor * t), _LARGEST_EXPONENT))
+    isolated = float((weights[:, 0] < _ISOLATED_WEIGHT).mean())
+    if isolated > _ISOLATED_SHARE:
+        warnings.warn(
+            f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
+            f'little about them. Use a larger bandwidth: bandwidth="max" reaches {near.indices.shape[1]} neighbours '
+            f"of every row.",
+            IsolatedRowsWarning, stacklevel=5,
+        )  # fmt: skip
+    return symmetric_graph(near, weights)
+
+
+def degrees(W: Any) -> Array:
+    """deg_i = sum_j W_ij.      (n,)."""
+    return np.asarray(W.sum(axis=1)).ravel()
+
+
+def normalised(W: Any) -> Any:
+    """A = Dg^(-1/2) W Dg^(-1/2), so that the normalised Laplacian is I - A.      csr (n, n)."""
+    q = degrees(W) ** -0.5
+    return W.multiply(q[:, None]).multiply(q[None, :]).tocsr()
+
+
+def spectral_embedding(W: Any, k: int, X: Array) -> Array:
+    """The k non-trivial eigenvectors of L y = lambda Dg y with the smallest eigenvalues.      (n, k).
+
+    y = Dg^(-1/2) u from the largest eigenvalues of A = Dg^(-1/2) W Dg^(-1/2). The trivial u = Dg^(1/2) 1 is deflated,
+    not dropped: in a graph of several components it is one of several vectors with eigenvalue 0. Scaled so that
+    y' Dg y = 1' Dg 1 (entries of size 1, whatever the scale of W). X decides between equal eigenvalues, see `distinct`.
+    Where the iteration of the sparse solver ends early the dense one takes over.
+    """
+    n = W.shape[0]
+    A, root = normalised(W), np.sqrt(degrees(W))
+    trivial = root / np.linalg.norm(root)
+    U = None
+    if n > _DENSE_ROWS and k + 20 < n:
+        U = _largest_sparse(A, root, k, X)
+    if U is None:
+        U = lowest_eigenvectors(np.eye(n) - A.toarray() + 3.0 * np.outer(trivial, trivial), k, X)
+    return U * (np.linalg.norm(root) / root)[:, None]
+
+
+def _largest_sparse(A: Any, root: Array, k: int, X: Array) -> Array | None:
+    """The eigenvectors of the largest eigenvalues of A, the trivial one left out; None where ARPACK gives up.
+
+    Those with eigenvalue 1, which are the components of the graph, are known, and a Krylov method would find them
+    unreliably; it computes the others, from a fixed start vector.
+    """
+    n = len(root)
+    q, component = connected_components(A > _ISOLATED_WEIGHT, directed=False)
+    null = np.zeros((n, q))
+    null[np.arange(n), component] = root
+    null /= np.linalg.norm(null, axis=0)
+    within = np.linalg.qr(np.column_stack([null.T @ root, np.eye(q)]))[0][:, 1:q]  # orthogonal to the trivial one
+    flat = distinct(np.ones(q - 1), null @ within, X)
+    if q - 1 >= k:
+        return _fixed_sign(flat[:, :k])
+
+    def deflated(v: Array) -> Array:
+        v = v.ravel()
+        return np.asarray(A @ v - null @ (2.0 * (null.T @ v)))
+
+    m = k - (q - 1)
+    start = np.cos(np.arange(n, dtype=np.float64))  # any fixed vector that is orthogonal to no eigenvector
+    try:
+        values, U = eigsh(LinearOperator((n, n), deflated, dtype=np.float64), k=m + 1, which="LA", v0=start, tol=0)
+    except ArpackNoConvergence:
+        return None
+    order = np.argsort(-values, kind="stable")
+    U = distinct(-values[order], U[:, order], X)[:, :m]
+    return _fixed_sign(np.hstack([flat, U]))
+
+
+def lowest_eigenvectors(M: Array, k: int, X: Array) -> Array:
+    """The k eigenvectors of the smallest eigenvalues of a dense symmetric M (n, n), signs fixed.      (n, k)."""
+    n = len(M)
+    size = min(n, k + 4)
+    while True:
+        values, V = eigh(M, subset_by_index=(0, size - 1))
+        if size == n or values[-1] > values[k - 1] + _SAME:  # the eigenspace that the cut touches is complete
+            return _fixed_sign(distinct(values, V, X)[:, :k])
+        size = min(n, 2 * size)
+
+
+def distinct(values: Array, V: Array, X: Array) -> Array:
+    """V with a basis of each eigenspace that depends on X alone, not on the solver or the order of the rows.
+
+    Among equal eigenvalues any rotation is as good; here the basis is the one that diagonalises V' X X' V, the
+    directions along which the data vary most first. values ascending, X centred.
+    """
+    V = V.copy()
+    ends = np.flatnonzero(np.append(np.diff(values) > _SAME, True)) + 1
+    for start, end in zip([0, *ends[:-1]], ends, strict=True):
+        if end - start > 1:
+            Z = V[:, start:end].T @ X
+            V[:, start:end] = V[:, start:end] @ np.linalg.eigh(Z @ Z.T)[1][:, ::-1]
+    return V
+
+
+def _fixed_sign(V: Array) -> Array:
+    """Each column times -1 where its largest entry in size is negative."""
+    largest = np.take_along_axis(V, np.abs(V).argmax(axis=0)[None, :], axis=0)
+    return V * np.where(largest < 0, -1.0, 1.0)
+
+
+def cluster_indicators(X: Array, k: int, seed: int) -> Array:
+    """Y (Y'Y)^(-1/2) of the k-means clusters of the rows, the best of ten starts.      (n, c), c <= k, c' c = I.
+
+    Clusters that stay empty (fewer distinct rows than k) are left out.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Number of distinct clusters")
+        labels = KMeans(k, n_init=10, random_state=seed % 2**32).fit_predict(X)
+    found, labels = np.unique(labels, return_inverse=True)
+    Y = np.eye(len(found))[labels]
+    return np.asarray(Y / np.sqrt(Y.sum(axis=0)))

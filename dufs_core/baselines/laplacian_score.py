@@ -1,0 +1,123 @@
+"""Laplacian score."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from dufs_core.backend import Array, get_backend
+from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours
+from dufs_core.ops import bandwidth, distances, gaussian, normalise
+
+_SMALLEST = 1e-200  # weighted variances below have lost digits
+
+
+def locality(X: Array, W: Any) -> Array:
+    """1 - LS(f) = f~' W f~ / f~' Dg f~ of every column f of X, f~ = f - (f' Dg 1 / 1' Dg 1) 1.      (d,) in [-1, 1].
+
+    X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees.
+    """
+    deg = degrees(W)
+    F = X - np.einsum("i,ij->j", deg, X) / deg.sum()  # a BLAS thread takes longer to wake than this product
+    denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
+    if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow; the quotient has no scale
+        F /= np.maximum(F.max(axis=0), -F.min(axis=0))
+        denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
+    return np.asarray(np.einsum("ij,ij->j", F, W @ F) / denominator)
+
+
+class LaplacianScore(Baseline):
+    """Columns that vary little between neighbouring rows, for their variance.
+
+        W_ij = exp(-||x_i - x_j||^2 / t) between nearest neighbours (either way),  Dg = diag(W 1),  L = Dg - W
+        f~ = f - (f' Dg 1 / 1' Dg 1) 1,   LS(f) = f~' L f~ / f~' Dg f~  (small is good),   score = 1 - LS(f)
+
+    Source: He, Cai and Niyogi, "Laplacian Score for Feature Selection", NIPS 2005. ``variant="random_walk"`` is the
+    form in which arXiv 2007.04728 (section 4) motivates its loss, on all columns: score = f' P^t f / n with the
+    full kernel K_ij = exp(-||x_i - x_j||^2 / b), P = diag(K 1)^(-1) K, large is good.
+
+    Departures. From the paper: t, which it leaves to the user, is read from the neighbour distances, and scores are
+    1 - LS so that larger is better. From scikit-feature: a constant column ranks last (there its denominator of 0 is
+    replaced by 10,000 and its score is 1, better than the scores of structureless columns above 1); rows are not
+    their own neighbours; sparse products instead of dense n x n ones.
+
+    Parameters
+    ----------
+    n_features_to_select : int, float or None, default None
+        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+        half of the columns (no constant one).
+    variant : "laplacian" or "random_walk", default "laplacian"
+    power : int, default 2
+        Of the random walk; the other variant has none.
+    n_neighbors : int, default 5
+        Other rows that a row is joined to, and that the bandwidth is read from.
+    bandwidth : "median", "q90", "max" or float, default "median"
+        t (or b) is bandwidth_factor times the median, the 0.9 quantile or the maximum over the rows of the squared
+        distance to the n_neighbors-th other row, or times this number; DUFS's rules.
+    bandwidth_factor : float, default 1.0
+    scaling : "columns", "global" or "none", default "columns"
+        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
+    random_state : ignored
+        There is nothing random; accepted so that all selectors can be made alike.
+
+    Attributes
+    ----------
+    scores_ : ndarray (n_features,)
+        1 - LS, or f' P^t f / n; larger is better. Constant columns are below all others.
+    ranking_ : ndarray (n_features,) of int
+        Column indices, best first; exact ties by column index.
+    support_ : ndarray (n_features,) of bool
+    constant_features_ : ndarray of int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    """
+
+    _many_products = False
+
+    def __init__(
+        self,
+        *,
+        n_features_to_select: int | float | None = None,
+        variant: Literal["laplacian", "random_walk"] = "laplacian",
+        power: int = 2,
+        n_neighbors: int = 5,
+        bandwidth: Literal["median", "q90", "max"] | float = "median",
+        bandwidth_factor: float = 1.0,
+        scaling: Literal["columns", "global", "none"] = "columns",
+        random_state: Any = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.variant = variant
+        self.power = power
+        self.n_neighbors = n_neighbors
+        self.bandwidth = bandwidth
+        self.bandwidth_factor = bandwidth_factor
+        self.scaling = scaling
+        self.random_state = random_state
+
+    def _check(self, n: int, d: int) -> None:
+        if self.variant not in ("laplacian", "random_walk"):
+            raise ValueError(f"variant must be one of 'laplacian', 'random_walk'; got {self.variant!r}")
+        self._check_whole(power=1)
+        self._check_positive("bandwidth_factor")
+        check_bandwidth(self.bandwidth)
+        self._check_neighbours(n)
+
+    def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
+        if self.variant == "laplacian":
+            return locality(X, heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth, self.bandwidth_factor))
+        return self._random_walk_score(X)
+
+    def _random_walk_score(self, X: Array) -> Array:
+        """f' P^t f / n for every column: q f and r f with q = deg^(-1/2), r = deg^(1/2), P^t = q A^t r."""
+        bk = get_backend("numpy")
+        D, _ = distances.forward(bk, X @ X.T)
+        rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
+        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
+        A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
+        right = X * np.sqrt(deg)[:, None]
+        for _ in range(self.power):
+            right = A @ right
+        return np.asarray(np.einsum("ij,ij->j", X / np.sqrt(deg)[:, None], right) / len(X))

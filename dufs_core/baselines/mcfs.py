@@ -1,0 +1,114 @@
+"""Multi-cluster feature selection."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Literal
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import lars_path, lars_path_gram
+
+from dufs_core.backend import Array
+from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.graphs import check_bandwidth, heat_kernel, neighbours, spectral_embedding
+
+
+def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
+    """a_k of min ||y_k - X a_k||^2 + beta_k ||a_k||_1, beta_k reached after n_nonzero steps of the path from a_k = 0.
+
+    Each step adds a column or drops one, so at most n_nonzero entries are not 0.
+    X (n, d) centred, Y (n, K). Returns (d, K). Where columns of X are equal, the first of them takes part.
+    """
+    n, d = X.shape
+    steps = min(n_nonzero, d, n)
+    gram = X.T @ X if n > d else None
+    X = np.asfortranarray(X)
+    work = np.empty_like(X)  # the path reorders the columns of its copy
+    coefficients = np.empty((d, Y.shape[1]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # equal columns: the path goes on without the second
+        for i, y in enumerate((Y - Y.mean(axis=0)).T):
+            if gram is None:
+                np.copyto(work, X)
+                path = lars_path(work, y, max_iter=steps, method="lasso", return_path=False, copy_X=False)
+            else:
+                path = lars_path_gram(
+                    X.T @ y, gram, n_samples=n, max_iter=steps, method="lasso", return_path=False, copy_Gram=True
+                )
+            coefficients[:, i] = path[2]
+    return coefficients
+
+
+class MCFS(Baseline):
+    """Columns that the leading eigenvectors of the neighbour graph are sparse combinations of.
+
+        L y = lambda Dg y: the K smallest non-trivial eigenvectors y_1 .. y_K of the graph of LaplacianScore
+        min ||y_k - X a_k||^2 + beta_k ||a_k||_1, m steps of least angle regression;   score_j = max_k |a_kj|
+
+    Source: Cai, Zhang and He, "Unsupervised Feature Selection for Multi-Cluster Data", KDD 2010. m, the largest
+    number of entries of a_k that are not 0, is the number of columns to select, as there.
+
+    Departures. From the paper: none in the equations; the trivial eigenvector is deflated, and among equal eigenvalues
+    (several components) the eigenvectors are those along which the data vary most, so that neither the order of the
+    rows nor the solver decides. From scikit-feature: scores are absolute values (there a column with a negative
+    coefficient, that is the mirror image of a good one, ranks below columns that were never used); the path is that of
+    the L1-regularised problem (there scikit-learn's plain "lar", which flips signs and stops adding columns when a
+    coefficient passes 0, after which the correlations of the columns in use are no longer equal); the trivial
+    eigenvector is not the last one that the solver returns; rows are not their own neighbours.
+
+    Columns that enter no path score 0 and rank by index.
+
+    Parameters
+    ----------
+    n_features_to_select : int, float or None, default None
+        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+        half of the columns (no constant one).
+    n_clusters : int or None, default None
+        K. None: 5, the setting of the authors' code (n - 1 for n <= 5 rows).
+    n_neighbors : int, default 5
+    bandwidth : "median", "q90", "max" or float, default "median"
+        t of the heat kernel, see LaplacianScore.
+    scaling : "columns", "global" or "none", default "columns"
+        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
+    random_state : ignored
+        There is nothing random; accepted so that all selectors can be made alike.
+
+    Attributes
+    ----------
+    scores_ : ndarray (n_features,)
+        max_k |a_kj|, larger is better. Constant columns are below all others.
+    ranking_ : ndarray (n_features,) of int
+        Column indices, best first; exact ties by column index.
+    support_ : ndarray (n_features,) of bool
+    constant_features_ : ndarray of int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_features_to_select: int | float | None = None,
+        n_clusters: int | None = None,
+        n_neighbors: int = 5,
+        bandwidth: Literal["median", "q90", "max"] | float = "median",
+        scaling: Literal["columns", "global", "none"] = "columns",
+        random_state: Any = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.n_clusters = n_clusters
+        self.n_neighbors = n_neighbors
+        self.bandwidth = bandwidth
+        self.scaling = scaling
+        self.random_state = random_state
+
+    def _check(self, n: int, d: int) -> None:
+        check_bandwidth(self.bandwidth)
+        self._check_neighbours(n)
+        self._clusters(n)
+
+    def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
+        W = heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth)
+        Y = spectral_embedding(W, self._clusters(len(X)), X)
+        return np.abs(sparse_coefficients(X, Y, n_selected)).max(axis=1)

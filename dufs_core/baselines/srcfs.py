@@ -1,0 +1,102 @@
+"""Selection with multi-subspace randomisation and collaboration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from dufs_core.backend import Array, get_backend
+from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.graphs import neighbours, symmetric_graph
+from dufs_core.baselines.laplacian_score import locality
+from dufs_core.random import Stream, words
+
+
+def subspace_scores(X: Array, k: int) -> Array:
+    """1 - LS of every column of X on the graph of these columns alone.      (n, m) -> (m,).
+
+    W_ij = exp(-||x_i - x_j||^2 / (2 sigma^2)) between the k nearest neighbours (either way), sigma the mean distance
+    to them; 1 everywhere where all these distances are 0.
+    """
+    near = neighbours(X, k)
+    sigma = float(np.sqrt(near.squared).mean())
+    exponent = near.squared / (2 * sigma * sigma) if sigma > 0 else np.zeros_like(near.squared)
+    return locality(X, symmetric_graph(near, np.exp(-np.minimum(exponent, 650.0))))
+
+
+class SRCFS(Baseline):
+    """Laplacian scores in random subspaces, averaged.
+
+        m times: deal the columns at random into s subspaces; in each, the k-nearest-neighbour graph with weights
+        exp(-||x_i - x_j||^2 / (2 sigma^2)), sigma = mean neighbour distance, W = max(W, W'); 1 - LS of its columns
+        score_j = mean over the m partitions
+
+    Source: Huang, Cai and Wang, "Unsupervised feature selection with multi-subspace randomization and collaboration",
+    Knowledge-Based Systems 182, 2019.
+
+    Departures. From the paper: none known in the equations; subspaces differ by at most one column in size (the
+    authors' code fills them to ceil(d / s) and leaves what remains, for 21 columns and s = 20, 11 subspaces), and with
+    fewer columns than subspaces each column is a subspace of its own. From the authors' code: the draws follow
+    random_state (there the clock), and a constant column ranks last. scikit-feature does not have it.
+
+    Parameters
+    ----------
+    n_features_to_select : int, float or None, default None
+        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+        half of the columns (no constant one).
+    n_neighbors : int, default 5
+        K of the paper.
+    n_partitions : int, default 10
+        m, the number of partitions.
+    n_subspaces : int, default 20
+        s, the number of subspaces of a partition.
+    scaling : "columns", "global" or "none", default "columns"
+        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
+    random_state : int, RandomState instance or None, default None
+        Of the partitions: the place of a column in them depends on (random_state, partition, column) alone.
+
+    Attributes
+    ----------
+    scores_ : ndarray (n_features,)
+        Mean of 1 - LS, larger is better. Constant columns are below all others.
+    ranking_ : ndarray (n_features,) of int
+        Column indices, best first; exact ties by column index.
+    support_ : ndarray (n_features,) of bool
+    constant_features_ : ndarray of int
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+    """
+
+    def __init__(
+        self,
+        *,
+        n_features_to_select: int | float | None = None,
+        n_neighbors: int = 5,
+        n_partitions: int = 10,
+        n_subspaces: int = 20,
+        scaling: Literal["columns", "global", "none"] = "columns",
+        random_state: Any = None,
+    ) -> None:
+        self.n_features_to_select = n_features_to_select
+        self.n_neighbors = n_neighbors
+        self.n_partitions = n_partitions
+        self.n_subspaces = n_subspaces
+        self.scaling = scaling
+        self.random_state = random_state
+
+    def _check(self, n: int, d: int) -> None:
+        self._check_whole(n_partitions=1, n_subspaces=1)
+        self._check_neighbours(n)
+
+    def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
+        keys = words(get_backend("numpy"), seed, Stream.PARTITION, 0, np.arange(self.n_partitions)[:, None], 0, columns)
+        return self._mean_score(X, keys)
+
+    def _mean_score(self, X: Array, keys: Array) -> Array:
+        """Mean over the partitions: in each, the columns in the order of their keys (m, d) are cut into subspaces."""
+        total = np.zeros(X.shape[1])
+        for order in np.argsort(keys, axis=1, kind="stable"):
+            for subspace in np.array_split(order, min(self.n_subspaces, len(order))):
+                total[subspace] += subspace_scores(np.ascontiguousarray(X[:, subspace]), self.n_neighbors)
+        return total / len(keys)
