@@ -1,7 +1,7 @@
 """Whole steps in compiled code: noise, gates, scores and gradients of all draws, loss, update, stopping.
 
-`run` is called by every thread of a fit at once, with its own `thread` number; the threads meet at barriers. With at
-least as many draws as threads every thread computes draws of its own; otherwise all threads share each draw.
+`run` is called by every thread of a fit at once, with its own `thread` number; the threads meet at barriers. With a
+team for each thread every thread computes draws of its own; with one team all threads share each draw.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ def run(
     small_code()
     d, n, draws, chunks = len(mu), X.shape[1], shared.z.shape[0], shared.by_chunk.shape[1]
     c0, c1 = share(chunks, thread, threads)
-    together = draws < threads  # all threads at one draw, or every thread at its own
+    together = work.G.shape[0] < threads  # all threads at one draw, or every thread at its own
     team, part, parts = (0, thread, threads) if together else (thread, 0, 1)
     for step in range(start + 1, start + 1 + records.shape[0]):
         if not settings.only_scores:

@@ -253,6 +253,8 @@ def test_threads_change_no_bit(engine, n, d, count, monkeypatch):
     monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
     X, mu, eps = gen.noise(n, d), np.full(d, 0.5), gen.draws(0, d, count=count)
     results = [both(engine, Objective(), mu, eps, X, threads)[1] for threads in (1, 2, 3, 16)]
+    monkeypatch.setattr(dense, "_OWN_DRAW_ROWS", 1)  # threads share every draw
+    results.append(both(engine, Objective(), mu, eps, X, 3)[1])
     for value, dmu in results[1:]:
         np.testing.assert_array_equal(value.score, results[0][0].score)
         np.testing.assert_array_equal(dmu, results[0][1])

@@ -16,6 +16,7 @@ from dufs_core.trainer import DECIDED_MARGIN, RECORD, Problem
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 
+_OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
@@ -30,8 +31,8 @@ class _Work(NamedTuple):
 class DenseEngine:
     """evaluate(bk, objective, mu, eps, X) for one fit, and `Steps` of a run in compiled code.
 
-    Draws are spread over the threads; fewer draws than threads are computed by all threads together. The result does
-    not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page fault every
+    Draws are spread over the threads; fewer draws than threads, and draws of many rows, are computed by all threads
+    together. The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page fault every
     4 KiB.
     """
 
@@ -89,7 +90,7 @@ class DenseEngine:
         if self._work is not None and self._work.key == key:
             return self._work
         threads = min(self._threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
-        teams = threads if draws >= threads else 1
+        teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
         rows = P * LANES
         group = min(_GROUP, -(-d // LANES))
         chunks = -(-d // CHUNK)
