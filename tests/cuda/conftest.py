@@ -1,0 +1,33 @@
+"""The CUDA sources built once for the CPU."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import emulator
+import pytest
+
+from dufs_core.kernels import cuda
+
+
+@pytest.fixture(scope="session")
+def libraries(tmp_path_factory):
+    """Every source built by g++: a dict from file to emulator.Library. Skips where g++ is not installed."""
+    if emulator.COMPILER is None:
+        pytest.skip("g++, which builds the CUDA sources for the CPU, is not installed")
+    folder = tmp_path_factory.mktemp("cuda")
+    with ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda file: emulator.Library(file, folder), cuda.KERNELS)
+        return dict(zip(cuda.KERNELS, built, strict=True))
+
+
+@pytest.fixture(scope="session")
+def run(libraries):
+    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in dufs_core.kernels.cuda.KERNELS."""
+
+    def launch(kernel, dtype, grid, *arguments, **how):
+        file = cuda.file_of(kernel)
+        name = cuda.instances(file, str(dtype))[cuda.KERNELS[file].index(kernel)]
+        libraries[file].launch(name, grid, *arguments, **how)
+
+    return launch
