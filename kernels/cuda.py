@@ -6,10 +6,12 @@ the library spells a C++ type.
 
 from __future__ import annotations
 
-from functools import cache
 from importlib.resources import files
+from math import prod
 from threading import Lock
 from typing import Any
+
+import numpy as np
 
 ELEMENT = {"float32": "float", "float64": "double"}  # the one map from dtype to C++ type
 KERNELS = {  # file: the kernels in it, each for the element type T
@@ -22,6 +24,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block, as in common.cuh
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves
+_RULES = {"sgd": 0, "adam": 1, "normalized": 2}  # as in gates.cu
 
 
 def instances(file: str, dtype: str) -> tuple[str, ...]:
@@ -50,29 +53,85 @@ def file_of(kernel: str) -> str:
     raise KeyError(kernel)
 
 
+def blocks_for(entries: int) -> int:
+    """The number of blocks that give every entry a thread."""
+    return -(-entries // THREADS)
+
+
 class Kernels:
-    """The kernels on the current device of `cupy`, compiled at their first launch for each element type."""
+    """The kernels on the devices of `cupy`, compiled at their first launch on a device and for an element type."""
 
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._lock = Lock()
-        self._module = cache(self._compile)
-        self._function = cache(self._get)
-
-    def _compile(self, file: str, dtype: str) -> Any:
-        return self._cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=instances(file, dtype))
-
-    def _get(self, kernel: str, dtype: str) -> Any:
-        with self._lock:  # two threads compile once
-            file = file_of(kernel)
-            position = KERNELS[file].index(kernel)
-            return self._module(file, dtype).get_function(instances(file, dtype)[position])
+        self._modules: dict[tuple[int, str, str], Any] = {}
+        self._functions: dict[tuple[int, str, str], Any] = {}
 
     def launch(self, kernel: str, dtype: Any, blocks: int, *arguments: Any) -> None:
-        """Queue `kernel` (as in `KERNELS`) on the current stream, on at most `blocks` blocks; no work, no launch.
+        """Queue `kernel` (as in `KERNELS`) on the current stream, on at most `blocks` blocks; no blocks, no launch.
 
-        Arguments are arrays of exactly the kernel's types, C-contiguous, or NumPy scalars, or None for a null pointer.
+        Arguments are C-contiguous arrays of exactly the kernel's types, NumPy scalars, or None for a null pointer.
         """
         if blocks > 0:
-            function = self._function(kernel, str(dtype))
-            function((min(blocks, _MOST_BLOCKS),), (THREADS,), tuple(arguments))
+            self._function(kernel, str(dtype))((min(blocks, _MOST_BLOCKS),), (THREADS,), arguments)
+
+    def _function(self, kernel: str, dtype: str) -> Any:
+        device = self._cupy.cuda.runtime.getDevice()
+        found = self._functions.get((device, kernel, dtype))
+        if found is None:
+            file = file_of(kernel)
+            names = instances(file, dtype)
+            with self._lock:  # two threads compile once
+                module = self._modules.get((device, file, dtype))
+                if module is None:
+                    module = self._cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=names)
+                    self._modules[device, file, dtype] = module
+                found = module.get_function(names[KERNELS[file].index(kernel)])
+            self._functions[device, kernel, dtype] = found
+        return found
+
+    def words(self, seed: int, stream: int, step: int, draw: Any, row: Any, column: Any) -> Any:
+        """`dufs_core.random.words` in one launch."""
+        xp = self._cupy
+        counters = xp.broadcast_arrays(*(xp.asarray(c, dtype=xp.uint64) for c in (draw, row, column)))
+        shape = counters[0].shape
+        out = xp.empty(shape, dtype=xp.uint64)
+        count = prod(shape)
+        self.launch(
+            "words", "float64", blocks_for(count), *(xp.ascontiguousarray(c) for c in counters), np.int64(count),
+            *map(np.uint64, (seed, stream, step)), out,
+        )  # fmt: skip
+        return out
+
+    def normals(
+        self, seed: int, stream: int, step: int, n_draws: int, rows: Any | None, columns: Any, dtype: Any
+    ) -> Any:
+        """`dufs_core.random.normals` in one launch."""
+        xp = self._cupy
+        columns = xp.ascontiguousarray(xp.asarray(columns, dtype=xp.uint64))
+        if rows is not None:
+            rows = xp.ascontiguousarray(xp.asarray(rows, dtype=xp.uint64))
+        shape = (n_draws, len(columns)) if rows is None else (n_draws, len(rows), len(columns))
+        out = xp.empty(shape, dtype=dtype)
+        entries = prod(shape[1:])
+        self.launch(
+            "normals<T>", out.dtype, blocks_for(-(-n_draws // 4) * entries), rows, columns, np.int64(n_draws),
+            np.int64(entries // max(1, len(columns))), np.int64(len(columns)), *map(np.uint64, (seed, stream, step)), out,
+        )  # fmt: skip
+        return out
+
+    def update(
+        self, rule: str, grad: Any, params: Any, first: Any | None, second: Any | None, rate: float, momentum: float,
+        t: int,
+    ) -> tuple[Any, Any | None, Any | None]:  # fmt: skip
+        """One step of a rule of `dufs_core.optim`: the next params, first and second (float64), in one launch."""
+        xp = self._cupy
+        d = len(params)
+        new_first = xp.empty(d, dtype=xp.float64) if rule == "adam" or momentum else None
+        new_second = xp.empty(d if rule == "adam" else 1, dtype=xp.float64) if rule != "sgd" else None
+        new_params = xp.empty_like(params)
+        self.launch(
+            "update<T>", params.dtype, 1, grad, params, first, second, np.int64(d), np.int32(_RULES[rule]),
+            np.float64(rate), np.float64(momentum), np.int64(t), new_params, new_first, new_second,
+        )  # fmt: skip
+        return new_params, new_first, new_second

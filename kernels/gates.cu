@@ -121,37 +121,40 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) loss(
 
 constexpr int ADAM = 1, NORMALIZED = 2;  // the rules of dufs_core.optim; any other number is SGD
 
-// One step of an optimiser, as dufs_core.optim: params, first (d,) and second ((d,) for Adam, else (1,)) in place; t
-// counts steps from 1. One block.
+// One step of an optimiser, as dufs_core.optim, from the state first (d,), second ((d,) for Adam, (1,) for normalized)
+// to the next; null where a rule has none yet (then 0), or none at all. t counts steps from 1. One block.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) update(
-    Global<const T> grad, Index d, int rule, double rate, double momentum, Index t, Global<T> params,
-    Global<double> first, Global<double> second) {
+    Global<const T> grad, Global<const T> params, Global<const double> first, Global<const double> second, Index d,
+    int rule, double rate, double momentum, Index t, Global<T> new_params, Global<double> new_first,
+    Global<double> new_second) {
     const double decay = 0.9, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8;
+    const bool has_first = first != nullptr, has_second = second != nullptr;
     double size = 1;
     if (rule == NORMALIZED) {
         double sum = 0;
         for (Index k = threadIdx.x; k < d; k += THREADS) sum += (double)grad[k] * (double)grad[k];
-        const double mean_square = (1 - decay) * (block_sum(sum) / (double)d) + decay * second[0];
-        __syncthreads();  // every thread has read second[0]
-        if (threadIdx.x == 0) second[0] = mean_square;
+        const double mean_square = (1 - decay) * (block_sum(sum) / (double)d) + (has_second ? decay * second[0] : 0);
+        if (threadIdx.x == 0) new_second[0] = mean_square;
         size = mean_square > 0 ? sqrt(mean_square / (1 - pow(decay, (double)t))) : 1;
     }
     for (Index k = threadIdx.x; k < d; k += THREADS) {
-        const double g = grad[k];
+        const double g = grad[k], before = has_first ? first[k] : 0;
         double direction;
         if (rule == ADAM) {
-            first[k] = beta1 * first[k] + (1 - beta1) * g;
-            second[k] = beta2 * second[k] + (1 - beta2) * g * g;
-            direction = first[k] / (1 - pow(beta1, (double)t)) /
-                        (sqrt(second[k] / (1 - pow(beta2, (double)t))) + epsilon);
+            const double mean = beta1 * before + (1 - beta1) * g;
+            const double square = beta2 * (has_second ? second[k] : 0) + (1 - beta2) * g * g;
+            new_first[k] = mean;
+            new_second[k] = square;
+            direction =
+                mean / (1 - pow(beta1, (double)t)) / (sqrt(square / (1 - pow(beta2, (double)t))) + epsilon);
         } else {
             direction = g / size;
             if (momentum != 0) {
-                direction += momentum * first[k];
-                first[k] = direction;
+                direction += momentum * before;
+                new_first[k] = direction;
             }
         }
-        params[k] = T((double)params[k] - rate * direction);
+        new_params[k] = T((double)params[k] - rate * direction);
     }
 }

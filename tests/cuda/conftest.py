@@ -5,8 +5,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 import emulator
+import fake_cupy
 import pytest
+from scipy import special
 
+from dufs_core.cupy_backend import make_backend
 from dufs_core.kernels import cuda
 
 
@@ -23,7 +26,7 @@ def libraries(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def run(libraries):
-    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in dufs_core.kernels.cuda.KERNELS."""
+    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in cuda.KERNELS."""
 
     def launch(kernel, dtype, grid, *arguments, **how):
         file = cuda.file_of(kernel)
@@ -31,3 +34,13 @@ def run(libraries):
         libraries[file].launch(name, grid, *arguments, **how)
 
     return launch
+
+
+@pytest.fixture
+def device(libraries):
+    """The CuPy backend over the stand-in of fake_cupy.py; its module is `device.xp`."""
+
+    def erf(x):
+        return fake_cupy.ndarray(special.erf(x._a))
+
+    return make_backend(fake_cupy.make(libraries), erf)

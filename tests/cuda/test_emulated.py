@@ -122,10 +122,15 @@ def test_loss_and_its_gradient(run, dtype, lam):
 def test_optimiser_steps(run, dtype, d, code, rule, momentum):
     rng = np.random.default_rng(3)
     params, want, state = np.full(d, 0.5, dtype), np.full(d, 0.5), State()
-    first, second = np.zeros(d), np.zeros(d if code == 1 else 1)
+    first = second = None
     for t in range(1, 6):
         grad = (rng.normal(size=d) * (t != 3)).astype(dtype)  # a gradient of 0 once
-        run("update<T>", dtype, 1, grad, i64(d), np.int32(code), f64(0.1), f64(momentum), i64(t), params, first, second)
+        new = np.full(d, np.nan, dtype)
+        new_first = np.full(d, np.nan) if code == 1 or momentum else None
+        new_second = np.full(d if code == 1 else 1, np.nan) if code else None
+        run("update<T>", dtype, 1, grad, params, first, second, i64(d), np.int32(code), f64(0.1), f64(momentum), i64(t),
+            new, new_first, new_second)  # fmt: skip
+        params, first, second = new, new_first, new_second
         want, state = rule(bk, want, grad.astype(f64), state)
     close(params, want, 20 * EPS[dtype])
 
@@ -203,12 +208,12 @@ def test_distances_of_equal_rows_are_zero(run):
 def bandwidths(run, D, k, rule, factor, zero_rule):
     R, n, _ = D.shape
     _, kth, largest = neighbours_of_distances(D, k)
-    position = bandwidth_op.quantile_of(rule) * (n - 1)
+    position, noise = bandwidth_op.quantile_of(rule) * (n - 1), bandwidth_op.noise_level(np.finfo(D.dtype))
     b, substituted = np.full(R, np.nan), np.full(R, np.nan)
     rows, weights = np.full((R, 2), -1, i64), np.full((R, 2), np.nan)
     run("bandwidth<T>", D.dtype, 2, kth, largest, i64(R), i64(n), i64(int(position)), f64(position - int(position)),
-        f64(factor), np.bool_(zero_rule == "one"), np.bool_(True), *map(f64, bandwidth_op.noise_level(np.finfo(D.dtype))),
-        b, substituted, rows, weights)  # fmt: skip
+        f64(factor), np.bool_(zero_rule == "one"), np.bool_(True), *map(f64, noise), b, substituted, rows,
+        weights)  # fmt: skip
     return b, substituted, rows, weights
 
 
@@ -332,7 +337,7 @@ def sweep(run, G, t, rule, C=2.0, grid=3, **how):
     D = kth = None
     rows, weights, b = np.zeros((R, 2), i64), np.zeros((R, 2)), np.full(R, float(rule) if rule == 3.0 else np.nan)
     if isinstance(rule, str):
-        D, kth, largest = neighbours(run, G, 1)
+        D, kth, _ = neighbours(run, G, 1)
         b, _, rows, weights = bandwidths(run, D, 1, rule, C, "data")
         run("affinity<T>", dtype, grid, D, b, *size, K, deg, q, r, **how)
     else:
