@@ -64,7 +64,7 @@ _ENTRIES: dict[str, Callable[[Problem], int]] = {"operations": _operations, "den
 
 
 def predicted_bytes(engine: str, problem: Problem) -> int:
-    """Bytes that a step of `engine` allocates beyond the data. An engine without a count of its own is taken as "dense"."""
+    """Bytes that a step of `engine` allocates beyond the data; one without a count of its own is taken as "dense"."""
     return _ENTRIES.get(engine, _dense)(problem) * problem.itemsize
 
 
@@ -131,7 +131,7 @@ def _largest_batch(engine: str, problem: Problem, available: int) -> int:
             low = middle
         else:
             high = middle
-    unit = 10 ** max(0, len(str(low)) - 2)
+    unit = int(10 ** max(0, len(str(low)) - 2))
     return low // unit * unit
 
 

@@ -116,7 +116,8 @@ class Kernels:
         entries = prod(shape[1:])
         self.launch(
             "normals<T>", out.dtype, blocks_for(-(-n_draws // 4) * entries), rows, columns, np.int64(n_draws),
-            np.int64(entries // max(1, len(columns))), np.int64(len(columns)), *map(np.uint64, (seed, stream, step)), out,
+            np.int64(1 if rows is None else len(rows)), np.int64(len(columns)),
+            *map(np.uint64, (seed, stream, step)), out,
         )  # fmt: skip
         return out
 

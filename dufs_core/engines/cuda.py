@@ -210,7 +210,7 @@ class Plan:
 
     def _sweep(self, r: int, draws: slice, Xt: Array) -> Array:
         """From G and the gated data of some draws to M = dS/dG; S, b, substituted and isolated on the way."""
-        o, n = self.objective, self.n
+        n = self.n
         size = (np.int64(r), np.int64(n))
         rows, tiles = r * n, r * -(-n // _BACKWARD_TILE)
         G, A, At, T, b = self.G[:r], self.powers[0][:r], self.powers[-1][:r], self.T[:r], self.b[draws]

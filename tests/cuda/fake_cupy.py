@@ -20,16 +20,17 @@ import numpy as np
 
 from dufs_core.kernels import cuda
 
-FUNCTIONS = frozenset(
-    "abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip "
-    "concatenate cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log "
-    "matmul max maximum may_share_memory minimum moveaxis ones ones_like partition power put_along_axis sin sqrt square stack sum swapaxes "
-    "take_along_axis where zeros zeros_like".split()
-)
-CONSTANTS = frozenset("bool_ finfo float32 float64 inf int32 int64 nan newaxis pi uint64".split())
-METHODS = frozenset(
-    "all any argmax argmin argsort astype conj copy fill max mean min ravel reshape sum swapaxes transpose".split()
-)
+_LISTED = """
+abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip
+concatenate cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log matmul max
+maximum may_share_memory minimum moveaxis ones ones_like partition power put_along_axis sin sqrt square stack sum
+swapaxes take_along_axis where zeros zeros_like
+/ bool_ finfo float32 float64 inf int32 int64 nan newaxis pi uint64
+/ all any argmax argmin argsort astype conj copy fill max mean min ravel reshape sum swapaxes transpose
+/ add sub mul truediv floordiv mod pow matmul and or xor lshift rshift
+/ lt le gt ge eq ne neg pos abs invert
+"""
+FUNCTIONS, CONSTANTS, METHODS, _BINARY, _OTHER = (frozenset(part.split()) for part in _LISTED.split("/"))
 _SCALARS = (bool, int, float, complex, np.generic)
 _capturing: list[Stream] = []
 
@@ -202,10 +203,10 @@ def _operator(name: str) -> Any:
     return call
 
 
-for _name in "add sub mul truediv floordiv mod pow matmul and or xor lshift rshift".split():
+for _name in _BINARY:
     for _prefix in ("", "r", "i"):
         setattr(ndarray, f"__{_prefix}{_name}__", _operator(f"__{_prefix}{_name}__"))
-for _name in "lt le gt ge eq ne neg pos abs invert".split():
+for _name in _OTHER:
     setattr(ndarray, f"__{_name}__", _operator(f"__{_name}__"))
 
 

@@ -202,9 +202,8 @@ def test_closed_and_saturated_columns_are_left_out_of_large_steps(device, large)
     mu = np.array([-9.0, 0.5, 9.0, 0.5])
     want, (got,) = both(device, Objective(lam=0.1), mu, eps * 0.1, X)
     check(want, got, X)
-    gated, dots = (
-        next(a for a in device.xp.launches if a.kernel == k) for k in ("gated<double>", "column_dots<double>")
-    )
+    launched = {launch.kernel: launch for launch in device.xp.launches}
+    gated, dots = launched["gated<double>"], launched["column_dots<double>"]
     assert gated.arguments[0].shape == (3, 9)  # the open ones
     assert dots.arguments[0].shape == (2, 9)  # the undecided ones
 

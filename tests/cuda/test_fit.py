@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import fake_cupy
 import generators as gen
 import numpy as np
@@ -30,9 +32,8 @@ def on_gpu(device, monkeypatch):
     import dufs_core.cupy_backend
 
     monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name, find=__import__("importlib").util.find_spec: (
-        find("numpy") if name == "cupy" else find(name)
-    ))  # fmt: skip
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
     return device
 
 

@@ -1,4 +1,4 @@
-"""Every name of CuPy that the library or the stand-in uses is there in the real CuPy, which needs no GPU to be asked."""
+"""Every name of CuPy that the library or the stand-in uses is there in the real CuPy, which can be asked anywhere."""
 
 from __future__ import annotations
 
