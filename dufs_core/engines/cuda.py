@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.errors import MemoryLimitError
 from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective import Objective, Value
 from dufs_core.ops import gates
@@ -56,8 +57,19 @@ class CudaEngine:
         if plan is None:
             while len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[key] = Plan(bk, objective, X.shape, eps.shape, X.dtype)
+            plan = self._plans[key] = self._new_plan(bk, objective, X, eps)
         return plan.evaluate(mu, eps, X)
+
+    def _new_plan(self, bk: Backend, objective: Objective, X: Array, eps: Array) -> Plan:
+        try:
+            return Plan(bk, objective, X.shape, eps.shape, X.dtype)
+        except MemoryError as error:
+            n, d = X.shape
+            raise MemoryLimitError(
+                f"The device has no memory left for steps over {n:,} rows and {d:,} columns with {len(eps)} draws "
+                f"({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, or free "
+                f"what else is on the device"
+            ) from error
 
 
 class Plan:

@@ -9,6 +9,7 @@ Kernels run through the emulator, or are recorded while a stream is captured; ev
 from __future__ import annotations
 
 import inspect
+import threading
 import types
 from contextlib import contextmanager
 from functools import cache
@@ -32,7 +33,13 @@ swapaxes take_along_axis where zeros zeros_like
 """
 FUNCTIONS, CONSTANTS, METHODS, _BINARY, _OTHER = (frozenset(part.split()) for part in _LISTED.split("/"))
 _SCALARS = (bool, int, float, complex, np.generic)
-_capturing: list[Stream] = []
+
+
+class _PerThread(threading.local):
+    """The streams of a thread, as in CuPy: the current ones, and those being captured."""
+
+    def __init__(self) -> None:
+        self.current, self.capturing = [Stream()], []
 
 
 class CUDARuntimeError(RuntimeError):
@@ -55,7 +62,7 @@ def _parameters(name: str) -> frozenset[str] | None:
 
 
 def _not_while_capturing() -> None:
-    if _capturing:
+    if streams.capturing:
         raise CUDARuntimeError("cudaErrorStreamCaptureUnsupported: operation not permitted when stream is capturing")
 
 
@@ -269,25 +276,26 @@ class Stream:
     def begin_capture(self) -> None:
         if Stream.refuse:
             raise CUDARuntimeError(Stream.refuse)
-        if not self._non_blocking or self not in _current:
+        if not self._non_blocking or self not in streams.current:
             raise CUDARuntimeError("the legacy stream cannot be captured, and the captured stream must be current")
-        _capturing.append(self)
+        streams.capturing.append(self)
 
     def end_capture(self) -> Graph:
-        if self not in _capturing:
+        if self not in streams.capturing:
             raise CUDARuntimeError("cudaErrorIllegalState: no capture has begun")
-        _capturing.remove(self)
+        streams.capturing.remove(self)
         return Graph(self._recorded)
 
     def __enter__(self) -> Stream:
-        _current.append(self)
+        streams.current.append(self)
         return self
 
     def __exit__(self, *_: Any) -> None:
-        _current.remove(self)
+        streams.current.remove(self)
 
 
-_current = [Stream()]
+streams = _PerThread()
+_emulating = threading.Lock()  # the emulator runs one launch at a time
 
 
 # Bytes of a single array from which on allocating it fails; None: nothing fails.
@@ -351,14 +359,18 @@ def make(libraries: dict[str, Any]) -> types.ModuleType:
             assert name in self._names
 
             def call(grid: tuple[int, ...], block: tuple[int, ...], arguments: tuple[Any, ...]) -> None:
-                xp.launches.append(Launch(name, grid, block, arguments, bool(_capturing)))
+                xp.launches.append(Launch(name, grid, block, arguments, bool(streams.capturing)))
                 assert block == (cuda.THREADS,)
                 bare = [a._a if isinstance(a, ndarray) else a for a in arguments]
 
                 def run() -> None:
-                    self._library.launch(name, grid[0], *bare)
+                    with _emulating:
+                        self._library.launch(name, grid[0], *bare)
 
-                (_capturing[-1]._recorded.append if _capturing else lambda run: run())(run)
+                if streams.capturing:
+                    streams.capturing[-1]._recorded.append(run)
+                else:
+                    run()
 
             return call
 
@@ -372,7 +384,7 @@ def make(libraries: dict[str, Any]) -> types.ModuleType:
     xp.free_memory = 1 << 34
     xp.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 0)
     xp.cuda = types.SimpleNamespace(
-        Stream=Stream, Device=Device, runtime=runtime, get_current_stream=lambda: _current[-1]
+        Stream=Stream, Device=Device, runtime=runtime, get_current_stream=lambda: streams.current[-1]
     )
     return xp
 

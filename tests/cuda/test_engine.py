@@ -12,6 +12,7 @@ from dufs_core.engines import cuda as cuda_engine
 from dufs_core.engines import get_engine
 from dufs_core.engines.cuda import CudaEngine
 from dufs_core.kernels import cuda
+from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Objective
 
 pytestmark = pytest.mark.cuda_launch
@@ -139,10 +140,10 @@ def test_a_capture_that_fails_inside_is_ended(device, monkeypatch):
     want = engine(device, objective, *moved)[1].get()
     plan = next(iter(engine._plans.values()))
     run = plan._run
-    monkeypatch.setattr(plan, "_run", lambda: (plan.S.sum() if fake_cupy._capturing else None, run()))
+    monkeypatch.setattr(plan, "_run", lambda: (plan.S.sum() if fake_cupy.streams.capturing else None, run()))
     np.testing.assert_array_equal(engine(device, objective, *moved)[1].get(), want)
     assert "not permitted when stream is capturing" in plan.capture_refused
-    assert not fake_cupy._capturing
+    assert not fake_cupy.streams.capturing
 
 
 def test_results_are_not_overwritten_by_the_next_step(device):
@@ -162,6 +163,22 @@ def test_minibatches_of_two_sizes_share_the_arrays(device):
         want, (got,) = both(device, Objective(), mu, eps, X, engine)
         check(want, got, X)
         assert len(engine._plans) <= 2
+
+
+def test_the_cuda_engine_takes_what_is_predicted(device):
+    """The bytes of the arrays of its plan, on the stand-in device."""
+    for n, d, draws, power, rule, per_sample in (
+        (40, 6, 4, 2, "max", False), (40, 6, 2, 4, "max", True), (30, 60, 2, 1, 2.0, False), (30, 70, 2, 2, 2.0, False)
+    ):  # fmt: skip
+        eps = gen.draws(0, d, n if per_sample else None, draws)
+        arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
+        engine = CudaEngine()
+        engine(device, Objective(power=power, bandwidth=rule, n_neighbors=1), *arrays)
+        (plan,) = engine._plans.values()
+        held = [v for v in vars(plan).values() if hasattr(v, "nbytes")] + plan.powers + plan.terms
+        taken = sum({id(a._a.base if a._a.base is not None else a._a): a.nbytes for a in held}.values())
+        predicted = predicted_bytes("cuda", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample))
+        assert 0.6 * predicted <= taken <= 1.4 * predicted
 
 
 # --- what is launched -----------------------------------------------------------------------------------------------
