@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import threading
+import time
 import types
 from contextlib import contextmanager
 from functools import cache
@@ -23,9 +24,9 @@ from dufs_core.kernels import cuda
 
 _LISTED = """
 abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip
-concatenate cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log matmul max
-maximum may_share_memory minimum moveaxis ones ones_like partition power put_along_axis sin sqrt square stack sum
-swapaxes take_along_axis where zeros zeros_like
+concatenate copyto cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log
+matmul max maximum may_share_memory minimum moveaxis ones ones_like partition power put_along_axis sin sqrt square stack
+sum swapaxes take_along_axis where zeros zeros_like
 / bool_ finfo float32 float64 inf int32 int64 nan newaxis pi uint64
 / all any argmax argmin argsort astype conj copy fill max mean min ravel reshape sum swapaxes transpose
 / add sub mul truediv floordiv mod pow matmul and or xor lshift rshift
@@ -243,6 +244,18 @@ class Launch(NamedTuple):
     captured: bool
 
 
+class Event:
+    """A time on the host's clock."""
+
+    time = 0.0
+
+    def record(self) -> None:
+        self.time = time.perf_counter()
+
+    def synchronize(self) -> None:
+        pass
+
+
 class Graph:
     """Launches that a capture recorded."""
 
@@ -382,9 +395,16 @@ def make(libraries: dict[str, Any]) -> types.ModuleType:
         CUDARuntimeError=CUDARuntimeError,
     )
     xp.free_memory = 1 << 34
-    xp.get_default_memory_pool = lambda: types.SimpleNamespace(free_bytes=lambda: 0)
+    xp.get_default_memory_pool = lambda: types.SimpleNamespace(
+        free_bytes=lambda: 0, total_bytes=lambda: 0, free_all_blocks=lambda: None
+    )
     xp.cuda = types.SimpleNamespace(
-        Stream=Stream, Device=Device, runtime=runtime, get_current_stream=lambda: streams.current[-1]
+        Event=Event,
+        get_elapsed_time=lambda first, last: 1e3 * (last.time - first.time),
+        Stream=Stream,
+        Device=Device,
+        runtime=runtime,
+        get_current_stream=lambda: streams.current[-1],
     )
     return xp
 

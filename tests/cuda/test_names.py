@@ -72,9 +72,11 @@ def test_streams_graphs_and_modules(cupy):
         (cupy.cuda.Stream, ("begin_capture", "end_capture", "wait_event", "record", "synchronize")),
         (cupy.cuda.graph.Graph, ("launch",)),
         (cupy.ndarray, ("device", "get", "__dlpack_device__")),
-        (cupy.cuda.runtime, ("memGetInfo", "CUDARuntimeError")),
+        (cupy.cuda.runtime, ("memGetInfo", "CUDARuntimeError", "getDeviceProperties", "driverGetVersion")),
+        (cupy.cuda.Event, ("record", "synchronize")),
+        (cupy.cuda, ("get_elapsed_time",)),
         (cupy.cuda.memory, ("OutOfMemoryError",)),
-        (cupy.cuda.MemoryPool, ("free_bytes",)),
+        (cupy.cuda.MemoryPool, ("free_bytes", "total_bytes", "free_all_blocks")),
     ):
         assert not [name for name in names if not hasattr(owner, name)], owner
     assert issubclass(cupy.cuda.runtime.CUDARuntimeError, RuntimeError)
