@@ -128,12 +128,13 @@ __device__ inline Index block_sum_before(Index count) {
 
 // The value of rank `rank` (0: the smallest) among values[base .. base + n - 1], all at least 0, entry `skip` left out
 // (-1: none). `rank` becomes its rank among the entries equal to it. Digit by digit, from the highest: the entries that
-// agree with the digits found so far are counted by their next one.
+// agree with the digits found so far are counted by their next one, until one entry is left or all digits are found.
 template <class T>
 __device__ T select(Global<const T> values, Index base, Index n, Index skip, Index& rank) {
     typedef typename Bits<T>::type Word;
     SHARED(unsigned, counts, DIGITS);
-    SHARED(Index, found, 2);
+    SHARED(Index, found, 3);
+    SHARED(Word, last, 1);
     Word prefix = 0;
     for (int shift = 8 * (int)sizeof(T) - DIGIT; shift >= 0; shift -= DIGIT) {
         counts[threadIdx.x] = 0;
@@ -149,11 +150,23 @@ __device__ T select(Global<const T> values, Index base, Index n, Index skip, Ind
         if (before <= rank && rank < before + mine) {
             found[0] = threadIdx.x;
             found[1] = before;
+            found[2] = mine;
         }
         __syncthreads();
         prefix |= (Word)found[0] << shift;
         rank -= found[1];
+        const bool alone = found[2] == 1;
         __syncthreads();  // found is read before the next digit's is written
+        if (alone && shift > 0) {
+            for (Index j = threadIdx.x; j < n; j += THREADS) {
+                const Word word = Bits<T>::of(values[base + j]);
+                if (j != skip && ((word ^ prefix) >> shift) == 0) last[0] = word;
+            }
+            __syncthreads();
+            prefix = last[0];
+            __syncthreads();
+            break;
+        }
     }
     return Bits<T>::value(prefix);
 }

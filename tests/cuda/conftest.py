@@ -14,13 +14,20 @@ from dufs_core.kernels import cuda
 
 
 @pytest.fixture(scope="session")
-def libraries(tmp_path_factory):
-    """Every source built by g++: a dict from file to emulator.Library. Skips where g++ is not installed."""
+def build_folder(tmp_path_factory):
+    """Where sources are built for the CPU. Skips where g++ is not installed."""
     if emulator.COMPILER is None:
         pytest.skip("g++, which builds the CUDA sources for the CPU, is not installed")
     folder = tmp_path_factory.mktemp("cuda")
+    emulator.prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def libraries(build_folder):
+    """Every source, built by g++: a dict from file to emulator.Library."""
     with ThreadPoolExecutor(2) as pool:
-        built = pool.map(lambda file: emulator.Library(file, folder), cuda.KERNELS)
+        built = pool.map(lambda file: emulator.Library(file, build_folder), cuda.KERNELS)
         return dict(zip(cuda.KERNELS, built, strict=True))
 
 

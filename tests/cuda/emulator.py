@@ -34,27 +34,38 @@ class _Array(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("size", ctypes.c_longlong), ("name", ctypes.c_char_p))
 
 
+def _compile(*arguments: str | Path) -> None:
+    if COMPILER is None:
+        raise RuntimeError("the CUDA sources are built for the CPU by g++, which is not installed")
+    flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-Wall", "-Werror", "-Wno-unknown-pragmas"]
+    built = subprocess.run(
+        [COMPILER, *flags, "-U_FORTIFY_SOURCE", *map(str, arguments)], capture_output=True, text=True
+    )
+    if built.returncode:
+        raise RuntimeError(f"{arguments[-1]} does not compile for the CPU:\n{built.stderr[:4000]}")
+
+
+def prepare(folder: Path) -> None:
+    """Put emulator.h into a folder, compiled once for all the libraries that are built there."""
+    header = Path(shutil.copy(Path(__file__).with_name("emulator.h"), folder))
+    _compile("-Wno-unused-function", "-x", "c++-header", "-o", header.with_suffix(".h.gch"), header)
+
+
 class Library:
-    """The kernels of one source, as given or as in the package, for some element types."""
+    """The kernels of one source, as given or as in the package, for some element types.
+
+    `folder` has been prepared (see `prepare`); the library is built in it.
+    """
 
     def __init__(self, file: str, folder: Path, text: str | None = None, dtypes=tuple(cuda.ELEMENT)) -> None:
-        if COMPILER is None:
-            raise RuntimeError("the CUDA sources are built for the CPU by g++, which is not installed")
         text = cuda.source(file) if text is None else text
         names = sorted({name for dtype in dtypes for name in cuda.instances(file, dtype)})
         table = "".join(f'    emulator::kernel("{name}", {name}),\n' for name in names)
         stem = folder / f"{Path(file).stem}_{abs(hash((text, dtypes)))}"
-        header = Path(__file__).with_name("emulator.h")
         stem.with_suffix(".cpp").write_text(
-            f'#include "{header}"\n{text}\nstd::vector<emulator::Kernel> kernels = {{\n{table}}};\n'
+            f'#include "emulator.h"\n{text}\nstd::vector<emulator::Kernel> kernels = {{\n{table}}};\n'
         )
-        command = [COMPILER, "-std=c++17", "-O1", "-ffp-contract=off", "-shared", "-fPIC", "-Wall", "-Werror"]
-        command += ["-Wno-unknown-pragmas", "-U_FORTIFY_SOURCE"]
-        built = subprocess.run(
-            [*command, "-o", stem.with_suffix(".so"), stem.with_suffix(".cpp")], capture_output=True, text=True
-        )
-        if built.returncode:
-            raise RuntimeError(f"{file} does not compile for the CPU:\n{built.stderr[:4000]}")
+        _compile("-shared", "-I", folder, "-o", stem.with_suffix(".so"), stem.with_suffix(".cpp"))
         self._library = ctypes.CDLL(str(stem.with_suffix(".so")))
         for function in (self._library.launch, self._library.parameter_types):
             function.restype = ctypes.c_char_p

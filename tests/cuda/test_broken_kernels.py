@@ -15,13 +15,13 @@ i64, f64 = np.int64, np.float64
 
 
 @pytest.fixture
-def broken(libraries, tmp_path):
+def broken(build_folder):
     """broken(file, old, new): the library built from a source in which one piece of text is replaced."""
 
     def build(file, old, new, dtype="float64"):
         text = cuda.source(file)
         assert text.count(old) == 1, f"the text to break stands {text.count(old)} times in {file}"
-        return Library(file, tmp_path, text.replace(old, new), (dtype,))
+        return Library(file, build_folder, text.replace(old, new), (dtype,))
 
     return build
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nvrtc
@@ -22,10 +23,21 @@ def compiler():
     return library
 
 
-@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+@pytest.fixture(scope="module")
+def compiled(compiler):
+    """Every file for every architecture, being compiled two at a time."""
+    with ThreadPoolExecutor(2) as pool:
+        yield {
+            (file, architecture): pool.submit(nvrtc.compile_for, compiler, file, architecture)
+            for architecture in nvrtc.ARCHITECTURES
+            for file in cuda.KERNELS
+        }
+
+
 @pytest.mark.parametrize("file", cuda.KERNELS)
-def test_every_kernel_compiles(compiler, file, architecture):
-    for name, resources in nvrtc.compile_for(compiler, file, architecture).items():
+@pytest.mark.parametrize("architecture", nvrtc.ARCHITECTURES)
+def test_every_kernel_compiles(compiled, file, architecture):
+    for name, resources in compiled[file, architecture].result().items():
         assert resources.spill_bytes == 0, f"{name} spills {resources.spill_bytes} bytes"
         assert 0 < resources.registers <= 65536 // (2 * cuda.THREADS), f"{name}: {resources.registers} registers"
         assert resources.shared_bytes <= 48 * 1024
