@@ -33,6 +33,7 @@ SIZES = [(100, 50, 16), (500, 1024, 4), (1000, 784, 4), (1000, 10_000, 4), (5000
 QUICK = [(100, 50, 16), (500, 200, 4)]
 FITS = ((100, 50, 1000), (500, 1024, 200), (1000, 784, 200))  # rows, columns, steps
 QUICK_FITS = ((100, 50, 200),)
+SIDE, QUICK_SIDE = 8192, 2048  # of the matrices whose product and copy are timed
 
 
 def card(bk: Backend) -> dict[str, Any]:
@@ -87,7 +88,7 @@ def _timed(bk: Backend, function: Callable[[], Any], repeats: int) -> dict[str, 
 
 def machine(bk: Backend, quick: bool) -> dict[str, float]:
     """The card's own limits as CuPy reaches them: multiply-adds a second of a product, bytes a second of a copy."""
-    xp, n = bk.xp, 2048 if quick else 8192
+    xp, n = bk.xp, QUICK_SIDE if quick else SIDE
     rates = {}
     for dtype in ("float32", "float64"):
         a = xp.ones((n, n), dtype=dtype)
@@ -164,7 +165,7 @@ def _floor(rates: dict[str, float], n: int, d: int, draws: int, dtype: str) -> f
 
 def steps(bk: Backend, quick: bool) -> dict[str, Any]:
     """One gradient step: graphs on and off, the operations one by one, PyTorch's autograd on the same card."""
-    rates, found, repeats = machine(bk, True), [], 5 if quick else 21
+    rates, found, repeats = machine(bk, quick), [], 5 if quick else 21
     for n, d, draws in QUICK if quick else SIZES:
         for dtype in ("float32", "float64"):
             moved = _arrays(bk, n, d, draws, dtype)
