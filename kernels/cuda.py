@@ -24,6 +24,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block, as in common.cuh
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves
+_NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that stands for one
 _RULES = {"sgd": 0, "adam": 1, "normalized": 2}  # as in gates.cu
 
 
@@ -73,7 +74,8 @@ class Kernels:
         Arguments are C-contiguous arrays of exactly the kernel's types, NumPy scalars, or None for a null pointer.
         """
         if blocks > 0:
-            self._function(kernel, str(dtype))((min(blocks, _MOST_BLOCKS),), (THREADS,), arguments)
+            passed = tuple(_NULL if a is None else a for a in arguments)
+            self._function(kernel, str(dtype))((min(blocks, _MOST_BLOCKS),), (THREADS,), passed)
 
     def _function(self, kernel: str, dtype: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()

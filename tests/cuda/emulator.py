@@ -107,7 +107,7 @@ def _packed(kind: str, value, name: str):
             raise TypeError(f"{name} must be a NumPy scalar of {dtype}; got {type(value).__name__} {value!r}")
         return np.ctypeslib.as_ctypes_type(dtype)(value.item())
     label = name.split(": ")[1].encode()
-    if value is None:
+    if value is None or (isinstance(value, np.uint64) and value == 0):  # a null pointer, or its bytes
         return _Array(None, 0, label)
     if value.dtype != dtype or not value.flags.c_contiguous:
         layout = "" if value.flags.c_contiguous else ", not contiguous"
