@@ -118,7 +118,7 @@ def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_me
     if fits >= 3:
         message += f"Set batch_size={fits} or less: steps of so many rows fit."
     else:
-        message += f"The data alone take {_size(data)}: use fewer rows or columns, dtype='float32', or fewer n_draws."
+        message += f"The data alone take {_size(data)}: use fewer rows, columns or draws."
     raise MemoryLimitError(message)
 
 

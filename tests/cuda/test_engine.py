@@ -6,6 +6,7 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
+import reference
 
 from dufs_core.backend import get_backend
 from dufs_core.engines import cuda as cuda_engine
@@ -63,6 +64,21 @@ def test_numbers(device, request, n, d, per_sample, t, rule, lam, size):
     mu, eps, X = problem(n, d, per_sample)
     want, (got,) = both(device, objective, mu, eps, X)
     check(want, got, X)
+
+
+@pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 2, None)])
+def test_against_the_independent_reference(device, rule, k, t, lam):
+    """Python loops over direct differences, differentiated by the complex step."""
+    mu, eps, X = problem(7, 3)
+    loss, gradient = reference.mean_value_and_grad(
+        X, mu, eps, lam=lam, delta=1e-6, rule=rule, k=k, C=2.0, t=t, fixed=4.0
+    )
+    objective = Objective(
+        lam=lam, power=t, bandwidth=4.0 if rule == "fixed" else rule, n_neighbors=k, bandwidth_factor=2.0
+    )
+    value, dmu = CudaEngine()(device, objective, *(device.xp.asarray(a) for a in (mu, eps, X)))
+    assert value.loss == pytest.approx(loss, rel=1e-11)
+    gen.assert_close(dmu.get(), gradient, 1e-10)
 
 
 def test_a_given_bandwidth_with_many_columns(device):

@@ -37,12 +37,11 @@ warnings.simplefilter("ignore", SelectionWarning)
 """
 
 
-def run(code, *folders):
+def run(code, *folders, **variables):
     """Standard output of a fresh interpreter that finds modules in `folders` first."""
     path = os.pathsep.join([*map(str, folders), os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])])
-    done = subprocess.run(
-        [sys.executable, "-c", PREAMBLE + code], capture_output=True, text=True, env=os.environ | {"PYTHONPATH": path}
-    )
+    variables = os.environ | variables | {"PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", PREAMBLE + code], capture_output=True, text=True, env=variables)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
@@ -131,6 +130,15 @@ def test_the_cupy_of_this_environment_without_a_gpu():
         assert "CuPy finds no driver or device" in lines[1]
     else:
         assert run(f"from dufs_core import DUFS\nprint({ON_GPU}.backend_)") == "cupy\n"
+
+
+def test_a_cache_of_cupy_that_cannot_be_written(tmp_path):
+    """CuPy refuses to be imported then: the CPU computes, and the path is named."""
+    pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
+    (tmp_path / "file").write_text("")
+    lines = run(ASK, CUPY_CACHE_DIR=str(tmp_path / "file" / "cache")).splitlines()
+    assert [line.split(":")[0] for line in lines] == ["auto", "cupy"]
+    assert all("importing CuPy failed (NotADirectoryError" in line and "file" in line for line in lines)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
