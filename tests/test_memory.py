@@ -86,7 +86,7 @@ def test_the_advice_fits():
 
 
 def test_where_no_batch_fits_the_data_are_named():
-    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows or columns"):
+    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
         check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 100_000, 300_000_000)
 
 
