@@ -297,7 +297,7 @@ def judge(mutant: Mutant) -> None:
         "statistical": suite.check_expectation,
     }
     by_name = {o.name: o for o in operations()}
-    loaded = {name: engine.load() for name, engine in engines().items()}
+    loaded = {name: engine.load() for name, engine in engines().items() if "numpy" in engine.backends}
     bk = get_backend("numpy")
     for kind, name, engine, examples in plan(mutant):
         result = checks[kind](bk, by_name[name], engine, loaded.get(engine), 0, examples, True)

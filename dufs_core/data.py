@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dufs_core.backend import Array
+from dufs_core.backend import Array, Backend
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 SCALINGS = ("columns", "global", "none")
@@ -24,16 +24,16 @@ class Prepared(NamedTuple):
     constant: Array  # (d,) bool, columns whose smallest and largest value are equal
 
 
-def _blocks(X: Array) -> Iterator[tuple[slice, Array]]:
+def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
     """Slices of columns and a float64 copy of each."""
     n, d = X.shape
     width = max(1, _BLOCK_ELEMENTS // n)
     for start in range(0, d, width):
         columns = slice(start, min(start + width, d))
-        yield columns, np.array(X[:, columns], dtype=np.float64, order="F")
+        yield columns, xp.array(X[:, columns], dtype=np.float64, order="F")
 
 
-def check_finite(X: Array) -> None:
+def check_finite(X: Array, xp: Any = np) -> None:
     """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values."""
     if X.dtype.kind != "f":
         return
@@ -41,12 +41,12 @@ def check_finite(X: Array) -> None:
         if np.isfinite(np.sum(X, dtype=np.float64)):  # what is not finite stays so in sums
             return
     count, first = 0, -1
-    for columns, block in _blocks(X):
-        bad = ~np.isfinite(block)
+    for columns, block in _blocks(X, xp):
+        bad = ~xp.isfinite(block)
         if bad.any():
             count += int(bad.sum())
             if first < 0:
-                first = columns.start + int(np.flatnonzero(bad.any(axis=0))[0])
+                first = columns.start + int(xp.flatnonzero(bad.any(axis=0))[0])
     if count:
         raise ValueError(
             f"Input X contains NaN or infinity: {count} of {X.size} values, the first in column {first}. "
@@ -54,7 +54,31 @@ def check_finite(X: Array) -> None:
         )
 
 
-def prepare(X: Array, scaling: str, dtype: Any) -> Prepared:
+def device_table(bk: Backend, X: Any) -> Array:
+    """X (n, d), an array of any library outside the memory of the CPU, as an array of the backend; not copied.
+
+    Raises ValueError, in scikit-learn's words where it has some, unless it can be computed with.
+    """
+    if bk.name == "numpy":
+        raise ValueError(
+            'X lives on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" where CuPy works, or copy '
+            "X to the host first (X.get() in CuPy, X.cpu() in PyTorch)"
+        )
+    X = bk.to_device(X)
+    if X.ndim != 2:
+        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead (shape={X.shape})")
+    n, d = X.shape
+    if n < 2 or d < 1:
+        what = f"{n} sample(s)" if n < 2 else "0 feature(s)"
+        raise ValueError(
+            f"Found array with {what} (shape={X.shape}) while a minimum of {2 if n < 2 else 1} is required."
+        )
+    if X.dtype.kind not in "fiub":
+        raise ValueError(f"X must hold real numbers; its dtype is {X.dtype}")
+    return X
+
+
+def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
     """Centre and scale the columns of X; find the constant ones.
 
     Parameters
@@ -68,6 +92,8 @@ def prepare(X: Array, scaling: str, dtype: Any) -> Prepared:
         would add says nothing about structure.
     dtype : float32 or float64
         Of the result.
+    xp : module
+        That X belongs to, and the result: numpy, or cupy where X lives on a device.
 
     Returns
     -------
@@ -80,42 +106,41 @@ def prepare(X: Array, scaling: str, dtype: Any) -> Prepared:
     """
     if scaling not in SCALINGS:
         raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {scaling!r}")
-    check_finite(X)
+    check_finite(X, xp)
     n, d = X.shape
-    out = np.empty((n, d), dtype=dtype, order="F")
-    constant = np.empty(d, dtype=bool)
-    largest = max((float(np.abs(block).max()) for _, block in _blocks(X)), default=0.0) if scaling == "global" else 0.0
+    out = xp.empty((n, d), dtype=dtype, order="F")
+    constant = xp.empty(d, dtype=bool)
+    largest = max((float(abs(block).max()) for _, block in _blocks(X, xp)), default=0.0) if scaling == "global" else 0.0
     square_sum = 0.0
-    for columns, block in _blocks(X):
+    for columns, block in _blocks(X, xp):
         low, high = block.min(axis=0), block.max(axis=0)
         constant[columns] = low == high
         if scaling == "columns":  # so that squares of values as large as 1e300 stay finite
-            unit = np.maximum(np.abs(low), np.abs(high))
+            unit = xp.maximum(abs(low), abs(high))
         else:
-            unit = np.full(block.shape[1], largest if scaling == "global" else 1.0)
-        block /= np.where(unit > 0, unit, 1)
+            unit = xp.full(block.shape[1], largest if scaling == "global" else 1.0)
+        block /= xp.where(unit > 0, unit, 1)
         block -= block.mean(axis=0)
         block[:, constant[columns]] = 0
         if scaling == "columns":
-            deviation = np.sqrt(np.square(block).mean(axis=0))
-            block /= np.where(deviation > 0, deviation, 1)
+            deviation = xp.sqrt(xp.square(block).mean(axis=0))
+            block /= xp.where(deviation > 0, deviation, 1)
         elif scaling == "global":
-            square_sum += float(np.square(block).sum())
+            square_sum += float(xp.square(block).sum())
         else:
-            _check_range(block, columns.start, n, d, dtype)
+            _check_range(abs(block).max(axis=0), columns.start, n, d, dtype)
         out[:, columns] = block
     if scaling == "global" and square_sum > 0:
         out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
     return Prepared(out, constant)
 
 
-def _check_range(block: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
-    """Raise ValueError if sums of d squares, times n, could exceed the dtype."""
+def _check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
+    """Raise ValueError if sums of d squares of values up to peak (columns,), times n, could exceed the dtype."""
     limit = np.sqrt(float(np.finfo(dtype).max) / (4.0 * n * d)) / 1e3
-    peak = np.abs(block).max(axis=0)
     if (peak > limit).any():
-        column = int(np.flatnonzero(peak > limit)[0])
+        column = int((peak > limit).argmax())
         raise ValueError(
-            f"Column {first_column + column} reaches {peak[column]:.3g} from its mean; squares of values beyond "
+            f"Column {first_column + column} reaches {float(peak[column]):.3g} from its mean; squares of values beyond "
             f"{limit:.3g} overflow {np.dtype(dtype).name}. Use scaling='columns' or 'global', or divide X first."
         )

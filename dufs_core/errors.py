@@ -18,8 +18,16 @@ class FileFormatError(DufsError, ValueError):
     """A data file cannot be read as a table of numbers."""
 
 
+class MemoryLimitError(DufsError, MemoryError):
+    """A computation would need more memory than there is, or than it was allowed; nothing was allocated."""
+
+
 class DufsWarning(UserWarning):
     """Base class of the warnings."""
+
+
+class BackendFallbackWarning(DufsWarning):
+    """CuPy is installed but cannot compute, so NumPy does."""
 
 
 class IsolatedRowsWarning(DufsWarning):

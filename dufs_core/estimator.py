@@ -13,10 +13,11 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dufs_core.backend import Array, Backend, get_backend
-from dufs_core.data import Prepared, prepare
+from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
+from dufs_core.memory import Problem, check_memory
 from dufs_core.objective import Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
@@ -87,10 +88,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations" or "dense", default "auto"
-        See `dufs_core.engines`; the numbers are the same within rounding.
-    backend : "auto" or "numpy", default "auto"
+    engine : "auto", "operations", "dense" or "cuda", default "auto"
+        See `dufs_core.engines`; the numbers are the same within rounding. "cuda" needs the CuPy backend.
+    backend : "auto", "numpy" or "cupy", default "auto"
+        Where to compute. "auto": on the GPU where CuPy can, else with NumPy. X may live on either side.
     dtype : "float32" or "float64", default "float32"
+    max_memory : int or None, default None
+        Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more
+        is refused before it allocates anything.
     n_jobs : int or None, default None
         Threads of the "dense" engine; None or -1: all cores. Results do not depend on it.
     random_state : int, RandomState instance or None, default None
@@ -159,9 +164,10 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense"] = "auto",
+        engine: Literal["auto", "operations", "dense", "cuda"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
+        max_memory: int | None = None,
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
@@ -189,6 +195,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.engine = engine
         self.backend = backend
         self.dtype = dtype
+        self.max_memory = max_memory
         self.n_jobs = n_jobs
         self.random_state = random_state
         self.verbose = verbose
@@ -227,7 +234,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            Real numbers, at least 3 rows (n_neighbors + 1). Not written to.
+            Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
+            PyTorch, JAX or any library with DLPack, which is used where it lies.
         y : ignored
 
         Raises
@@ -236,26 +244,70 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             If X or a parameter is not usable; the message gives the numbers and what to do.
         BackendUnavailableError
             If the backend asked for cannot compute here.
+        MemoryLimitError
+            If the fit would need more memory than there is (see max_memory).
         """
         bk = get_backend(self.backend)
-        X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
+        home = on_device(X)
+        if home:
+            X = device_table(bk, X)
+            validate_data(self, X, skip_check_array=True)  # names and number of features
+        else:
+            X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
         n, d = X.shape
         check_parameters(self, n, d)
-        data = prepare(X, self.scaling, self.dtype)
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
-        columns = np.flatnonzero(~data.constant)
-        search = self._search(bk, n, len(columns))
-        with nullcontext() if self.engine_ == "operations" and n > _SMALL_ROWS else one_blas_thread():
-            best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
-        self._store(bk, data, best, n_runs)
+        with bk.device_of(X) if home else nullcontext():
+            self._check_memory(bk, n, d)
+            data = prepare(X, self.scaling, self.dtype, bk.xp if home else np)
+            data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
+            columns = np.flatnonzero(~data.constant)
+            search = self._search(bk, n, len(columns))
+            with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
+            with nullcontext() if with_blas else one_blas_thread():
+                best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
+            self._store(bk, data, best, n_runs)
         self._warn(best, n)
         return self
+
+    def transform(self, X: Any) -> Any:
+        """The selected columns of X.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            An array on a GPU gives a CuPy array there, without leaving it.
+        """
+        if not on_device(X):
+            return super().transform(X)
+        check_is_fitted(self)
+        bk = get_backend("cupy")
+        X = device_table(bk, X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        with bk.device_of(X):
+            return X[:, bk.xp.asarray(np.flatnonzero(self.support_))]
+
+    def _step_rows(self, n: int) -> int:
+        return n if self.batch_size is None else min(n, int(self.batch_size))
+
+    def _step_draws(self, n: int) -> int:
+        return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
+
+    def _check_memory(self, bk: Backend, n: int, d: int) -> None:
+        """Raise MemoryLimitError if the fit would not fit."""
+        engine, _ = get_engine(self.engine, bk, 1)
+        fixed = not isinstance(self.bandwidth, str)
+        size = np.dtype(self.dtype).itemsize
+        step = Problem(
+            self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample",
+            n_threads(self.n_jobs),
+        )  # fmt: skip
+        check_memory(bk, engine, step, n, self.max_memory)
 
     def _search(self, bk: Backend, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
-        rows = n if self.batch_size is None else min(n, self.batch_size)
-        draws = self.n_draws or (_MANY_DRAWS if rows <= _SMALL_ROWS else _FEW_DRAWS)
+        rows = self._step_rows(n)
         self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
         rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
         return Search(
@@ -273,7 +325,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             evaluate,
             get_optimizer(self.optimizer, rate, self.momentum),
             Schedule(
-                n_draws=draws,
+                n_draws=self._step_draws(n),
                 max_iter=self.max_iter,
                 tol=self.tol,
                 batch_size=self.batch_size,
@@ -294,7 +346,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         mu[data.constant] = aside - self.gate_sigma
         mu[best.columns] = bk.to_host(run.mu)
         self.mu_ = mu
-        self.gate_probabilities_ = np.asarray(regulariser.probabilities(bk, mu, self.gate_sigma))
+        self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
         self.scores_ = mu.copy()
         self.ranking_ = np.argsort(-mu, kind="stable")
         self.support_ = mu > 0

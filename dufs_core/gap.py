@@ -40,16 +40,18 @@ def permutation_gap(
     ----------
     X : (n, d)
         Scaled data, n >= 2 (two rows: the first neighbour instead of the second).
-    subset : (m,) int
+    subset : (m,) int, NumPy
         The columns T. An empty set, or one column, has gap 0 and p-value 1.
     n_permutations : int
         B.
-    columns : (d,) int, optional
+    columns : (d,) int, NumPy, optional
         Positions that the permutations are keyed by; default 0, 1, ...
     """
     if len(subset) < 2:
         return Gap(0.0, 1.0)
     xp = bk.xp
+    keys = xp.asarray(subset if columns is None else columns[subset])
+    subset = xp.asarray(subset)
     if X.shape[0] > _ROWS:
         rows = random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:_ROWS]
         X_T = X[rows[:, None], subset]
@@ -57,7 +59,6 @@ def permutation_gap(
         X_T = X[:, subset]
     n, m = X_T.shape
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
-    keys = xp.asarray(subset if columns is None else columns[subset])
     observed = open_score(bk, objective, X_T) / (n * m)
     shuffled = np.empty(n_permutations)
     for draw in range(n_permutations):

@@ -27,10 +27,21 @@ class State(NamedTuple):
 Step = Callable[[Backend, Array, Array, State], tuple[Array, State]]
 
 
+def _fused(
+    rule: str, bk: Backend, params: Array, grad: Array, state: State, rate: float, momentum: float
+) -> tuple[Array, State]:
+    """The same step in one launch, where the backend has a kernel for it."""
+    t = state.step + 1
+    params, first, second = bk.kernels.update(rule, grad, params, state.first, state.second, rate, momentum, t)
+    return params, State(t, first, second)
+
+
 def sgd(learning_rate: float, momentum: float = 0.0) -> Step:
     """v <- momentum v + grad;  params <- params - learning_rate v.      (Polyak 1964)."""
 
     def step(bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
+        if bk.kernels is not None:
+            return _fused("sgd", bk, params, grad, state, learning_rate, momentum)
         velocity = grad if state.first is None or momentum == 0 else momentum * state.first + grad
         kept = velocity if momentum else None
         return params - params.dtype.type(learning_rate) * velocity, State(state.step + 1, kept)
@@ -46,6 +57,8 @@ def adam(learning_rate: float) -> Step:
     """
 
     def step(bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
+        if bk.kernels is not None:
+            return _fused("adam", bk, params, grad, state, learning_rate, 0.0)
         xp = bk.xp
         t = state.step + 1
         first = xp.zeros_like(grad) if state.first is None else state.first
@@ -70,6 +83,8 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Step:
     """
 
     def step(bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
+        if bk.kernels is not None:
+            return _fused("normalized", bk, params, grad, state, learning_rate, momentum)
         xp = bk.xp
         t = state.step + 1
         grad = grad.astype(xp.float64)  # squares of small float32 gradients underflow

@@ -62,6 +62,8 @@ def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[
 
 def words(bk: Backend, seed: int, stream: Stream, step: int, draw: Any, row: Any, column: Any) -> Array:
     """One 64-bit word for each (draw, row, column), arrays broadcast together; uint64."""
+    if bk.kernels is not None:
+        return bk.kernels.words(seed, int(stream), step, draw, row, column)
     xp = bk.xp
     tag = (int(stream) << 28) | xp.asarray(draw, dtype=xp.uint64)
     w0, w1, _, _ = philox(bk, (column, row, step, tag), seed)
@@ -79,6 +81,8 @@ def normals(
     sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v), u = (w + 1/2) / 2^32, v = w' / 2^32.
     Computed in float64, then cast, so that float32 and float64 runs replay the same stream.
     """
+    if bk.kernels is not None:
+        return bk.kernels.normals(seed, int(stream), step, n_draws, rows, columns, dtype)
     xp = bk.xp
     groups = -(-n_draws // _DRAWS_PER_COUNTER)
     column = xp.asarray(columns, dtype=xp.uint64)

@@ -49,7 +49,7 @@ class Search:
         than chance, its columns are held closed (unless it is a single column, which says nothing either way)
         and the next run looks at the others; a convincing run ends the search.
 
-        X (n, d) scaled data; columns (d',) the positions that may be selected.
+        X (n, d) scaled data, where the backend computes; columns (d',) the positions that may be selected, NumPy.
         """
         outcomes: list[Outcome] = []
         while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
@@ -64,10 +64,10 @@ class Search:
 
     def _run(self, bk: Backend, X: Array, columns: Array, seed: int, index: int) -> Outcome:
         if not len(columns):  # every column is constant
-            nothing = Run(np.zeros(0, X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
+            nothing = Run(bk.xp.zeros(0, dtype=X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
             return Outcome(nothing, columns, Gap(0.0, 1.0))
         if len(columns) < X.shape[1]:
-            X = X.T[columns].T
+            X = X.T[bk.xp.asarray(columns)].T
         with _Progress(self.verbose, self.schedule.max_iter, index) as progress:
             run = train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,

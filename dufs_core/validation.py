@@ -38,6 +38,8 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
     elif not isinstance(selector.bandwidth, Real) or not 0 < float(selector.bandwidth) < float("inf"):
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {selector.bandwidth!r}')
     get_optimizer(selector.optimizer, selector.learning_rate, selector.momentum)
+    if selector.max_memory is not None and (not is_int(selector.max_memory) or selector.max_memory < 1):
+        raise ValueError(f"max_memory must be None or a positive number of bytes; got {selector.max_memory!r}")
     draws = selector.n_draws
     if draws is not None and (not is_int(draws) or draws < 1 or (draws > 1 and draws % 2)):
         raise ValueError(f"n_draws must be None, 1 or an even number (pairs eps, -eps); got {draws!r}")

@@ -38,6 +38,15 @@ def test_kernels_are_part_of_the_package():
     assert files("dufs_core").joinpath("py.typed").is_file()
 
 
+def test_cuda_sources_are_part_of_the_package():
+    from dufs_core.kernels import cuda
+
+    for file in cuda.KERNELS:
+        text = cuda.source(file)
+        assert "#include" not in text
+        assert "__global__" in text
+
+
 def test_kernels_compile_where_no_cache_can_be_written():
     code = (
         "import numpy, numba.core.caching as caching\n"

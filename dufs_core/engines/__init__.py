@@ -19,13 +19,21 @@ def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Arra
 def get_engine(name: str, bk: Backend, threads: int) -> tuple[str, Evaluate]:
     """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "dense" on the CPU, "operations" elsewhere. `threads` is for "dense".
-    Raises ValueError for an unknown name.
+    "auto" is "dense" on the CPU, "cuda" elsewhere. `threads` is for "dense".
+    Raises ValueError for an unknown name, and for an engine of another backend.
     """
-    if name not in ("auto", *ENGINES):
-        raise ValueError(f'engine must be "auto" or one of {", ".join(map(repr, ENGINES))}; got {name!r}')
+    if bk.name == "cupy" and name in ("auto", "cuda"):
+        from dufs_core.engines.cuda import CudaEngine
+
+        return "cuda", CudaEngine()
+    if name not in ("auto", *ENGINES, "cuda"):
+        raise ValueError(f'engine must be "auto" or one of {", ".join(map(repr, ENGINES))}, "cuda"; got {name!r}')
+    if name not in ("auto", "operations") and (name == "cuda") != (bk.name == "cupy"):
+        raise ValueError(
+            f'engine={name!r} does not compute with backend="{bk.name}"; engine="auto" picks one that does'
+        )
     if name == "auto":
-        name = "dense" if bk.name == "numpy" else "operations"
+        name = "dense"
     if name == "operations":
         return name, operations
     from dufs_core.engines.dense import DenseEngine

@@ -77,63 +77,70 @@ class DenseEngine:
 
     def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective, per_row: bool) -> _Work:
         """The work arrays for problems of this size, the same ones as at the last call where that fits."""
-        from dufs_core.kernels import steps
-        from dufs_core.kernels.noise import CHUNK
-        from dufs_core.kernels.panels import GATHERED
-        from dufs_core.kernels.team import SLOTS
-        from dufs_core.kernels.tile import ROWS
         from dufs_core.kernels.vector import LANES
 
         power, k = objective.power, objective.n_neighbors
-        P = -(-n // LANES)
-        key = (draws, d, n if per_row else P, np.dtype(dtype), power, k, per_row)
-        if self._work is not None and self._work.key == key:
-            return self._work
-        threads = min(self._threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
-        teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
-        rows = P * LANES
-        group = min(_GROUP, -(-d // LANES))
-        chunks = -(-d // CHUNK)
-
-        def matrices(*lead: int) -> Array:
-            return np.zeros((*lead, P, rows, LANES), dtype)
-
-        self._work = _Work(
-            key,
-            threads,
-            steps.Shared(
-                z=np.empty((draws, d, n if per_row else 1), dtype),
-                dz=np.zeros((draws, d, n if per_row else 1), dtype),
-                scores=np.zeros((4, draws)),
-                by_chunk=np.zeros((4, chunks)),
-                dmu=np.empty(d),
-                barriers=np.zeros((1 + teams) * SLOTS, np.int64),
-            ),
-            steps.TeamWork(
-                G=matrices(teams),
-                powers=matrices(teams, power),
-                H=matrices(teams),
-                dA=matrices(teams),
-                N=matrices(teams) if power > 2 else np.zeros((teams, 0, rows, LANES), dtype),
-                W=np.zeros((max(2 * teams, threads), P, GATHERED, LANES), dtype),
-                partial=matrices(teams, steps.PARTS if rows <= steps.FEW_ROWS and d > GATHERED else 0),
-                vectors=np.zeros((teams, 6, rows), dtype),
-                row_sums=np.zeros((teams, rows)),
-                by_panel=np.zeros((teams, 3, P)),
-            ),
-            steps.ThreadWork(
-                active=np.zeros((threads, 2, d + LANES), np.int64),
-                W=np.zeros((threads, group, rows, LANES), dtype),
-                tile=np.zeros((threads, 1, ROWS, LANES), dtype),
-                sums=np.zeros((threads, group, LANES)),
-                scratch=np.zeros((threads, rows), dtype),
-                best=np.zeros((threads, k, LANES), dtype),
-                normals=np.zeros((threads, draws + 3, CHUNK)),
-                rows=np.zeros((threads, 2), np.int64),
-                weights=np.zeros((threads, 2)),
-            ),
-        )
+        key = (draws, d, n if per_row else -(-n // LANES), np.dtype(dtype), power, k, per_row)
+        if self._work is None or self._work.key != key:
+            self._work = None  # free the old ones first
+            threads, *groups = layout(draws, d, n, dtype, power, k, per_row, self._threads)
+            arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in groups)
+            self._work = _Work(key, threads, *arrays)
         return self._work
+
+
+def layout(
+    draws: int, d: int, n: int, dtype: Any, power: int, k: int, per_row: bool, max_threads: int
+) -> tuple[int, Any, Any, Any]:
+    """The number of threads that a problem is worth, and (shape, dtype) of every work array (`kernels.steps`)."""
+    from dufs_core.kernels import steps
+    from dufs_core.kernels.noise import CHUNK
+    from dufs_core.kernels.panels import GATHERED
+    from dufs_core.kernels.team import SLOTS
+    from dufs_core.kernels.tile import ROWS
+    from dufs_core.kernels.vector import LANES
+
+    threads = min(max_threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
+    teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
+    P = -(-n // LANES)
+    rows = P * LANES
+    matrix, gates = (P, rows, LANES), (draws, d, n if per_row else 1)
+    parts = steps.PARTS if rows <= steps.FEW_ROWS and d > GATHERED else 0
+    double, whole = np.float64, np.int64
+    return (
+        threads,
+        steps.Shared(
+            z=(gates, dtype),
+            dz=(gates, dtype),
+            scores=((4, draws), double),
+            by_chunk=((4, -(-d // CHUNK)), double),
+            dmu=((d,), double),
+            barriers=((1 + teams) * SLOTS, whole),
+        ),
+        steps.TeamWork(
+            G=((teams, *matrix), dtype),
+            powers=((teams, power, *matrix), dtype),
+            H=((teams, *matrix), dtype),
+            dA=((teams, *matrix), dtype),
+            N=((teams, P if power > 2 else 0, rows, LANES), dtype),
+            W=((max(2 * teams, threads), P, GATHERED, LANES), dtype),
+            partial=((teams, parts, *matrix), dtype),
+            vectors=((teams, 6, rows), dtype),
+            row_sums=((teams, rows), double),
+            by_panel=((teams, 3, P), double),
+        ),
+        steps.ThreadWork(
+            active=((threads, 2, d + LANES), whole),
+            W=((threads, min(_GROUP, -(-d // LANES)), rows, LANES), dtype),
+            tile=((threads, 1, ROWS, LANES), dtype),
+            sums=((threads, _GROUP, LANES), double),
+            scratch=((threads, rows), dtype),
+            best=((threads, k, LANES), dtype),
+            normals=((threads, draws + 3, CHUNK), double),
+            rows=((threads, 2), whole),
+            weights=((threads, 2), double),
+        ),
+    )
 
 
 class _CompiledSteps:

@@ -138,5 +138,12 @@ def _load(name: str, threads: int = 1) -> Evaluate:
     return get_engine(name, get_backend("numpy"), threads)[1]
 
 
+def _load_cuda() -> Evaluate:
+    from dufs_core.engines.cuda import CudaEngine
+
+    return CudaEngine()
+
+
 register_engine(Engine("operations", partial(_load, "operations")))
 register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
+register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))

@@ -1,0 +1,246 @@
+"""What `bench.gpu` measures. Times are medians between CUDA events on the current stream, in milliseconds."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from bench import torch_peer
+from dufs_core import DUFS
+from dufs_core.backend import Array, Backend
+from dufs_core.datasets import two_moons
+from dufs_core.engines.cuda import CudaEngine, is_captured
+from dufs_core.engines.cuda import Plan as CudaPlan
+from dufs_core.memory import Problem, predicted_bytes
+from dufs_core.objective import Objective
+
+ROOT = Path(__file__).resolve().parents[1]
+# rows, columns, draws: two moons, images, a minibatch of text, and what fills a card
+SIZES = [(100, 50, 16), (500, 1024, 4), (1000, 784, 4), (1000, 10_000, 4), (5000, 1000, 2)]
+QUICK = [(100, 50, 16), (500, 200, 4)]
+FITS = ((100, 50, 1000), (500, 1024, 200), (1000, 784, 200))  # rows, columns, steps
+QUICK_FITS = ((100, 50, 200),)
+SIDE, QUICK_SIDE = 8192, 2048  # of the matrices whose product and copy are timed
+
+
+def card(bk: Backend) -> dict[str, Any]:
+    """Name, memory, and versions of the device that is measured."""
+    runtime = bk.xp.cuda.runtime
+    properties = runtime.getDeviceProperties(runtime.getDevice())
+    return {
+        "name": properties["name"].decode(),
+        "compute_capability": f"{properties['major']}.{properties['minor']}",
+        "memory_bytes": int(properties["totalGlobalMem"]),
+        "driver": int(runtime.driverGetVersion()),
+        "runtime": int(runtime.runtimeGetVersion()),
+        "cupy": bk.xp.__version__,
+    }
+
+
+def correctness(bk: Backend, quick: bool) -> dict[str, Any]:
+    """The tests marked gpu, each kernel and engine against float64 on the CPU; --quick leaves out the largest sizes."""
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/cuda", "--tb=line", "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        command + (["-k", "not 257"] if quick else []), capture_output=True, text=True, cwd=ROOT, timeout=580
+    )
+    lines = done.stdout.strip().splitlines()
+    counts = {word: 0 for word in ("passed", "failed", "skipped", "errors")}
+    for count, word in zip(lines[-1].split(), lines[-1].split()[1:], strict=False):
+        if word.strip(",") in counts:
+            counts[word.strip(",")] = int(count)
+    counts["failed"] += counts.pop("errors") + (done.returncode != 0 and counts["failed"] == 0)
+    return counts | {"said": lines[-1], "failures": [line for line in lines if line.startswith("FAILED")]}
+
+
+def _timed(bk: Backend, function: Callable[[], Any], repeats: int) -> dict[str, float]:
+    """Median and quartiles of the time on the device, and the median of the time until the call returned."""
+    cuda = bk.xp.cuda
+    for _ in range(3):
+        function()
+    device, host = [], []
+    for _ in range(repeats):
+        first, last = cuda.Event(), cuda.Event()
+        bk.synchronize()
+        start = time.perf_counter()
+        first.record()
+        function()
+        last.record()
+        host.append(1e3 * (time.perf_counter() - start))
+        last.synchronize()
+        device.append(float(cuda.get_elapsed_time(first, last)))
+    device.sort()
+    low, high = device[len(device) // 4], device[(3 * len(device)) // 4]
+    return {"median": median(device), "quartiles": [low, high], "host_median": median(host), "repeats": repeats}
+
+
+def machine(bk: Backend, quick: bool) -> dict[str, float]:
+    """The card's own limits as CuPy reaches them: multiply-adds a second of a product, bytes a second of a copy."""
+    xp, n = bk.xp, QUICK_SIDE if quick else SIDE
+    rates = {}
+    for dtype in ("float32", "float64"):
+        a = xp.ones((n, n), dtype=dtype)
+        out = xp.empty_like(a)
+        rates[f"product_{dtype}"] = n**3 / (
+            1e-3 * _timed(bk, lambda a=a, out=out: xp.matmul(a, a, out=out), 9)["median"]
+        )
+        seconds = 1e-3 * _timed(bk, lambda a=a, out=out: xp.copyto(out, a), 9)["median"]
+        rates[f"copy_{dtype}"] = 2 * a.nbytes / seconds
+    return rates
+
+
+def _arrays(bk: Backend, n: int, d: int, draws: int, dtype: str = "float32") -> list[Array]:
+    rng = np.random.default_rng(0)
+    made = np.full(d, 0.5), rng.normal(size=(draws, d)), np.asfortranarray(rng.normal(size=(n, d)))
+    return [bk.xp.asarray(a.astype(dtype)) for a in made]
+
+
+class _Timing:
+    """Kernels that note two events around every launch."""
+
+    def __init__(self, bk: Backend) -> None:
+        self._bk, self.events = bk, defaultdict(list)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._bk.kernels, name)
+
+    def launch(self, kernel: str, dtype: Any, blocks: int, *arguments: Any) -> None:
+        first, last = self._bk.xp.cuda.Event(), self._bk.xp.cuda.Event()
+        first.record()
+        self._bk.kernels.launch(kernel, dtype, blocks, *arguments)
+        last.record()
+        self.events[kernel].append((first, last))
+
+
+def kernels(bk: Backend, quick: bool) -> list[dict[str, Any]]:
+    """The share of every kernel in an uncaptured step; what is missing to the step's time is products and copies."""
+    found = []
+    for n, d, draws in QUICK if quick else SIZES:
+        timing = _Timing(bk)
+        timed = replace(bk, kernels=timing)
+        moved, engine = _arrays(bk, n, d, draws), CudaEngine()
+        with _without_graphs():
+            for _ in range(3 if quick else 12):
+                engine(timed, Objective(), *moved)
+        bk.synchronize()
+        elapsed = bk.xp.cuda.get_elapsed_time
+        times = {name: median(float(elapsed(*pair)) for pair in pairs) for name, pairs in timing.events.items()}
+        found.append({"n": n, "d": d, "draws": draws, "milliseconds": times})
+    return found
+
+
+@contextlib.contextmanager
+def _without_graphs() -> Iterator[None]:
+    """Inside, no step is captured: the launches of one that would be are made one by one."""
+    capture = CudaPlan._capture
+    CudaPlan._capture = lambda self: setattr(self, "capture_refused", "switched off")  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CudaPlan._capture = capture  # type: ignore[method-assign]
+
+
+def _floor(rates: dict[str, float], n: int, d: int, draws: int, dtype: str) -> float:
+    """Milliseconds that the arithmetic or the traffic of one step at power 2 takes at the least, on this card.
+
+    Multiply-adds: G n^2 d / 2, A^2 n^3 / 2, A H n^3, M X n^2 d. Traffic: every pass reads and writes its matrices once.
+    """
+    size = np.dtype(dtype).itemsize
+    work = draws * (1.5 * n * n * d + 1.5 * n**3)
+    traffic = draws * size * (22 * n * n + 6 * n * d)
+    return 1e3 * max(work / rates[f"product_{dtype}"], traffic / rates[f"copy_{dtype}"])
+
+
+def steps(bk: Backend, quick: bool) -> dict[str, Any]:
+    """One gradient step: graphs on and off, the operations one by one, PyTorch's autograd on the same card."""
+    rates, found, repeats = machine(bk, quick), [], 5 if quick else 21
+    for n, d, draws in QUICK if quick else SIZES:
+        for dtype in ("float32", "float64"):
+            moved = _arrays(bk, n, d, draws, dtype)
+            record: dict[str, Any] = {
+                "n": n, "d": d, "draws": draws, "dtype": dtype, "captured": is_captured(n, d, draws),
+                "floor": _floor(rates, n, d, draws, dtype),
+            }  # fmt: skip
+            engine = CudaEngine()
+            record["engine"] = _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats)
+            with _without_graphs():
+                engine = CudaEngine()
+                record["without_graphs"] = _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats)
+            record["operations"] = _timed(bk, lambda m=moved: Objective().value_and_grad(bk, *m), repeats)
+            record["torch"] = torch_peer.step_times(*(bk.to_host(a) for a in moved), repeats)
+            record["engine_over_floor"] = record["engine"]["median"] / record["floor"]
+            found.append(record)
+    return {"rates": rates, "steps": found}
+
+
+def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
+    """Whole fits of a fixed number of steps, host clock: the card, the CPU, and PyTorch's autograd on the card."""
+    found = []
+    for n, d, n_steps in QUICK_FITS if quick else FITS:
+        X = two_moons(n_samples=n, n_features=d).X
+        settings = {"max_iter": n_steps, "n_restarts": 1, "tol": 0.0, "random_state": 0}
+        record: dict[str, Any] = {"n": n, "d": d, "steps": n_steps}
+        for backend in ("cupy", "numpy"):
+            times = []
+            for _ in range(3):
+                start = time.perf_counter()
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    selector = DUFS(backend=backend, **settings).fit(X)
+                bk.synchronize()
+                times.append(time.perf_counter() - start)
+            record[backend] = {"seconds": median(times), "first": times[0], "top": selector.ranking_[:2].tolist()}
+        record["torch"] = torch_peer.fit_seconds(X, n_steps, 16 if n <= 256 else 4)
+        found.append(record)
+    return found
+
+
+def memory(bk: Backend, quick: bool) -> list[dict[str, Any]]:
+    """Bytes that a step takes from the device, beside what was predicted."""
+    pool, found = bk.xp.get_default_memory_pool(), []
+    for n, d, draws in QUICK if quick else SIZES:
+        moved = _arrays(bk, n, d, draws)
+        pool.free_all_blocks()
+        before = pool.total_bytes()
+        engine = CudaEngine()
+        for _ in range(2):
+            engine(bk, Objective(), *moved)
+        taken = pool.total_bytes() - before
+        predicted = predicted_bytes("cuda", Problem(n, d, draws, 4))
+        found.append({"n": n, "d": d, "draws": draws, "bytes": int(taken), "predicted": predicted})
+        del engine
+    return found
+
+
+def first_call(bk: Backend, quick: bool) -> dict[str, float]:
+    """Seconds of the first short fit of a process: with nothing compiled yet, and with CuPy's cache on disk filled."""
+    code = (
+        "import time; start = time.perf_counter()\n"
+        "import warnings; warnings.simplefilter('ignore')\n"
+        "from dufs_core import DUFS\nfrom dufs_core.datasets import two_moons\n"
+        "DUFS(backend='cupy', max_iter=3, n_restarts=1, random_state=0).fit(two_moons(100, 10).X)\n"
+        "print(time.perf_counter() - start)"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        seconds = [
+            float(
+                subprocess.run(
+                    [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT, timeout=280,
+                    env=os.environ | {"CUPY_CACHE_DIR": folder},
+                ).stdout
+            )
+            for _ in range(2)
+        ]  # fmt: skip
+    return {"cold": seconds[0], "warm": seconds[1]}

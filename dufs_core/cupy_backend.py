@@ -1,0 +1,76 @@
+"""The CuPy side of `dufs_core.backend`: loaded when the CuPy backend is first asked for, never at import."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend, on_device
+
+# By process id. A forked process finds its parent's entry here, and knows by it that CUDA cannot work.
+_found: dict[int, Backend | str] = {}
+
+
+def cupy_backend() -> Backend | str:
+    """The backend, or the cause why it cannot compute here. CUDA is started by the first call in a process."""
+    pid = os.getpid()
+    if pid not in _found:
+        if any(isinstance(known, Backend) for known in _found.values()):
+            return (
+                "CUDA was started before this process was forked, and does not survive that; start processes with the "
+                'method "spawn" or "forkserver"'
+            )
+        found = _try()
+        if isinstance(found, str) and "OutOfMemory" in found:
+            return found  # may have passed by the next call
+        _found[pid] = found
+    return _found[pid]
+
+
+def _try() -> Backend | str:
+    # Whatever a broken installation raises (ImportError, OSError, AttributeError, ...) is the answer.
+    try:
+        import cupy
+        from cupyx.scipy.special import erf
+    except Exception as error:
+        return f"importing CuPy failed ({_line(error)})"
+    try:
+        count = cupy.cuda.runtime.getDeviceCount()
+    except Exception as error:
+        return f"CuPy finds no driver or device ({_line(error)})"
+    if count == 0:
+        return "there is no CUDA device"
+    try:  # one elementwise kernel, one library product
+        ones = cupy.ones((2, 2))
+        float(cupy.exp(ones @ ones).sum())
+    except Exception as error:
+        return f"a first computation on the device failed ({_line(error)})"
+    return make_backend(cupy, erf)
+
+
+def _line(error: Exception) -> str:
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0].rstrip('.')}" if text else type(error).__name__
+
+
+def make_backend(cupy: Any, erf: Any) -> Backend:
+    """The backend over a module that behaves like CuPy, and its error function."""
+    from dufs_core.kernels.cuda import Kernels
+
+    def to_device(X: Any) -> Array:
+        if isinstance(X, cupy.ndarray):
+            return X
+        return cupy.from_dlpack(X) if on_device(X) else cupy.asarray(np.asarray(X))
+
+    return Backend(
+        "cupy",
+        cupy,
+        erf,
+        cupy.asnumpy,
+        to_device,
+        lambda: cupy.cuda.get_current_stream().synchronize(),
+        lambda array: array.device,
+        Kernels(cupy),
+    )

@@ -1,0 +1,291 @@
+"""The Gram form on a CUDA device: fused kernels (`dufs_core.kernels.cuda`) with products between them.
+
+A step over few entries is all launches: it runs with our own product kernel and is captured once in a CUDA graph that
+replays it. A step over many is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not
+let cuBLAS be captured.)
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend
+from dufs_core.errors import MemoryLimitError
+from dufs_core.kernels.cuda import blocks_for
+from dufs_core.objective import Objective, Value
+from dufs_core.ops import gates
+from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+
+# The four limits are estimates from operation counts; none was measured on a device.
+CAPTURED_WORK = 1 << 28  # multiply-adds of a step: below it launches cost more than arithmetic
+ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked (draws, n, n) matrices: more draws are taken in turns
+FUSED_COLUMNS = 64  # up to so many, distances are formed in registers where the bandwidth is known
+_PLANS = 2  # near-equal minibatches come in two sizes
+
+_TILE, _BACKWARD_TILE = 64, 32  # as in tiles.cuh and backward.cu
+
+
+def is_captured(n: int, d: int, draws: int) -> bool:
+    """Whether a step of this size runs as a CUDA graph."""
+    return draws * n * n * (2 * d + 2 * n) <= CAPTURED_WORK
+
+
+def draws_together(n: int, draws: int) -> int:
+    """How many draws are evaluated at once."""
+    return max(1, min(draws, ELEMENTS_TOGETHER // (n * n)))
+
+
+def n_matrices(power: int, with_distances: bool) -> int:
+    """How many (draws, n, n) arrays a step keeps: G, A, T, the powers of A, the distances, and products on the way."""
+    return 3 + with_distances + (power - 1) + (2 if power > 2 else 0)
+
+
+class CudaEngine:
+    """evaluate(bk, objective, mu, eps, X) for one fit on the device that X lives on, on the current stream.
+
+    Arrays are kept from step to step. The result does not depend on whether a graph could be captured.
+    """
+
+    def __init__(self) -> None:
+        self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+        key = (X.shape, eps.shape, str(X.dtype), objective, bk.xp.cuda.runtime.getDevice())
+        plan = self._plans.get(key)
+        if plan is None:
+            while len(self._plans) >= _PLANS:
+                del self._plans[next(iter(self._plans))]
+            plan = self._plans[key] = self._new_plan(bk, objective, X, eps)
+        return plan.evaluate(mu, eps, X)
+
+    def _new_plan(self, bk: Backend, objective: Objective, X: Array, eps: Array) -> Plan:
+        try:
+            return Plan(bk, objective, X.shape, eps.shape, X.dtype)
+        except MemoryError as error:
+            n, d = X.shape
+            raise MemoryLimitError(
+                f"The device has no memory left for steps over {n:,} rows and {d:,} columns with {len(eps)} draws "
+                f"({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, or free "
+                f"what else is on the device"
+            ) from error
+
+
+class Plan:
+    """The arrays of one step, and the launches over them, for one shape of the problem."""
+
+    def __init__(
+        self, bk: Backend, objective: Objective, shape: tuple[int, int], eps_shape: tuple[int, ...], dtype: Any
+    ) -> None:
+        self.bk, self.objective, self.dtype = bk, objective, dtype
+        self.n, self.d = n, d = shape
+        self.R = R = eps_shape[0]
+        self.per_sample = len(eps_shape) == 3
+        rule = objective.bandwidth
+        self.fixed = not isinstance(rule, str)
+        self.k = 1 if self.fixed else objective.n_neighbors
+        check_n_neighbors(self.k, n)
+        self.captured = is_captured(n, d, R)
+        self.together = r = R if self.captured else draws_together(n, R)
+        self.graph: Any = None
+        self.capture_refused: str | None = None
+        self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
+        self._warm = False
+
+        xp, f8 = bk.xp, bk.xp.float64
+        self.fused = self.fixed and d <= FUSED_COLUMNS
+        self.X = xp.empty((d, n), dtype=dtype)
+        self.mu, self.eps = xp.empty(d, dtype=dtype), xp.empty(eps_shape, dtype=dtype)
+        self.columns = xp.empty(r * d * n, dtype=dtype)  # the gated data
+        # M X in the same place, M Xt (one gate a sample) beside them
+        self.moved = xp.empty(r * d * n, dtype=dtype) if self.per_sample else self.columns
+        matrices = [xp.empty((r, n, n), dtype=dtype) for _ in range(n_matrices(objective.power, not self.fused))]
+        self.G, self.T, *rest = matrices
+        self.powers, rest = rest[: objective.power], rest[objective.power :]
+        self.D = None if self.fused else rest.pop()
+        self.terms = rest
+        self.g, self.kth, self.largest, self.q, self.r, self.share = (xp.empty((r, n), dtype=dtype) for _ in range(6))
+        self.deg, self.Wq, self.Wr, self.row_sums = (xp.empty((r, n), dtype=f8) for _ in range(4))
+        self.db = xp.empty((r, -(-n // _BACKWARD_TILE)), dtype=f8)
+        self.rows, self.weights = xp.zeros((r, 2), dtype=xp.int64), xp.zeros((r, 2), dtype=f8)
+        self.dots, self.isolated = xp.zeros((R, d), dtype=f8), xp.empty(R, dtype=f8)
+        self.dmu = xp.empty(d, dtype=dtype)
+        self.report = xp.zeros(2 + 3 * R, dtype=f8)  # one transfer to the host: loss, isolated, S, b, substituted
+        self.S, self.b, self.substituted = (self.report[2 + i * R : 2 + (i + 1) * R] for i in range(3))
+        if self.fixed:
+            self.b[...] = float(rule)
+
+    def evaluate(self, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+        """The loss and its gradient, a fresh array on the device; the parts of Value on the host."""
+        self.mu[...] = mu
+        self.eps[...] = eps
+        if X is not self._loaded:
+            self.X[...] = X.T
+            self._loaded = X
+        if self.captured and self._warm and self.graph is None and self.capture_refused is None:
+            self._capture()
+        if self.graph is not None:
+            self.graph.launch()
+        else:
+            self._run()
+        self._warm = True  # every kernel is compiled: nothing but launches is left to capture
+        dmu, host, R = self.dmu.copy(), self.bk.to_host(self.report), self.R
+        S, b, substituted = (host[2 + i * R : 2 + (i + 1) * R] for i in range(3))
+        return Value(float(host[0]), S, b, substituted != 0, float(host[1])), dmu
+
+    def _capture(self) -> None:
+        cuda = self.bk.xp.cuda
+        stream = cuda.Stream(non_blocking=True)
+        stream.wait_event(cuda.get_current_stream().record())
+        try:
+            with stream:
+                stream.begin_capture()
+                try:
+                    self._run()
+                finally:
+                    graph = stream.end_capture()
+            self.graph = graph
+        except RuntimeError as error:  # CUDA's and CuPy's refusals are RuntimeErrors; the launches serve as well
+            self.capture_refused = str(error)
+
+    # --- launches: what they compute is said in the .cu files --------------------------------------------------------
+
+    def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
+        self.bk.kernels.launch(kernel, self.dtype, blocks, *arguments)
+
+    def _run(self) -> None:
+        if self.captured:
+            X_open, mu_open, eps_open, wanted = self.X, self.mu, self.eps, None
+            X_wanted, mu_wanted, eps_wanted = X_open, mu_open, eps_open
+        else:
+            xp = self.bk.xp
+            z, saved = gates.forward(self.bk, self.mu, self.eps, self.objective.gate_sigma)
+            axes = tuple(range(z.ndim - 1))
+            X_open, mu_open, eps_open = self._some(xp.flatnonzero((z != 0).any(axis=axes)))
+            wanted = xp.flatnonzero(saved.undecided.any(axis=axes))
+            X_wanted, mu_wanted, eps_wanted = self._some(wanted)
+            self.dots[...] = 0
+        for start in range(0, self.R, self.together):
+            draws = slice(start, min(start + self.together, self.R))
+            r = draws.stop - draws.start
+            Xt = self._gated(r, X_open, mu_open, eps_open[draws])
+            self._product(True, Xt, Xt, self.G[:r])
+            M = self._sweep(r, draws, Xt)
+            d = len(X_wanted)
+            left = X_wanted[None]
+            if self.per_sample:
+                left = Xt if wanted is None else self._gated(r, X_wanted, mu_wanted, eps_wanted[draws])
+            Y = self.moved[: r * d * self.n].reshape(r, d, self.n)
+            self._product(False, left, M, Y)
+            dots = self.dots[draws] if wanted is None else self.bk.xp.empty((r, d), dtype=self.dots.dtype)
+            self._launch(
+                "column_dots<T>", -(-r * d // 8), X_wanted, Y, mu_wanted, eps_wanted[draws], *self._gate(r, d), dots
+            )
+            if wanted is not None:
+                self.dots[draws, wanted] = dots
+        o = self.objective
+        self._launch(
+            "loss<T>", 1, self.S, self.isolated, self.dots, self.mu, *map(np.int64, (self.R, self.d, self.n)),
+            np.float64(o.gate_sigma), np.bool_(o.lam is not None), np.float64(o.lam or 0.0), np.float64(o.delta),
+            self.dmu, self.report,
+        )  # fmt: skip
+
+    def _some(self, columns: Array) -> tuple[Array, Array, Array]:
+        """Data, mu and noise of some columns."""
+        return self.X[columns], self.mu[columns], self.bk.xp.ascontiguousarray(self.eps[..., columns])
+
+    def _gate(self, r: int, d: int) -> tuple[Any, ...]:
+        sizes = map(np.int64, (r, d, self.n))
+        return np.float64(self.objective.gate_sigma), np.bool_(self.per_sample), *sizes
+
+    def _gated(self, r: int, X: Array, mu: Array, eps: Array) -> Array:
+        d, n = X.shape
+        Xt = self.columns[: r * d * n].reshape(r, d, n)
+        self._launch("gated<T>", blocks_for(r * d * n), X, mu, eps, *self._gate(r, d), Xt)
+        return Xt
+
+    def _product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:
+        """out = A' B or A B for stacks of matrices; a stack of one A serves every B."""
+        if not self.captured:
+            if B.shape[1] == 0:
+                out[...] = 0
+            elif out.size:
+                self.bk.xp.matmul(A.swapaxes(1, 2) if transposed else A, B, out=out)
+            return
+        batch, p, q = out.shape
+        m = B.shape[1]
+        tiles = batch * -(-p // _TILE) * -(-q // _TILE)
+        strides = (0 if len(A) == 1 else m * p, m * q)
+        name = "product<T, true>" if transposed else "product<T, false>"
+        self._launch(name, tiles, A, B, *map(np.int64, (batch, p, q, m, *strides)), out)
+
+    def _sweep(self, r: int, draws: slice, Xt: Array) -> Array:
+        """From G and the gated data of some draws to M = dS/dG; S, b, substituted and isolated on the way."""
+        n = self.n
+        size = (np.int64(r), np.int64(n))
+        rows, tiles = r * n, r * -(-n // _BACKWARD_TILE)
+        G, A, At, T, b = self.G[:r], self.powers[0][:r], self.powers[-1][:r], self.T[:r], self.b[draws]
+        D = None if self.D is None else self.D[:r]
+        if D is None:
+            self._launch(
+                "affinity_from_data<T>", r * -(-n // _TILE), Xt, b, np.int64(r), np.int64(Xt.shape[1]), np.int64(n), A,
+                self.deg, self.q, self.r,
+            )  # fmt: skip
+        else:
+            self._launch("diagonal<T>", blocks_for(rows), G, *size, self.g)
+            self._launch("distances<T>", rows, G, self.g, *size, np.int64(self.k), D, self.kth, self.largest)
+            if not self.fixed:
+                self._bandwidth(r, draws)
+            self._launch("affinity<T>", rows, D, b, *size, A, self.deg, self.q, self.r)
+        self._launch("symmetrise<T>", rows, A, self.q, *size)
+        for lower, higher in zip(self.powers, self.powers[1:], strict=False):
+            self._product(True, lower[:r], A, higher[:r])
+
+        H = G
+        self._launch("score<T>", rows, At, G, self.q, self.r, *size, H, self.Wq, self.Wr)
+        alone = np.float64(1 + 8 * float(np.finfo(self.dtype).eps))
+        self._launch("totals<T>", r, self.Wr, self.q, self.deg, alone, *size, self.S[draws], self.isolated[draws])
+        self._power_backward(r, H, T)
+        self._launch("degree_terms<T>", tiles, T, A, self.q, self.Wq, self.Wr, *size, self.share)
+        M = At
+        self._launch(
+            "backward<T>", tiles, T, A, None if self.fixed else D, At, self.q, self.r, self.share, b, *size, M,
+            self.row_sums, self.db,
+        )  # fmt: skip
+        self._launch(
+            "finish<T>", r, M, D, self.kth, self.rows, self.weights, b, self.db, *size, self.row_sums
+        )  # fmt: skip
+        return M
+
+    def _bandwidth(self, r: int, draws: slice) -> None:
+        o, n = self.objective, self.n
+        position = quantile_of(str(o.bandwidth)) * (n - 1)
+        self._launch(
+            "bandwidth<T>", r, self.kth, self.largest, np.int64(r), np.int64(n), np.int64(int(position)),
+            np.float64(position - int(position)), np.float64(o.bandwidth_factor), np.bool_(o.zero_rule == "one"),
+            np.bool_(o.bandwidth_gradient), *map(np.float64, noise_level(np.finfo(self.dtype))), self.b[draws],
+            self.substituted[draws], self.rows, self.weights,
+        )  # fmt: skip
+
+    def _power_backward(self, r: int, H: Array, T: Array) -> None:
+        """T with dA = T + T', as `dufs_core.ops.power.backward_half`."""
+        t = self.objective.power
+        if t == 2:
+            self._product(True, self.powers[0][:r], H, T)
+            return
+        first = True
+        for a in range(t // 2, t):
+            b = t - 1 - a
+            if a < b:
+                continue
+            term, scale = H, np.float64(0.5 if a == b else 1.0)
+            if a:
+                term = self.terms[0][:r]
+                self._product(True, self.powers[a - 1][:r], H, term)
+            if b:
+                self._product(False, term, self.powers[b - 1][:r], self.terms[1][:r])
+                term = self.terms[1][:r]
+            kept = np.float64(0.0 if first else 1.0)
+            self._launch("combine<T>", blocks_for(T.size), scale, term, kept, term if first else T, np.int64(T.size), T)
+            first = False

@@ -1,0 +1,64 @@
+// Products and sums of small matrices, where a library call costs more than the arithmetic or cannot be part of a CUDA graph.
+
+#include "common.cuh"
+#include "tiles.cuh"
+
+constexpr int LEFT_PITCH = TILE + 1;  // of the left operand's tile: its columns fall into different banks
+
+// C_b = A_b' B_b (transposed: A is (m, p)) or A_b B_b (A is (p, m)), B (m, q), C (p, q), b = 0 .. batch - 1; a stride of
+// 0 uses the same matrix for the whole batch. A block computes 64 x 64 entries, a thread 4 x 4 in registers; the terms
+// of an entry are added in the order of m, so that A' A is symmetric to the bit.
+template <class T, bool transposed>
+__global__ void __launch_bounds__(THREADS, RESIDENT) product(
+    Global<const T> A, Global<const T> B, Index batch, Index p, Index q, Index m, Index A_stride, Index B_stride,
+    Global<T> C) {
+    SHARED(T, left, STEP * LEFT_PITCH);
+    SHARED(T, right, STEP * TILE);
+    const Index across = (q + TILE - 1) / TILE, down = (p + TILE - 1) / TILE;
+    const int tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
+    for (Index tile = blockIdx.x; tile < batch * down * across; tile += gridDim.x) {
+        const Index which = tile / (down * across), place = tile - which * down * across;
+        const Index i0 = place / across * TILE, j0 = place % across * TILE;
+        const Index A_base = which * A_stride, B_base = which * B_stride;
+        T sums[PER_THREAD][PER_THREAD] = {};
+        for (Index k0 = 0; k0 < m; k0 += STEP) {
+            __syncthreads();  // the tiles before are still being read
+            for (int l = threadIdx.x; l < STEP * TILE; l += THREADS) {
+                const int depth = transposed ? l / TILE : l % STEP;
+                const int across_l = transposed ? l % TILE : l / STEP;
+                const Index k = k0 + depth, i = i0 + across_l;
+                left[depth * LEFT_PITCH + across_l] =
+                    k < m && i < p ? A[A_base + (transposed ? k * p + i : i * m + k)] : T(0);
+                const Index k_right = k0 + l / TILE, j = j0 + l % TILE;
+                right[l] = k_right < m && j < q ? B[B_base + k_right * q + j] : T(0);
+            }
+            __syncthreads();
+            for (int k = 0; k < STEP; ++k) {
+                T a[PER_THREAD], c[PER_THREAD];
+                for (int l = 0; l < PER_THREAD; ++l) {
+                    a[l] = left[k * LEFT_PITCH + ty * PER_THREAD + l];
+                    c[l] = right[k * TILE + tx + l * SIDE];
+                }
+                for (int u = 0; u < PER_THREAD; ++u) {
+                    for (int v = 0; v < PER_THREAD; ++v) sums[u][v] += a[u] * c[v];
+                }
+            }
+        }
+        for (int u = 0; u < PER_THREAD; ++u) {
+            const Index i = i0 + ty * PER_THREAD + u;
+            for (int v = 0; v < PER_THREAD; ++v) {
+                const Index j = j0 + tx + v * SIDE;
+                if (i < p && j < q) C[(which * p + i) * q + j] = sums[u][v];
+            }
+        }
+    }
+}
+
+// out = a left + b right, `count` entries. out may be left or right.
+template <class T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) combine(
+    double a, Global<const T> left, double b, Global<const T> right, Index count, Global<T> out) {
+    for (Index l = (Index)blockIdx.x * THREADS + threadIdx.x; l < count; l += (Index)gridDim.x * THREADS) {
+        out[l] = T(a) * left[l] + T(b) * right[l];
+    }
+}

@@ -1,0 +1,53 @@
+"""The CUDA sources built once for the CPU."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import emulator
+import fake_cupy
+import pytest
+from scipy import special
+
+from dufs_core.cupy_backend import make_backend
+from dufs_core.kernels import cuda
+
+
+@pytest.fixture(scope="session")
+def build_folder(tmp_path_factory):
+    """Where sources are built for the CPU. Skips where g++ is not installed."""
+    if emulator.COMPILER is None:
+        pytest.skip("g++, which builds the CUDA sources for the CPU, is not installed")
+    folder = tmp_path_factory.mktemp("cuda")
+    emulator.prepare(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def libraries(build_folder):
+    """Every source, built by g++: a dict from file to emulator.Library."""
+    with ThreadPoolExecutor(2) as pool:
+        built = pool.map(lambda file: emulator.Library(file, build_folder), cuda.KERNELS)
+        return dict(zip(cuda.KERNELS, built, strict=True))
+
+
+@pytest.fixture(scope="session")
+def run(libraries):
+    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in cuda.KERNELS."""
+
+    def launch(kernel, dtype, grid, *arguments, **how):
+        file = cuda.file_of(kernel)
+        name = cuda.instances(file, str(dtype))[cuda.KERNELS[file].index(kernel)]
+        libraries[file].launch(name, grid, *arguments, **how)
+
+    return launch
+
+
+@pytest.fixture
+def device(libraries):
+    """The CuPy backend over the stand-in of fake_cupy.py; its module is `device.xp`."""
+
+    def erf(x):
+        return fake_cupy.ndarray(special.erf(x._a))
+
+    return make_backend(fake_cupy.make(libraries), erf)

@@ -1,0 +1,421 @@
+"""The CUDA kernels, run on the CPU, against the operations and random numbers of the library in float64."""
+
+from __future__ import annotations
+
+import mmap
+
+import generators as gen
+import numpy as np
+import pytest
+from emulator import Order
+
+from dufs_core import random
+from dufs_core.backend import get_backend
+from dufs_core.kernels import cuda
+from dufs_core.ops import bandwidth as bandwidth_op
+from dufs_core.ops import distances as distances_op
+from dufs_core.ops import gates as gates_op
+from dufs_core.ops import gaussian, normalise, power, regulariser
+from dufs_core.ops import loss as loss_op
+from dufs_core.ops import score as score_op
+from dufs_core.optim import State, adam, normalized, sgd
+
+pytestmark = pytest.mark.cuda_emulated
+bk = get_backend("numpy")
+i64, f64, u64 = np.int64, np.float64, np.uint64
+SIZES = [1, 31, 33, 127, 257]
+EPS = {"float32": 1.2e-7, "float64": 2.3e-16}
+dtypes = pytest.mark.parametrize("dtype", list(cuda.ELEMENT))
+sizes = pytest.mark.parametrize("n", SIZES)
+
+
+def data(R, d, n, dtype, seed=0):
+    """Gated data (R, d, n) and their Gram matrices, rounded to dtype; float64 copies of exactly these numbers."""
+    rng = np.random.default_rng(seed)
+    Xt = (rng.normal(size=(R, d, n)) * rng.random((R, d, 1))).astype(dtype)
+    G = np.matmul(Xt.astype(f64).transpose(0, 2, 1), Xt.astype(f64)).astype(dtype)
+    return Xt, G, Xt.astype(f64), G.astype(f64)
+
+
+def close(got, want, tolerance, what=""):
+    assert np.isfinite(got).all(), what
+    gen.assert_close(got, want, tolerance, what)
+
+
+# --- random numbers and gates ---------------------------------------------------------------------------------------
+
+
+def test_words_are_the_same_bits(run):
+    rng = np.random.default_rng(0)
+    draw, row, column = (rng.integers(0, high, 1001).astype(u64) for high in (1 << 28, 1 << 32, 1 << 32))
+    for seed, stream, step in ((0, 0, 1), (2**64 - 1, 4, 2**32 - 1), (0x0123456789ABCDEF, 3, 77)):
+        out = np.zeros(1001, u64)
+        run("words", "float32", 3, draw, row, column, i64(1001), u64(seed), u64(stream), u64(step), out)
+        want = random.words(bk, seed, random.Stream(stream), step, draw, row, column)
+        np.testing.assert_array_equal(out, want)
+
+
+@dtypes
+@pytest.mark.parametrize("draws", [1, 2, 5, 8])
+@pytest.mark.parametrize("rows", [None, np.array([7, 0, 2**31])])
+def test_normals(run, dtype, draws, rows):
+    columns = np.array([3, 0, 2**32 - 1, 10, 65], dtype=u64)
+    n_rows = 1 if rows is None else len(rows)
+    out = np.full((draws, n_rows, 5), np.nan, dtype)
+    given = None if rows is None else rows.astype(u64)
+    run("normals<T>", dtype, 2, given, columns, i64(draws), i64(n_rows), i64(5), u64(2**63 + 5), u64(0), u64(9), out)
+    want = random.normals(bk, 2**63 + 5, random.Stream.GATES, 9, draws, rows, columns, f64).reshape(out.shape)
+    assert np.abs(out - want).max() <= (1e-15 if dtype == "float64" else 3e-7)
+
+
+@dtypes
+@sizes
+@pytest.mark.parametrize("d", [1, 7, 64, 65])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_gated_data_and_column_dots(run, dtype, n, d, per_sample):
+    R, sigma = 3, 0.5
+    X = gen.noise(n + 2, d)[:n].T.astype(dtype).copy()
+    mu, eps = np.linspace(-0.5, 1.5, d).astype(dtype), gen.draws(d, d, n if per_sample else None, R).astype(dtype)
+    Xt = np.full((R, d, n), np.nan, dtype)
+    shape = (i64(R), i64(d), i64(n))
+    run("gated<T>", dtype, 5, X, mu, eps, f64(sigma), np.bool_(per_sample), *shape, Xt)
+    z, saved = gates_op.forward(bk, mu, eps, np.dtype(dtype).type(sigma))
+    columns = z.transpose(0, 2, 1) if per_sample else z[:, :, None]
+    np.testing.assert_array_equal(Xt, X * columns)
+
+    M = np.random.default_rng(1).normal(size=(R, n, n))
+    M += M.transpose(0, 2, 1)
+    Y = np.matmul(Xt.astype(f64) if per_sample else X.astype(f64), M).astype(dtype)
+    dots = np.full((R, d), np.nan)
+    run("column_dots<T>", dtype, 4, X, Y, mu, eps, f64(sigma), np.bool_(per_sample), *shape, dots)
+    Y, z, X = Y.astype(f64), z.astype(f64), X.astype(f64)
+    for r in range(R):
+        # gram.backward as a function of Y: dz = 2 z x'Y, or 2 X Y where every sample has its own gate
+        dz = 2 * (X * Y[r]).T if per_sample else 2 * z[r] * (X * Y[r]).sum(axis=1)
+        want = gates_op.backward(bk, gates_op.Saved(saved.undecided[r : r + 1]), dz[None])
+        close(dots[r], want, n * EPS["float64"] * 20 + (EPS["float32"] if dtype == "float32" else 0))
+
+
+@dtypes
+@pytest.mark.parametrize("lam", [None, 0.3])
+def test_loss_and_its_gradient(run, dtype, lam):
+    R, d, n, sigma = 5, 300, 40, 0.7
+    rng = np.random.default_rng(2)
+    S, dots, mu = rng.random(R) * 50, rng.normal(size=(R, d)), rng.normal(size=d).astype(dtype)
+    dmu, report, isolated = np.full(d, np.nan, dtype), np.full(2, np.nan), rng.random(R)
+    run("loss<T>", dtype, 1, S, isolated, dots, mu, i64(R), i64(d), i64(n), f64(sigma), np.bool_(lam is not None),
+        f64(lam or 0), f64(0.01), dmu, report)  # fmt: skip
+    sum_p, saved_p = regulariser.forward(bk, mu.astype(f64), sigma)
+    L, saved = loss_op.forward(bk, S, sum_p, n, lam, 0.01)
+    dS, dsum = loss_op.backward(bk, saved)
+    close(report, np.array([L, isolated.mean()]), 1e-14)
+    close(dmu, (dS[:, None] * dots).sum(axis=0) + regulariser.backward(bk, saved_p, dsum), 8 * EPS[dtype])
+
+
+@dtypes
+@pytest.mark.parametrize("d", [1, 7, 700])
+@pytest.mark.parametrize(
+    ("code", "rule", "momentum"),
+    [(0, sgd(0.1), 0.0), (0, sgd(0.1, 0.9), 0.9), (1, adam(0.1), 0.0), (2, normalized(0.1), 0.0),
+     (2, normalized(0.1, 0.5), 0.5)],
+)  # fmt: skip
+def test_optimiser_steps(run, dtype, d, code, rule, momentum):
+    rng = np.random.default_rng(3)
+    params, want, state = np.full(d, 0.5, dtype), np.full(d, 0.5), State()
+    first = second = None
+    for t in range(1, 6):
+        grad = (rng.normal(size=d) * (t != 3)).astype(dtype)  # a gradient of 0 once
+        new = np.full(d, np.nan, dtype)
+        new_first = np.full(d, np.nan) if code == 1 or momentum else None
+        new_second = np.full(d if code == 1 else 1, np.nan) if code else None
+        run("update<T>", dtype, 1, grad, params, first, second, i64(d), np.int32(code), f64(0.1), f64(momentum), i64(t),
+            new, new_first, new_second)  # fmt: skip
+        params, first, second = new, new_first, new_second
+        want, state = rule(bk, want, grad.astype(f64), state)
+    close(params, want, 20 * EPS[dtype])
+
+
+# --- products -------------------------------------------------------------------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize(("p", "q", "m"), [(1, 1, 1), (33, 31, 7), (64, 64, 64), (65, 127, 33), (257, 1, 65)])
+@pytest.mark.parametrize("transposed", [True, False])
+def test_product(run, dtype, p, q, m, transposed):
+    rng = np.random.default_rng(4)
+    A = rng.normal(size=(3, m, p) if transposed else (3, p, m)).astype(dtype)
+    B = rng.normal(size=(3, m, q)).astype(dtype)
+    for shared in (False, True):
+        C = np.full((3, p, q), np.nan, dtype)
+        name = "product<T, true>" if transposed else "product<T, false>"
+        run(name, dtype, 4, A, B, i64(3), i64(p), i64(q), i64(m), i64(0 if shared else m * p), i64(m * q), C)
+        left = (A[:1] if shared else A).astype(f64)
+        want = np.matmul(left.transpose(0, 2, 1) if transposed else left, B.astype(f64))
+        close(C, want, 2 * m * EPS[dtype])
+
+
+def test_a_gram_product_is_symmetric_to_the_bit(run):
+    A, C = np.random.default_rng(5).normal(size=(2, 19, 70)), np.empty((2, 70, 70))
+    run("product<T, true>", "float64", 8, A, A, *(i64(v) for v in (2, 70, 70, 19, 19 * 70, 19 * 70)), C)
+    np.testing.assert_array_equal(C, C.transpose(0, 2, 1))
+
+
+@dtypes
+def test_combine(run, dtype):
+    left, right = np.arange(700, dtype=dtype), np.ones(700, dtype)
+    run("combine<T>", dtype, 2, f64(0.5), left, f64(-2), right, i64(700), left)
+    np.testing.assert_array_equal(left, 0.5 * np.arange(700) - 2)
+
+
+# --- distances and bandwidth ----------------------------------------------------------------------------------------
+
+
+def neighbours(run, G, k, grid=7):
+    """D, kth and largest of Gram matrices (R, n, n)."""
+    R, n, _ = G.shape
+    dtype = G.dtype
+    g, D = np.full((R, n), np.nan, dtype), np.full_like(G, np.nan)
+    kth, largest = np.full((R, n), np.nan, dtype), np.full((R, n), np.nan, dtype)
+    run("diagonal<T>", dtype, 2, G, i64(R), i64(n), g)
+    run("distances<T>", dtype, grid, G, g, i64(R), i64(n), i64(k), D, kth, largest)
+    return D, kth, largest
+
+
+@dtypes
+@pytest.mark.parametrize("n", [2, *SIZES[1:]])
+@pytest.mark.parametrize("d", [1, 65])
+def test_distances_and_neighbours(run, dtype, n, d):
+    _, G, _, G64 = data(2 if n < 257 else 1, d, n, dtype, seed=n)
+    for k in {1, min(2, n - 1), n - 1}:
+        D, kth, largest = neighbours(run, G, k)
+        want, _ = distances_op.forward(bk, G64)
+        close(D, want, 4 * EPS[dtype])
+        assert (np.diagonal(D, axis1=1, axis2=2) == 0).all()
+        np.testing.assert_array_equal(kth, bandwidth_op.neighbour_distances(bk, D, k))
+        np.testing.assert_array_equal(largest, D.max(axis=2))
+
+
+def test_distances_of_equal_rows_are_zero(run):
+    """Duplicates: the nearest neighbour is the twin, and a small negative value is clamped."""
+    X = gen.twins(34, 5)
+    G = (X @ X.T)[None]
+    G[0, 3, 9] = G[0, 9, 3] = 1.01 * (G[0, 3, 3] + G[0, 9, 9]) / 2
+    D, kth, _ = neighbours(run, np.ascontiguousarray(G), 1)
+    assert D[0, 3, 9] == D[0, 9, 3] == 0
+    assert (kth <= 1e-12).all()
+
+
+def bandwidths(run, D, k, rule, factor, zero_rule):
+    R, n, _ = D.shape
+    _, kth, largest = neighbours_of_distances(D, k)
+    position, noise = bandwidth_op.quantile_of(rule) * (n - 1), bandwidth_op.noise_level(np.finfo(D.dtype))
+    b, substituted = np.full(R, np.nan), np.full(R, np.nan)
+    rows, weights = np.full((R, 2), -1, i64), np.full((R, 2), np.nan)
+    run("bandwidth<T>", D.dtype, 2, kth, largest, i64(R), i64(n), i64(int(position)), f64(position - int(position)),
+        f64(factor), np.bool_(zero_rule == "one"), np.bool_(True), *map(f64, noise), b, substituted, rows,
+        weights)  # fmt: skip
+    return b, substituted, rows, weights
+
+
+def neighbours_of_distances(D, k):
+    return D, bandwidth_op.neighbour_distances(bk, D, k), D.max(axis=2)
+
+
+@dtypes
+@pytest.mark.parametrize("n", [2, 3, *SIZES[1:]])
+@pytest.mark.parametrize("rule", ["median", "q90", "max"])
+def test_bandwidth(run, dtype, n, rule):
+    D, _ = distances_op.forward(bk, data(3, 3, n, dtype, seed=n)[1])
+    b, substituted, rows, weights = bandwidths(run, D, 1, rule, 2.5, "data")
+    want, want_substituted, saved = bandwidth_op.forward(bk, D, rule, 1, 2.5)
+    close(b, want, 4 * EPS[dtype])
+    np.testing.assert_array_equal(substituted, want_substituted)
+    used = weights != 0
+    np.testing.assert_array_equal(rows[used], saved.rows[used])
+    close(weights, saved.weights, EPS[dtype])
+
+
+@pytest.mark.parametrize("zero_rule", ["data", "one"])
+@pytest.mark.parametrize("rule", ["median", "q90", "max"])
+@pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "tied"])
+def test_bandwidth_of_ties_and_zeros(run, rule, zero_rule, name):
+    X = {"duplicates": gen.duplicates_and_others(), "twins": gen.twins(), "equal": gen.identical_rows()}.get(name)
+    if X is None:  # all neighbours at one distance: the row is chosen by its index
+        D = np.ones((1, 300, 300)) - np.eye(300)
+    else:
+        D, _ = distances_op.forward(bk, (X @ X.T)[None])
+    b, substituted, rows, weights = bandwidths(run, D, 1, rule, 2.0, zero_rule)
+    want, want_substituted, saved = bandwidth_op.forward(bk, D, rule, 1, 2.0, zero_rule)
+    close(b, want, 1e-15)
+    np.testing.assert_array_equal(substituted, want_substituted)
+    close(weights, saved.weights, 1e-15)
+    np.testing.assert_array_equal(rows[weights != 0], saved.rows[weights != 0])
+
+
+# --- kernel, scores and the backward sweep --------------------------------------------------------------------------
+
+
+def tolerance(dtype, d=1):
+    return (4 + d / 8) * EPS[dtype]
+
+
+@dtypes
+@sizes
+@pytest.mark.parametrize("d", [1, 7, 64, 65])
+def test_kernel_and_degrees(run, dtype, n, d):
+    """From D, and from the data without D; degrees, their roots, the symmetric form."""
+    R = 2
+    Xt, _, Xt64, _ = data(R, d, n, dtype, seed=n + d)
+    D64 = ((Xt64[:, :, :, None] - Xt64[:, :, None, :]) ** 2).sum(axis=1)
+    b = np.array([0.7, 3.0]) * d
+    want, _ = gaussian.forward(bk, D64, b)
+    A, deg, _ = normalise.forward(bk, want)
+    D = D64.astype(dtype)
+    for kernel in ("affinity<T>", "affinity_from_data<T>"):
+        K, degrees = np.full((R, n, n), np.nan, dtype), np.full((R, n), np.nan)
+        q, r = np.full((R, n), np.nan, dtype), np.full((R, n), np.nan, dtype)
+        shape = (i64(R), i64(n)) if kernel == "affinity<T>" else (i64(R), i64(d), i64(n))
+        run(kernel, dtype, 3, D if kernel == "affinity<T>" else Xt, b, *shape, K, degrees, q, r)
+        close(K, want, tolerance(dtype, d), kernel)
+        close(degrees, deg, tolerance(dtype, d), kernel)
+        close(q, deg**-0.5, tolerance(dtype, d))
+        close(r, deg**0.5, tolerance(dtype, d))
+        assert (np.diagonal(K, axis1=1, axis2=2) == 1).all()
+        np.testing.assert_array_equal(K, K.transpose(0, 2, 1))
+        run("symmetrise<T>", dtype, 5, K, q, i64(R), i64(n))
+        close(K, A, tolerance(dtype, d))
+
+
+@dtypes
+@sizes
+@pytest.mark.parametrize("t", [1, 2])
+@pytest.mark.parametrize("rule", ["median", 3.0])
+def test_score_and_backward_sweep(run, dtype, n, t, rule):
+    """S and M = dS/dG against the operations in float64, from the same G; without D where b is given."""
+    R, d = 2, 5
+    rule = 3.0 if n == 1 else rule
+    _, G, _, G64 = data(R, d, n, dtype, seed=n)
+    S, M = sweep(run, G, t, rule)
+    want_S, want_M = operations(G64, t, rule)
+    # float32: measured against what the operations lose in float32
+    own = operations(G, t, rule) if dtype == "float32" else (want_S, want_M)
+    lost = [np.sqrt(np.mean((o - w) ** 2)) for o, w in zip(own, (want_S, want_M), strict=True)]
+    close(S, want_S, 1e-13 if dtype == "float64" else 1e-5)
+    if dtype == "float64":
+        close(M, want_M, 1e-12)
+    else:
+        error = np.sqrt(np.mean((M - want_M) ** 2))
+        assert error <= 3 * lost[1] + 1e-6 * abs(want_M).max(), (error, lost[1])
+
+
+def operations(G, t, rule, C=2.0):
+    """S and M = dS/dG through the operations."""
+    D, saved_D = distances_op.forward(bk, G)
+    if isinstance(rule, str):
+        b, _, saved_b = bandwidth_op.forward(bk, D, rule, 1, C)
+    else:
+        b, saved_b = np.full(len(G), rule, G.dtype), None
+    K, saved_K = gaussian.forward(bk, D, b)
+    A, deg, saved_A = normalise.forward(bk, K)
+    At, saved_At = power.forward(bk, A, t)
+    S, saved_S = score_op.forward(bk, At, G, deg)
+    dAt, dG, ddeg = score_op.backward(bk, saved_S, np.ones_like(S))
+    dK = normalise.backward(bk, saved_A, power.backward(bk, saved_At, dAt), ddeg)
+    dD, db = gaussian.backward(bk, saved_K, dK)
+    if saved_b is not None:
+        dD = bandwidth_op.add_entries(bk, dD, bandwidth_op.backward(bk, saved_b, db))
+    M = dG + distances_op.backward(bk, saved_D, dD)
+    return S, (M + M.transpose(0, 2, 1)) / 2
+
+
+def sweep(run, G, t, rule, C=2.0, grid=3, **how):
+    """S and M through the kernels; products by NumPy."""
+    R, n, _ = G.shape
+    dtype, size = G.dtype, (i64(R), i64(n))
+    new = lambda *shape, of=dtype: np.full(shape, np.nan, of)  # noqa: E731
+    K, deg, q, r = new(R, n, n), new(R, n, of=f64), new(R, n), new(R, n)
+    D = kth = None
+    rows, weights, b = np.zeros((R, 2), i64), np.zeros((R, 2)), np.full(R, float(rule) if rule == 3.0 else np.nan)
+    if isinstance(rule, str):
+        D, kth, _ = neighbours(run, G, 1)
+        b, _, rows, weights = bandwidths(run, D, 1, rule, C, "data")
+        run("affinity<T>", dtype, grid, D, b, *size, K, deg, q, r, **how)
+    else:
+        distance, _ = distances_op.forward(bk, G)
+        run("affinity<T>", dtype, grid, distance, b, *size, K, deg, q, r, **how)
+    run("symmetrise<T>", dtype, grid, K, q, *size, **how)
+    A = K
+    At = A.copy() if t == 1 else np.matmul(A, A)
+    H, Wq, Wr = G.copy(), new(R, n, of=f64), new(R, n, of=f64)
+    run("score<T>", dtype, grid, At, H, q, r, *size, H, Wq, Wr, **how)
+    S, isolated = new(R, of=f64), new(R, of=f64)
+    run("totals<T>", dtype, grid, Wr, q, deg, f64(1 + 1e-6), *size, S, isolated, **how)
+    np.testing.assert_allclose(isolated, (deg <= 1 + 1e-6).mean(axis=1))
+    T = H / 2 if t == 1 else np.matmul(A, H)
+    share, row_sums, db = new(R, n), new(R, n, of=f64), new(R, -(-n // 32), of=f64)
+    run("degree_terms<T>", dtype, grid, T, A, q, Wq, Wr, *size, share, **how)
+    M = At if t == 2 else new(R, n, n)
+    run("backward<T>", dtype, grid, T, A, D, At, q, r, share, b, *size, M, row_sums, db, **how)
+    run("finish<T>", dtype, grid, M, D, kth, rows, weights, b, db, *size, row_sums, **how)
+    return S, M
+
+
+# --- launches -------------------------------------------------------------------------------------------------------
+
+
+@dtypes
+def test_grids_and_thread_orders_change_no_bit(run, dtype):
+    """Any grid, any order of the threads between barriers, any repetition: the same bits."""
+    Xt, G, _, _ = data(2, 9, 65, dtype)
+    results = [sweep(run, G, 2, "max", grid=grid, order=order, seed=seed) for grid, order, seed in (
+        (1, Order.ROUNDS, 0), (130, Order.LOWEST_FIRST, 0), (7, Order.HIGHEST_FIRST, 0), (6, Order.SHUFFLED, 1),
+        (6, Order.SHUFFLED, 2), (1000, Order.ROUNDS, 0),
+    )]  # fmt: skip
+    for S, M in results[1:]:
+        np.testing.assert_array_equal(S, results[0][0])
+        np.testing.assert_array_equal(M, results[0][1])
+    others = []
+    for order in Order:
+        C, K = np.empty((2, 65, 65), dtype), np.empty((2, 65, 65), dtype)
+        deg, q, r = np.empty((2, 65)), np.empty((2, 65), dtype), np.empty((2, 65), dtype)
+        run("product<T, true>", dtype, 3, Xt, Xt, *map(i64, (2, 65, 65, 9, 585, 585)), C, order=order)
+        run("affinity_from_data<T>", dtype, 3, Xt, np.ones(2), *map(i64, (2, 9, 65)), K, deg, q, r, order=order)
+        D, kth, largest = (np.empty((2, 65, 65), dtype), np.empty((2, 65), dtype), np.empty((2, 65), dtype))
+        g = np.ascontiguousarray(np.diagonal(G, axis1=1, axis2=2))
+        run("distances<T>", dtype, 5, G, g, *map(i64, (2, 65, 2)), D, kth, largest, order=order)
+        others.append((C, K, deg, kth, largest))
+    for other in others[1:]:
+        for a, c in zip(others[0], other, strict=True):
+            np.testing.assert_array_equal(a, c)
+
+
+def lazily(count, dtype):
+    """An array of zeros of any size: memory is taken only for the pages that are written to."""
+    size = count * np.dtype(dtype).itemsize
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0x4000))
+    return np.frombuffer(pages, dtype=dtype)
+
+
+@pytest.mark.parametrize("n", [46_340, 46_341])
+def test_entries_beyond_32_bits(run, n):
+    """n^2 passes 2^31 between these two sizes: the last rows are written where they belong."""
+    G, D = lazily(n * n, np.float32), lazily(n * n, np.float32)
+    g, kth, largest = np.ones(n, np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
+    g[5] = 3
+    last = range(n - 1, n)
+    run("distances<T>", "float32", n, G, g, i64(1), i64(n), i64(1), D, kth, largest, blocks=last)
+    want = np.full(n, 2, np.float32)
+    want[5], want[-1] = 4, 0
+    np.testing.assert_array_equal(D[n * (n - 1) :], want)
+    assert (kth[-1], largest[-1]) == (2, 4)
+    K, deg = D, np.zeros(n)
+    q, r = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    run("affinity<T>", "float32", n, D, np.ones(1), i64(1), i64(n), K, deg, q, r, blocks=last)
+    want = np.exp(-want)
+    close(K[n * (n - 1) :], want, 2e-7)
+    assert deg[-1] == pytest.approx(want.sum(dtype=f64), rel=1e-6)
+    M, sums, db = G, np.zeros(n), np.zeros(-(-n // 32))
+    share, tiles = np.zeros(n, np.float32), len(db)
+    run("backward<T>", "float32", tiles, K, K, None, K, np.ones(n, np.float32), np.ones(n, np.float32), share,
+        np.ones(1), i64(1), i64(n), M, sums, db, blocks=range(tiles - 1, tiles))  # fmt: skip
+    assert M[n * n - 1] == pytest.approx(1 + 2 * 2, rel=1e-6)  # A = T = K = 1 on the diagonal: E = 2, dD = -2

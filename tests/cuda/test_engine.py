@@ -1,0 +1,276 @@
+"""The CUDA engine on the stand-in device: its numbers, what it launches, and its graph."""
+
+from __future__ import annotations
+
+import fake_cupy
+import generators as gen
+import numpy as np
+import pytest
+import reference
+
+from dufs_core.backend import get_backend
+from dufs_core.engines import cuda as cuda_engine
+from dufs_core.engines import get_engine
+from dufs_core.engines.cuda import CudaEngine
+from dufs_core.kernels import cuda
+from dufs_core.memory import Problem, predicted_bytes
+from dufs_core.objective import Objective
+
+pytestmark = pytest.mark.cuda_launch
+cpu = get_backend("numpy")
+SHAPES = [(2, 1), (9, 3), (33, 7)]
+
+
+def problem(n, d, per_sample=False, draws=2, dtype=np.float64):
+    X, mu = gen.noise(n, d, seed=n), np.linspace(-0.2, 1.1, d)
+    return [a.astype(dtype) for a in (mu, gen.draws(d, d, n if per_sample else None, draws), X)]
+
+
+def both(device, objective, mu, eps, X, engine=None, times=1):
+    """The operations in float64 on the CPU, and the engine on the device, `times` times."""
+    want = objective.value_and_grad(cpu, *(a.astype(np.float64) for a in (mu, eps, X)))
+    moved = [device.xp.asarray(a) for a in (mu, eps, np.asfortranarray(X))]
+    engine = engine or CudaEngine()
+    return want, [engine(device, objective, *moved) for _ in range(times)]
+
+
+def check(want, got, X, tolerance=1e-11):
+    (value, dmu), (other, other_dmu) = want, got
+    gen.assert_close(other_dmu.get(), dmu, tolerance, "gradient")
+    assert other.loss == pytest.approx(value.loss, rel=tolerance, abs=1e-14)
+    gap = abs(other.score - value.score).max() / X.size  # a score is at most the sum of squares
+    assert gap <= 1e-14, f"score: {gap:.3g}"
+    gen.assert_close(other.bandwidth, value.bandwidth, tolerance)
+    np.testing.assert_array_equal(other.substituted, value.substituted)
+    assert other.isolated == pytest.approx(value.isolated)
+    assert all(isinstance(a, np.ndarray) for a in (other.score, other.bandwidth, other.substituted))
+
+
+@pytest.fixture
+def large(monkeypatch):
+    """Every step counts as one over many entries, its draws taken in turns."""
+    monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
+    monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 0)
+
+
+@pytest.mark.parametrize(("n", "d"), SHAPES)
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
+@pytest.mark.parametrize("size", ["small", "large"])
+def test_numbers(device, request, n, d, per_sample, t, rule, lam, size):
+    if size == "large":
+        request.getfixturevalue("large")
+    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam)
+    mu, eps, X = problem(n, d, per_sample)
+    want, (got,) = both(device, objective, mu, eps, X)
+    check(want, got, X)
+
+
+@pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 2, None)])
+def test_against_the_independent_reference(device, rule, k, t, lam):
+    """Python loops over direct differences, differentiated by the complex step."""
+    mu, eps, X = problem(7, 3)
+    loss, gradient = reference.mean_value_and_grad(
+        X, mu, eps, lam=lam, delta=1e-6, rule=rule, k=k, C=2.0, t=t, fixed=4.0
+    )
+    objective = Objective(
+        lam=lam, power=t, bandwidth=4.0 if rule == "fixed" else rule, n_neighbors=k, bandwidth_factor=2.0
+    )
+    value, dmu = CudaEngine()(device, objective, *(device.xp.asarray(a) for a in (mu, eps, X)))
+    assert value.loss == pytest.approx(loss, rel=1e-11)
+    gen.assert_close(dmu.get(), gradient, 1e-10)
+
+
+def test_a_given_bandwidth_with_many_columns(device):
+    """Beyond the columns that fit registers, distances come from the Gram matrix."""
+    d = cuda_engine.FUSED_COLUMNS + 1
+    mu, eps, X = problem(9, d)
+    want, (got,) = both(device, Objective(bandwidth=40.0), mu, eps, X)
+    check(want, got, X)
+    assert any(launch.kernel == "distances<double>" for launch in device.xp.launches)
+
+
+@pytest.mark.parametrize("size", ["small", "large"])
+@pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "constant column", "closed", "open"])
+def test_special_cases(device, request, name, size):
+    if size == "large":
+        request.getfixturevalue("large")
+    X = {"duplicates": gen.duplicates_and_others(8, 5), "twins": gen.twins(), "equal": gen.identical_rows(),
+         "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
+    d = X.shape[1]
+    mu, eps = np.full(d, {"closed": -9.0, "open": 9.0}.get(name, 0.5)), gen.draws(1, d, count=2)
+    for objective in (Objective(bandwidth="median", zero_rule="one"), Objective(bandwidth="max", lam=0.2),
+                      Objective(bandwidth="q90", bandwidth_gradient=False)):  # fmt: skip
+        want, (got,) = both(device, objective, mu, eps, X)
+        check(want, got, X)
+
+
+def test_float32_is_as_near_as_the_operations(device):
+    """Root mean square error against float64 over problems: score at most 2, gradient at most 3 times theirs."""
+    plain, fused = [], []
+    for seed in range(8):
+        X, mu, eps = gen.noise(24, 5, seed), np.full(5, 0.5), gen.draws(seed, 5, count=2)
+        single = [a.astype(np.float32) for a in (mu, eps, X)]
+        exact, (got,) = both(device, Objective(), *single)
+        value, dmu = Objective().value_and_grad(cpu, *single)
+        assert got[1].dtype == np.float32
+        for errors, (score, gradient) in ((plain, (value.score, dmu)), (fused, (got[0].score, got[1].get()))):
+            errors.append([gen.relative(score, exact[0].score), gen.relative(gradient, exact[1])])
+    plain, fused = (np.sqrt(np.mean(np.square(e), axis=0)) for e in (plain, fused))
+    assert fused[0] <= 2 * plain[0]
+    assert fused[1] <= 3 * plain[1]
+
+
+# --- the graph ------------------------------------------------------------------------------------------------------
+
+
+def test_a_captured_step_gives_the_same_bits(device):
+    """First launched, then captured and replayed with new parameters; or never captured: the same."""
+    objective, (mu, eps, X) = Objective(power=3), problem(17, 4)
+    points = [mu, mu + 0.1, mu - 0.3]
+    X = device.xp.asarray(np.asfortranarray(X))
+
+    def path():
+        engine = CudaEngine()
+        got = [engine(device, objective, device.xp.asarray(p), device.xp.asarray(eps * (1 + i)), X)
+               for i, p in enumerate(points)]  # fmt: skip
+        return got, next(iter(engine._plans.values()))
+
+    replayed, plan = path()
+    assert plan.capture_refused is None
+    assert plan.graph.launched == 2
+    with fake_cupy.refusing_captures("cudaErrorStreamCaptureUnsupported"):
+        launched, plan = path()
+    assert plan.graph is None
+    assert plan.capture_refused == "cudaErrorStreamCaptureUnsupported"
+    for (a, da), (c, dc) in zip(replayed, launched, strict=True):
+        assert a.loss == c.loss
+        np.testing.assert_array_equal(da.get(), dc.get())
+        np.testing.assert_array_equal(a.score, c.score)
+
+
+def test_a_capture_that_fails_inside_is_ended(device, monkeypatch):
+    """An operation that may not be captured: the stream is not left capturing, and the step is launched."""
+    engine, objective = CudaEngine(), Objective()
+    moved = [device.xp.asarray(a) for a in problem(9, 3)]
+    want = engine(device, objective, *moved)[1].get()
+    plan = next(iter(engine._plans.values()))
+    run = plan._run
+    monkeypatch.setattr(plan, "_run", lambda: (plan.S.sum() if fake_cupy.streams.capturing else None, run()))
+    np.testing.assert_array_equal(engine(device, objective, *moved)[1].get(), want)
+    assert "not permitted when stream is capturing" in plan.capture_refused
+    assert not fake_cupy.streams.capturing
+
+
+def test_results_are_not_overwritten_by_the_next_step(device):
+    engine = CudaEngine()
+    mu, eps, X = (device.xp.asarray(a) for a in problem(9, 3))
+    first = engine(device, Objective(), mu, eps, X)
+    kept = first[1].get(), first[0].score.copy()
+    engine(device, Objective(), mu + 0.2, eps, X)
+    np.testing.assert_array_equal(first[1].get(), kept[0])
+    np.testing.assert_array_equal(first[0].score, kept[1])
+
+
+def test_minibatches_of_two_sizes_share_the_arrays(device):
+    engine = CudaEngine()
+    for n in (9, 10, 9, 10, 11):
+        mu, eps, X = problem(n, 3)
+        want, (got,) = both(device, Objective(), mu, eps, X, engine)
+        check(want, got, X)
+        assert len(engine._plans) <= 2
+
+
+def test_the_cuda_engine_takes_what_is_predicted(device):
+    """The bytes of the arrays of its plan, on the stand-in device."""
+    for n, d, draws, power, rule, per_sample in (
+        (40, 6, 4, 2, "max", False), (40, 6, 2, 4, "max", True), (30, 60, 2, 1, 2.0, False), (30, 70, 2, 2, 2.0, False)
+    ):  # fmt: skip
+        eps = gen.draws(0, d, n if per_sample else None, draws)
+        arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
+        engine = CudaEngine()
+        engine(device, Objective(power=power, bandwidth=rule, n_neighbors=1), *arrays)
+        (plan,) = engine._plans.values()
+        held = [v for v in vars(plan).values() if hasattr(v, "nbytes")] + plan.powers + plan.terms
+        taken = sum({id(a._a.base if a._a.base is not None else a._a): a.nbytes for a in held}.values())
+        predicted = predicted_bytes("cuda", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample))
+        assert 0.6 * predicted <= taken <= 1.4 * predicted
+
+
+# --- what is launched -----------------------------------------------------------------------------------------------
+
+
+def test_the_launches_of_a_step(device):
+    """Every launch by name and grid, for n = 70 rows, d = 3 columns, 2 draws; arguments have the kernel's types."""
+    both(device, Objective(), *problem(70, 3, dtype=np.float32))
+    rows, tiles = 2 * 70, 2 * 3
+    assert [(launch.kernel, *launch.grid) for launch in device.xp.launches] == [
+        ("gated<float>", -(-2 * 3 * 70 // 256)),
+        ("product<float, true>", 2 * 2 * 2),
+        ("diagonal<float>", 1),
+        ("distances<float>", rows),
+        ("bandwidth<float>", 2),
+        ("affinity<float>", rows),
+        ("symmetrise<float>", rows),
+        ("product<float, true>", 2 * 2 * 2),
+        ("score<float>", rows),
+        ("totals<float>", 2),
+        ("product<float, true>", 2 * 2 * 2),
+        ("degree_terms<float>", tiles),
+        ("backward<float>", tiles),
+        ("finish<float>", 2),
+        ("product<float, false>", 2 * 1 * 2),
+        ("column_dots<float>", 1),
+        ("loss<float>", 1),
+    ]
+    assert {launch.block for launch in device.xp.launches} == {(256,)}
+    for launch in device.xp.launches:  # the emulator has compared each with the kernel's parameters; see types
+        for argument in launch.arguments:
+            assert isinstance(argument, fake_cupy.ndarray | np.generic)
+            assert not isinstance(argument, fake_cupy.ndarray) or argument.flags.c_contiguous
+
+
+def test_closed_and_saturated_columns_are_left_out_of_large_steps(device, large):
+    mu, eps, X = problem(9, 4)
+    mu = np.array([-9.0, 0.5, 9.0, 0.5])
+    want, (got,) = both(device, Objective(lam=0.1), mu, eps * 0.1, X)
+    check(want, got, X)
+    launched = {launch.kernel: launch for launch in device.xp.launches}
+    gated, dots = launched["gated<double>"], launched["column_dots<double>"]
+    assert gated.arguments[0].shape == (3, 9)  # the open ones
+    assert dots.arguments[0].shape == (2, 9)  # the undecided ones
+
+
+def test_nothing_is_launched_for_no_work(device):
+    device.kernels.launch("symmetrise<T>", "float64", 0, None)
+    assert device.xp.launches == []
+
+
+def test_kernels_compile_once(device, monkeypatch):
+    made = []
+    plain = device.xp.RawModule
+    monkeypatch.setattr(device.xp, "RawModule", lambda **how: made.append(how) or plain(**how))
+    for dtype in (np.float32, np.float64, np.float32):
+        both(device, Objective(), *problem(9, 3, dtype=dtype))
+    assert len(made) == 2 * len(cuda.KERNELS)
+    assert all(how["options"] == cuda.OPTIONS for how in made)
+
+
+def test_an_unknown_kernel_has_no_file():
+    with pytest.raises(KeyError, match="sorted"):
+        cuda.file_of("sorted")
+
+
+def test_engines_belong_to_backends(device):
+    assert get_engine("auto", device, 1)[0] == "cuda"
+    assert get_engine("operations", device, 1)[0] == "operations"
+    assert get_engine("auto", cpu, 1)[0] == "dense"
+    for name, backend in (("cuda", cpu), ("dense", device)):
+        with pytest.raises(ValueError, match=rf"engine='{name}' does not compute with backend=\"{backend.name}\""):
+            get_engine(name, backend, 1)
+
+
+def test_threads_of_kernels_and_launches_agree():
+    assert f"constexpr int THREADS = {cuda.THREADS};" in cuda.source("gates.cu")
+    assert f"constexpr int TILE = {cuda_engine._TILE};" in cuda.source("product.cu")
+    assert f"constexpr int TILE = {cuda_engine._BACKWARD_TILE};" in cuda.source("backward.cu")

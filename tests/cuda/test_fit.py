@@ -1,0 +1,233 @@
+"""Training, search, the permutation gap, checks of gradients and whole fits on the CuPy backend's stand-in."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import fake_cupy
+import generators as gen
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, random
+from dufs_core.backend import get_backend
+from dufs_core.data import prepare
+from dufs_core.datasets import two_moons
+from dufs_core.engines import get_engine, operations
+from dufs_core.gap import permutation_gap
+from dufs_core.gradcheck import suite
+from dufs_core.gradcheck.registry import OPS, engines
+from dufs_core.gradcheck.registry import operations as registered
+from dufs_core.objective import Objective
+from dufs_core.optim import State, adam, normalized, sgd
+from dufs_core.trainer import Schedule, train
+
+pytestmark = pytest.mark.cuda_launch
+cpu = get_backend("numpy")
+
+
+@pytest.fixture
+def on_gpu(device, monkeypatch):
+    """Every backend that is asked for is the stand-in, except by the name "numpy"."""
+    import dufs_core.cupy_backend
+
+    monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
+    return device
+
+
+class Tensor:
+    """An array of another library: DLPack and nothing else."""
+
+    def __init__(self, array, device=(2, 0)):
+        self._a, self._device = array, device
+
+    def __dlpack_device__(self):
+        return self._device
+
+    def __dlpack__(self, **_):
+        return self._a
+
+
+# --- the operations, unchanged --------------------------------------------------------------------------------------
+
+
+CHAINS = [op for op in registered() if not op.is_chain] + [op for op in registered() if op.is_chain][::4]
+
+
+@pytest.mark.parametrize("operation", CHAINS, ids=lambda op: op.name)
+def test_gradients_of_operations(device, operation):
+    """The verifier's own checks of every operation, and of some chains through the operations, on device arrays."""
+    evaluate = operations if operation.is_chain else None
+    result = suite.check_gradients(device, operation, OPS, evaluate, 1, 2)
+    assert not result.failures, result.failures[0]
+
+
+def test_gradient_of_the_engine(device):
+    chain = next(op for op in registered() if op.is_chain)
+    result = suite.check_gradients(device, chain, "cuda", engines()["cuda"].load(), 1, 2)
+    assert not result.failures, result.failures[0]
+
+
+def test_random_numbers_and_steps(device):
+    """What the backend's kernels replace gives what NumPy gives."""
+    rows, columns = np.arange(5), np.array([2, 0, 7])
+    for seed in (0, 2**64 - 1):
+        ours, theirs = (random.permutation(bk, seed, random.Stream.SHUFFLE, 3, 50) for bk in (device, cpu))
+        np.testing.assert_array_equal(ours.get(), theirs)
+        assert random.derived_seed(device, seed, 3) == random.derived_seed(cpu, seed, 3)
+        for given in (None, rows):
+            ours, theirs = (
+                random.normals(bk, seed, random.Stream.GATES, 4, 6, given, columns, np.float64) for bk in (device, cpu)
+            )
+            gen.assert_close(ours.get(), theirs, 1e-15)
+    for rule in (sgd(0.1), sgd(0.1, 0.9), adam(0.1), normalized(0.1), normalized(0.1, 0.5)):
+        ours, theirs, state, other = device.xp.asarray(np.full(9, 0.5)), np.full(9, 0.5), State(), State()
+        for t in range(4):
+            grad = np.random.default_rng(t).normal(size=9)
+            before = ours.get()
+            new, state = rule(device, ours, device.xp.asarray(grad), state)
+            np.testing.assert_array_equal(ours.get(), before)
+            ours = new
+            theirs, other = rule(cpu, theirs, grad, other)
+        gen.assert_close(ours.get(), theirs, 1e-14)
+
+
+@pytest.mark.parametrize("scaling", ["columns", "global", "none"])
+def test_data_of_the_device(device, scaling):
+    X = np.random.default_rng(0).normal(size=(11, 5)) * np.arange(1, 6)
+    X[:, 2] = 0.3
+    moved = device.xp.asarray(X)
+    ours, theirs = prepare(moved, scaling, "float64", device.xp), prepare(X, scaling, "float64")
+    gen.assert_close(ours.X.get(), theirs.X, 1e-14)
+    np.testing.assert_array_equal(ours.constant.get(), theirs.constant)
+    np.testing.assert_array_equal(moved.get(), X)
+    moved[3, 4] = np.nan
+    with pytest.raises(ValueError, match="NaN or infinity: 1 of 55 values, the first in column 4"):
+        prepare(moved, scaling, "float64", device.xp)
+    moved[3, 4] = 1e200
+    if scaling == "none":
+        with pytest.raises(ValueError, match="Column 4 reaches"):
+            prepare(moved, scaling, "float64", device.xp)
+
+
+@pytest.mark.parametrize("name", ["operations", "cuda"])
+@pytest.mark.parametrize("batch_size", [None, 6])
+@pytest.mark.parametrize("noise", ["batch", "sample"])
+def test_training(device, name, batch_size, noise):
+    X, columns = gen.noise(13, 4), np.arange(4)
+    schedule = Schedule(n_draws=2, max_iter=5, tol=0.0, batch_size=batch_size, gate_noise=noise)
+    arguments = (Objective(), schedule)
+
+    def run(bk, engine, data):
+        _, evaluate = get_engine(engine, bk, 1)
+        return train(bk, data, columns, arguments[0], evaluate, normalized(0.05), arguments[1], seed=3, jitter=True)
+
+    ours, theirs = run(device, name, device.xp.asarray(X)), run(cpu, "operations", X)
+    gen.assert_close(ours.mu.get(), theirs.mu, 1e-10)
+    for key, values in theirs.history.items():
+        assert isinstance(ours.history[key], np.ndarray)
+        np.testing.assert_allclose(ours.history[key], values, rtol=1e-9)
+
+
+def test_permutation_gap(device):
+    for n in (40, 600):  # 600 rows are sampled down
+        X = two_moons(n_samples=n, n_features=5).X
+        X = prepare(X, "columns", "float64").X
+        ours, theirs = (
+            permutation_gap(bk, bk.to_device(X), np.array([0, 1]), 3, columns=np.arange(5)) for bk in (device, cpu)
+        )
+        assert ours.gap == pytest.approx(theirs.gap, rel=1e-10)
+        assert ours.p_value == theirs.p_value
+
+
+# --- the estimator --------------------------------------------------------------------------------------------------
+
+
+ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "ranking_", "support_", "constant_features_")
+
+
+def fit(X, **changes):
+    settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
+    return DUFS(**(settings | {"tol": 0.0} | changes)).fit(X)
+
+
+@pytest.fixture(scope="module")
+def table():
+    X = two_moons(n_samples=20, n_features=5).X.copy()
+    X[:, 3] = 1.0
+    return X
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("kind", ["numpy", "float32", "cupy", "dlpack"])
+@pytest.mark.parametrize("engine", ["auto", "operations"])
+def test_a_fit_equals_the_cpu_s(on_gpu, table, kind, engine):
+    X = table.astype(np.float32) if kind == "float32" else table
+    given = {"cupy": on_gpu.xp.asarray, "dlpack": Tensor}.get(kind, lambda a: a)(X)
+    entered = fake_cupy.Device.entered
+    ours, theirs = fit(given, backend="cupy", engine=engine), fit(X, backend="numpy")
+    assert (ours.backend_, ours.engine_) == ("cupy", "cuda" if engine == "auto" else engine)
+    for name in ATTRIBUTES:
+        assert isinstance(getattr(ours, name), np.ndarray)
+        np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9, atol=1e-12, err_msg=name)
+    assert ours.loss_ == pytest.approx(theirs.loss_, rel=1e-9)
+    assert ours.permutation_gap_ == pytest.approx(theirs.permutation_gap_, abs=1e-9)
+    assert ours.n_features_in_ == 5
+    assert fake_cupy.Device.entered == entered + (kind in ("cupy", "dlpack"))  # the array's own device was current
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("preset", ["paper", "authors_code"])
+def test_presets(on_gpu, table, preset):
+    ours, theirs = (
+        DUFS.preset(preset, backend=backend, max_iter=4, random_state=1, dtype="float64", batch_size=8).fit(table)
+        for backend in ("cupy", "numpy")
+    )
+    np.testing.assert_allclose(ours.mu_, theirs.mu_, rtol=1e-9)
+
+
+def test_auto_takes_the_device(on_gpu, table):
+    assert get_backend("auto").name == "cupy"
+    with pytest.warns(UserWarning, match="All 5 columns of X are constant"):
+        assert fit(np.ones((6, 5))).backend_ == "cupy"
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_transform_stays_on_the_device(on_gpu, table):
+    selector = fit(table, backend="cupy", n_features_to_select=2)
+    X = on_gpu.xp.asarray(table)
+    for given in (X, Tensor(table)):
+        got = selector.transform(given)
+        assert isinstance(got, fake_cupy.ndarray)
+        np.testing.assert_array_equal(got.get(), table[:, selector.support_])
+    np.testing.assert_array_equal(selector.transform(table), table[:, selector.support_])
+    with pytest.raises(ValueError, match="X has 4 features, but DUFS is expecting 5 features"):
+        selector.transform(X[:, :4])
+
+
+def test_arrays_that_cannot_be_used(on_gpu, table):
+    X = on_gpu.xp.asarray(table)
+    with pytest.raises(
+        ValueError, match=r'X lives on a GPU, and the NumPy backend computes on the CPU: use backend="c'
+    ):
+        fit(X, backend="numpy")
+    for given, message in (
+        (X[0], "Expected 2D array, got 1D array"), (X[:1], r"Found array with 1 sample\(s\)"),
+        (X[:, :0], r"Found array with 0 feature\(s\)"), (X + 0j, "real numbers; its dtype is complex128"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=message):
+            fit(given, backend="cupy")
+
+
+def test_the_stand_in_is_as_strict_as_cupy(device):
+    a, host = device.xp.ones(3), np.ones(3)
+    for broken in (lambda: np.asarray(a), lambda: a + host, lambda: host + a, lambda: np.exp(host) * a,
+                   lambda: device.xp.maximum(a, host), lambda: np.concatenate([a, a]), lambda: a[host > 0],
+                   lambda: a.__setitem__(0, host), lambda: np.add(a, host)):  # fmt: skip
+        with pytest.raises(TypeError):
+            broken()
+    with pytest.raises(AttributeError):
+        device.xp.setdiff1d(a, a)  # CuPy has it, the library may not use it unlisted
+    assert float((np.float64(2) * a).sum()) == 6

@@ -1,0 +1,149 @@
+"""On a machine with a GPU: every kernel, the engine, the gradients and whole fits, on the card itself.
+
+The tests are those of the emulator and of the stand-in device; here their fixtures give them the real ones.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pytest
+import test_emulated
+import test_engine
+import test_fit
+
+from dufs_core.backend import get_backend
+from dufs_core.engines.cuda import CudaEngine
+from dufs_core.kernels import cuda
+from dufs_core.objective import Objective
+
+pytestmark = pytest.mark.gpu
+
+ELSEWHERE = {  # what looks into the emulator or the stand-in itself
+    "test_entries_beyond_32_bits", "test_a_captured_step_gives_the_same_bits",
+    "test_a_capture_that_fails_inside_is_ended", "test_the_launches_of_a_step",
+    "test_closed_and_saturated_columns_are_left_out_of_large_steps", "test_nothing_is_launched_for_no_work",
+    "test_kernels_compile_once", "test_an_unknown_kernel_has_no_file", "test_threads_of_kernels_and_launches_agree",
+    "test_the_cuda_engine_takes_what_is_predicted", "test_a_given_bandwidth_with_many_columns",
+    "test_the_stand_in_is_as_strict_as_cupy", "test_a_fit_equals_the_cpu_s", "test_transform_stays_on_the_device",
+    "test_arrays_that_cannot_be_used", "test_auto_takes_the_device",
+}  # fmt: skip
+for _module in (test_emulated, test_engine, test_fit):
+    globals().update({
+        name: value for name, value in vars(_module).items()
+        if (name.startswith("test_") and name not in ELSEWHERE and callable(value)) or name in ("large", "table")
+    })  # fmt: skip
+
+
+@pytest.fixture(scope="session")
+def device():
+    """The CuPy backend; skips, with the cause, where it cannot compute."""
+    if importlib.util.find_spec("cupy") is None:
+        pytest.skip("CuPy is not installed")
+    from dufs_core.cupy_backend import cupy_backend
+
+    found = cupy_backend()
+    if isinstance(found, str):
+        pytest.skip(f"no GPU: {found}")
+    return found
+
+
+@pytest.fixture
+def on_gpu(device):
+    return device
+
+
+@pytest.fixture(scope="session")
+def run(device):
+    """One launch on the card, as the emulator's: NumPy arrays go there, and what the kernel wrote comes back."""
+    xp = device.xp
+
+    def launch(kernel, dtype, grid, *arguments, **_):
+        moved = [xp.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
+        shared = {id(a): m for a, m in zip(arguments, moved, strict=True) if isinstance(a, np.ndarray)}
+        moved = [shared.get(id(a), a) for a in arguments]  # an array given twice is one array there too
+        device.kernels.launch(kernel, dtype, grid, *moved)
+        for a, m in zip(arguments, moved, strict=True):
+            if isinstance(a, np.ndarray) and a.flags.writeable:
+                a[...] = m.get()
+
+    return launch
+
+
+def arrays(device, n, d, draws, dtype, per_sample=False, seed=0):
+    rng = np.random.default_rng(seed)
+    eps = rng.normal(size=(draws, n, d) if per_sample else (draws, d))
+    made = rng.uniform(-0.2, 1.2, d), eps, np.asfortranarray(rng.normal(size=(n, d)))
+    return [device.xp.asarray(a.astype(dtype)) for a in made]
+
+
+@pytest.mark.parametrize("dtype", list(cuda.ELEMENT))
+@pytest.mark.parametrize(("n", "d", "draws"), [(100, 50, 16), (257, 65, 4), (1000, 784, 4)])
+def test_a_hundred_repeats_are_the_same_bits(device, dtype, n, d, draws):
+    moved = arrays(device, n, d, draws, dtype)
+    engine = CudaEngine()
+    value, dmu = engine(device, Objective(), *moved)
+    for _ in range(100):
+        other, other_dmu = engine(device, Objective(), *moved)
+        assert other.loss == value.loss
+        assert bool((other_dmu == dmu).all())
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_a_graph_gives_the_bits_of_its_launches(device, power):
+    moved = arrays(device, 120, 9, 4, np.float32)
+    captured, launched = CudaEngine(), CudaEngine()
+    results = []
+    for engine in (captured, launched):
+        engine(device, Objective(power=power), *moved)
+        (plan,) = engine._plans.values()
+        if engine is launched:
+            plan.capture_refused = "switched off by this test"
+        results.append(engine(device, Objective(power=power), *moved))
+        assert (plan.graph is None) == (engine is launched), plan.capture_refused
+    assert results[0][0].loss == results[1][0].loss
+    assert bool((results[0][1] == results[1][1]).all())
+
+
+def test_the_current_stream_is_used_and_kept(device):
+    stream = device.xp.cuda.Stream(non_blocking=True)
+    moved = arrays(device, 60, 5, 2, np.float32)
+    want = CudaEngine()(device, Objective(), *moved)[1].get()
+    engine = CudaEngine()
+    with stream:
+        for _ in range(3):
+            got = engine(device, Objective(), *moved)[1]
+        assert device.xp.cuda.get_current_stream() == stream
+    stream.synchronize()
+    np.testing.assert_array_equal(got.get(), want)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("engine", ["cuda", "operations"])
+def test_fits_from_either_side(device, engine):
+    from dufs_core import DUFS
+    from dufs_core.datasets import two_moons
+
+    X = two_moons(n_samples=100, n_features=10).X
+    settings = {"random_state": 0, "max_iter": 60, "n_restarts": 1, "dtype": "float64"}
+    want = DUFS(**settings, backend="numpy").fit(X)
+    for given in (X, device.xp.asarray(X)):
+        got = DUFS(**settings, backend="cupy", engine=engine).fit(given)
+        np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
+        assert isinstance(got.mu_, np.ndarray)
+    assert get_backend("auto").name == "cupy"
+
+
+def test_entries_beyond_32_bits_on_the_card(device):
+    n = 46_341
+    free, _ = device.xp.cuda.runtime.memGetInfo()
+    if free < 10 * 10**9:
+        pytest.skip(f"an array of {n} x {n} needs 8.6 GB, {free / 10**9:.1f} GB are free")
+    xp = device.xp
+    D, b = xp.ones((1, n, n), dtype=np.float32), xp.ones(1)
+    D[0, xp.arange(n), xp.arange(n)] = 0
+    deg, q, r = xp.empty((1, n)), xp.empty((1, n), dtype=np.float32), xp.empty((1, n), dtype=np.float32)
+    device.kernels.launch("affinity<T>", np.dtype(np.float32), n, D, b, np.int64(1), np.int64(n), D, deg, q, r)
+    assert float(D[0, -1, -1]) == 1
+    np.testing.assert_allclose(deg.get(), 1 + (n - 1) * np.exp(-1), rtol=1e-6)

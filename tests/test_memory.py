@@ -1,0 +1,132 @@
+"""What is predicted is what is taken; what does not fit is refused before it is allocated."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tracemalloc
+
+import generators as gen
+import numpy as np
+import pytest
+
+from dufs_core import DUFS
+from dufs_core.backend import get_backend
+from dufs_core.engines import ENGINES, get_engine
+from dufs_core.errors import DufsError, MemoryLimitError
+from dufs_core.memory import Problem, available_bytes, check_memory, predicted_bytes
+from dufs_core.objective import Objective
+
+bk = get_backend("numpy")
+GB = 10**9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize(
+    ("n", "d", "draws", "power"), [(500, 20, 4, 2), (150, 1500, 4, 2), (500, 40, 2, 4), (700, 5, 1, 1)]
+)
+def test_prediction_holds(engine, per_sample, n, d, draws, power):
+    """Traced peaks stay below the prediction, which is at most about twice too large."""
+    X, mu = gen.noise(n, d).astype(np.float32), np.full(d, 0.5, np.float32)
+    eps = gen.draws(0, d, n if per_sample else None, draws).astype(np.float32)
+    _, evaluate = get_engine(engine, bk, 1)
+    small = [a[..., :3] for a in (mu, eps[:, :9] if per_sample else eps)]
+    evaluate(bk, Objective(power=power), *small, np.asfortranarray(X[:9, :3]))  # compiles
+    tracemalloc.start()
+    try:
+        for _ in range(2):
+            evaluate(bk, Objective(power=power), mu, eps, X)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    predicted = predicted_bytes(engine, Problem(n, d, draws, 4, power, False, per_sample))
+    assert peak <= 1.1 * predicted
+    assert predicted <= 2.2 * peak + 1e6
+
+
+def test_an_impossible_fit_is_refused_before_it_allocates():
+    """60,000 rows in the dense form: 14.4 GB for each n x n array. Peak memory is measured, not the message."""
+    code = (
+        "import resource, numpy as np\n"
+        "from dufs_core import DUFS\n"
+        "from dufs_core.errors import MemoryLimitError\n"
+        "X = np.random.default_rng(0).normal(size=(60_000, 50)).astype(np.float32)\n"
+        "DUFS(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "try:\n"
+        "    DUFS(backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
+        "except MemoryLimitError as error:\n"
+        "    print(error)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    message, grown = out.splitlines()
+    assert "60,000 rows and 50 columns" in message
+    assert "one n x n array takes 14.4 GB); 20 GB are allowed by max_memory" in message
+    kilobytes = 1 if sys.platform != "darwin" else 1000  # macOS counts bytes
+    assert int(grown) / kilobytes < 60_000  # the copy of X alone would be 12,000
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_the_advice_fits():
+    X = gen.noise(300, 4)
+    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy"}
+    limit = 500_000
+    with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
+        DUFS(**settings, max_memory=limit).fit(X)
+    assert isinstance(caught.value, MemoryError)
+    assert isinstance(caught.value, DufsError)
+    size = int(str(caught.value).split("batch_size=")[1].split()[0])
+    assert 10 <= size < 300
+    assert DUFS(**settings, max_memory=limit, batch_size=size).fit(X).n_iter_ == 1
+    with pytest.raises(MemoryLimitError):
+        DUFS(**settings, max_memory=limit, batch_size=2 * size).fit(X)
+
+
+def test_where_no_batch_fits_the_data_are_named():
+    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
+        check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 100_000, 300_000_000)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])
+def test_a_limit_that_is_no_number_of_bytes(wrong):
+    with pytest.raises(ValueError, match="max_memory must be None or a positive number of bytes"):
+        DUFS(max_memory=wrong).fit(gen.noise(10, 3))
+
+
+def test_available_memory():
+    available = available_bytes(bk)
+    if not sys.platform.startswith("linux"):
+        assert available is None
+    else:
+        assert 10**7 < available < 2**46
+
+
+def test_a_failed_allocation_leaves_the_next_fit_whole():
+    """The limit of the process instead of ours: NumPy's MemoryError, then a smaller fit in the same process."""
+    if not hasattr(resource, "RLIMIT_AS"):
+        pytest.skip("this system cannot limit a process's memory")
+    code = (
+        "import resource, numpy as np\n"
+        "from dufs_core import DUFS\n"
+        "settings = dict(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
+        "X = np.random.default_rng(0).normal(size=(6000, 3)).astype(np.float32)\n"
+        "DUFS(**settings).fit(X[:20])\n"
+        "pages = int(open('/proc/self/statm').read().split()[0])\n"
+        "limit = pages * resource.getpagesize() + 300_000_000\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
+        "try:\n"
+        "    DUFS(**settings, max_memory=10**12).fit(X)\n"
+        "except MemoryError as error:\n"
+        "    print(type(error).__name__)\n"
+        "print(DUFS(**settings, batch_size=500).fit(X).n_iter_)"
+    )
+    if not sys.platform.startswith("linux"):
+        pytest.skip("/proc/self/statm is Linux's")
+    out = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
+    ).stdout
+    assert out.split()[1:] == ["1"]
+    assert "MemoryError" in out.split()[0]
