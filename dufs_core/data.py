@@ -38,7 +38,7 @@ def check_finite(X: Array, xp: Any = np) -> None:
     if X.dtype.kind != "f":
         return
     with np.errstate(over="ignore", invalid="ignore"):
-        if np.isfinite(np.sum(X, dtype=np.float64)):  # what is not finite stays so in sums
+        if bool(xp.isfinite(xp.sum(X, dtype=np.float64))):  # what is not finite stays so in sums
             return
     count, first = 0, -1
     for columns, block in _blocks(X, xp):

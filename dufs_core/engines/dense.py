@@ -32,8 +32,8 @@ class DenseEngine:
     """evaluate(bk, objective, mu, eps, X) for one fit, and `Steps` of a run in compiled code.
 
     Draws are spread over the threads; fewer draws than threads, and draws of many rows, are computed by all threads
-    together. The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page fault every
-    4 KiB.
+    together. The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones
+    cost a page fault every 4 KiB.
     """
 
     def __init__(self, threads: int) -> None:
