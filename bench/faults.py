@@ -1,4 +1,4 @@
-"""The chosen faults of the mutation run, and the proofs for the mutants that are no faults.
+"""The chosen faults of the mutation run.
 
 A chosen fault is a piece of source replaced by another (it must occur, or the run stops: a stale fault proves
 nothing), or a correct result spoiled on its way out: one coordinate by 1e-6 of itself, or rounded to float32.
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.mutants import Mutant, install, source_of
+from bench.planting import Mutant, install, source_of
 
 OPS, KERNELS, ENGINES = "dufs_core.ops.", "dufs_core.kernels.", "dufs_core.engines."
 
@@ -242,67 +242,201 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
         "",
     ),
     # the dense engine
-    (ENGINES + "dense", "_scores_and_gram_gradients", "normalisation term missing", "- 0.5 * C * q * q", ""),
-    (
-        ENGINES + "dense",
-        "_scores_and_gram_gradients",
-        "row half of the normalisation term twice",
-        "C = by_row + by_column.reshape(R, -1, n).sum(axis=1)",
-        "C = 2 * by_row",
-    ),
-    (
-        ENGINES + "dense",
-        "_scores_and_gram_gradients",
-        "columns of the first tile row only",
-        "by_column.reshape(R, -1, n).sum(axis=1)",
-        "by_column.reshape(R, -1, n)[:, 0]",
-    ),
-    (
-        ENGINES + "dense",
-        "_scores_and_gram_gradients",
-        "row sums of the first tile row only",
-        "row_sums.reshape(R, -1, n).sum(axis=1)",
-        "row_sums.reshape(R, -1, n)[:, 0].copy()",
-    ),
-    (ENGINES + "dense", "_scores_and_gram_gradients", "1/b for 1/b^2 in db", ".sum(axis=1) / b", ".sum(axis=1)"),
-    (
-        ENGINES + "dense",
-        "_scores_and_gram_gradients",
-        "a held bandwidth is not held",
-        "if not objective.bandwidth_gradient:",
-        "if False:",
-    ),
-    (ENGINES + "dense", "_scores_and_gram_gradients", "q squared for q cubed", "q**3 * Wr", "q**2 * Wr"),
-    (ENGINES + "dense", "_scores_and_grad", "the first draw's gradient for all of a chunk", "M[r - start]", "M[0]"),
     (
         ENGINES + "dense",
         "_scores_and_grad",
-        "columns undecided in some rows only are left out",
-        "undecided.any(axis=1)",
-        "undecided.all(axis=1)",
+        "the first draw's gradient for every draw",
+        "work.shared.dz[:, :, 0] if",
+        "work.shared.dz[:1, :, 0].repeat(len(z), axis=0) if",
+    ),
+    (ENGINES + "dense", "_scores_and_grad", "the last call's gradient left", "work.shared.dz[:] = 0", "pass"),
+    # one draw in compiled code
+    (KERNELS + "steps", "_draw", "a held bandwidth is not held", " or not settings.bandwidth_gradient:", ":"),
+    (KERNELS + "steps", "_draw", "a given bandwidth keeps a derivative", "settings.quantile < 0 or ", ""),
+    (KERNELS + "steps", "_draw", "gradient written to another draw", "        dz[draw], part", "        dz[0], part"),
+    (KERNELS + "steps", "_draw", "1/b for 1/b^2 in db", "db / b, row_sums", "db, row_sums"),
+    (KERNELS + "steps", "_draw", "db of the last panel only", "db += by_panel[1, p]", "db = by_panel[1, p]"),
+    (KERNELS + "steps", "_draw", "halved where the whole is read", "row_sums, not settings.per_row", "row_sums, True"),
+    (KERNELS + "steps", "_powers_and_derivative", "power off by one", "powers[a - 1], N", "powers[max(a - 2, 0)], N"),
+    (KERNELS + "steps", "_powers_and_derivative", "first power off by one", "powers[t - 2], dA", "powers[t - 1], dA"),
+    (
+        KERNELS + "steps",
+        "_powers_and_derivative",
+        "right factor off by one",
+        "powers[b - 1], dA",
+        "powers[max(b - 2, 0)], dA",
+    ),
+    (KERNELS + "steps", "_powers_and_derivative", "middle term counted twice", "type(0.5)", "type(1.0)"),
+    (KERNELS + "steps", "_powers_and_derivative", "middle term dropped", "type(0.5)", "type(0.0)"),
+    (
+        KERNELS + "steps",
+        "_powers_and_derivative",
+        "only the last term of the sum",
+        "dA, n, n, True, True, last",
+        "dA, n, n, True, False, last",
+    ),
+    (
+        KERNELS + "steps",
+        "_powers_and_derivative",
+        "H A^(t - 1) without its transpose",
+        "dA, n, n, True, False, t < 3",
+        "dA, n, n, False, False, t < 3",
+    ),
+    (KERNELS + "steps", "_powers_and_derivative", "last pair dropped", "(t - 2) // 2, -1)", "(t - 2) // 2 + 1, -1)"),
+    (
+        KERNELS + "steps",
+        "_powers_and_derivative",
+        "upper panels left as they were",
+        "last = a == (t - 2) // 2 + 1",
+        "last = False",
     ),
     # its passes
+    (KERNELS + "panels", "row_terms", "q squared for q cubed", "wide * wide * Wr", "wide * Wr"),
+    (KERNELS + "panels", "row_terms", "degrees' own path missing", "(Wq - wide * wide * Wr)", "(Wq - Wq)"),
+    (KERNELS + "panels", "row_terms", "one of the two degree terms dropped", "(Wq - wide * wide * Wr)", "Wq"),
+    (KERNELS + "panels", "row_terms", "normalisation term missing", " - widen(half) * wide * wide * C", ""),
+    (KERNELS + "panels", "row_terms", "row sums of the last block only", "= Wq + widen(part_q)", "= widen(part_q)"),
+    (KERNELS + "panels", "row_terms", "last block's C forgotten", "C + widen(part_C)", "C if block else widen(part_C)"),
+    (KERNELS + "panels", "row_terms", "padding read", "min(n, block + DEPTH)", "min(A.shape[1], block + DEPTH)"),
     (
-        KERNELS + "sweeps",
-        "backward",
-        "tiles off the diagonal counted once in db",
-        "db_i if j0 == i0 else db_i + db_i",
-        "db_i",
+        KERNELS + "panels",
+        "row_terms",
+        "last partial block dropped",
+        "range(block, min(n, block + DEPTH))",
+        "range(block, block + DEPTH if block + DEPTH <= n or block == 0 else block)",
     ),
-    (KERNELS + "sweeps", "backward", "mirrored row sums dropped", "sums[j] += dD", "pass"),
     (
-        KERNELS + "sweeps",
-        "backward",
-        "mirrored tile not turned",
-        "M[draw, j, i] = turned[i - i0, j - j0]",
-        "M[draw, j, i] = turned[min(j - j0, i1 - i0 - 1), min(i - i0, j1 - j0 - 1)]",
+        KERNELS + "panels",
+        "row_terms",
+        "degree share of the first lane for a whole panel",
+        "in_lane(l, value, spread(0.0))",
+        "in_lane(0, value, spread(0.0))",
     ),
-    (KERNELS + "sweeps", "backward", "half of T + T' dropped", "(t[j] + turn[j - j0])", "(t[j] + t[j])"),
-    (KERNELS + "sweeps", "backward", "one of the two degree shares dropped", "+ si + shares[j])", "+ si + si)"),
-    (KERNELS + "sweeps", "backward", "distances once for twice", "- dD - dD", "- dD"),
-    (KERNELS + "sweeps", "finish", "bandwidth path missing", "value = 0.5 *", "value = 0.0 *"),
-    (KERNELS + "sweeps", "finish", "bandwidth entries not mirrored", "M[draw, j, i] -= 2 * value", "pass"),
-    (KERNELS + "sweeps", "finish", "second middle row forgotten", "range(2)", "range(1)"),
+    (
+        KERNELS + "panels",
+        "backward",
+        "one of the two degree shares twice",
+        "(spread(get(half_ddeg, i)) + tj)",
+        "(tj + tj)",
+    ),
+    (KERNELS + "panels", "backward", "factor K dropped", "+ tj)) * K", "+ tj))"),
+    (KERNELS + "panels", "backward", "K taken for A", "load(A, at) * (spread(get(r, i)) * rj)", "load(A, at)"),
+    (KERNELS + "panels", "backward", "K scaled by one row twice", "(spread(get(r, i)) * rj)", "(rj * rj)"),
+    (KERNELS + "panels", "backward", "distances once for twice", "- two * dD", "- dD"),
+    (
+        KERNELS + "panels",
+        "backward",
+        "R not symmetrised",
+        "spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj",
+        "spread(get(r, i)) * qj",
+    ),
+    (
+        KERNELS + "panels",
+        "backward",
+        "row sums of the last block only",
+        "sums + widen(part_sums), weighted",
+        "widen(part_sums), weighted",
+    ),
+    (
+        KERNELS + "panels",
+        "backward",
+        "db of the last block only",
+        "weighted + widen(part_weighted)",
+        "widen(part_weighted)",
+    ),
+    (
+        KERNELS + "panels",
+        "backward",
+        "db without the last partial panel",
+        "below_lane(n - j0, weighted",
+        "below_lane(LANES if n - j0 >= LANES or p == 0 else 0, weighted",
+    ),
+    (KERNELS + "panels", "finish", "bandwidth path missing", "number(db * weights[source])", "number(0.0)"),
+    (KERNELS + "panels", "finish", "bandwidth entries not mirrored", "for _ in range(2)", "for _ in range(1)"),
+    (KERNELS + "panels", "finish", "second middle row forgotten", "for source in range(2)", "for source in range(1)"),
+    (
+        KERNELS + "panels",
+        "finish",
+        "the two middle rows' weights exchanged",
+        "db * weights[source]",
+        "db * weights[1 - source]",
+    ),
+    (
+        KERNELS + "panels",
+        "finish",
+        "bandwidth's share of the diagonal forgotten",
+        "put(M, on_diagonal, get(M, on_diagonal) + value)",
+        "pass",
+    ),
+    (KERNELS + "panels", "finish", "row sums once for twice", "+ 2 * get(row_sums, j)", "+ get(row_sums, j)"),
+    (
+        KERNELS + "panels",
+        "finish",
+        "diagonal of the last partial panel forgotten",
+        "min(n, stop * LANES)",
+        "min(max(LANES, n // LANES * LANES), n, stop * LANES)",
+    ),
+    (KERNELS + "panels", "finish", "tiles on the diagonal not halved", "if halve:", "if False:"),
+    (
+        KERNELS + "panels",
+        "finish",
+        "panels on the diagonal halved for tiles",
+        "below_lane(first, row, below_lane(first + ROWS, row * half, row))",
+        "row * half",
+    ),
+    (KERNELS + "panels", "column_dots", "gate dropped, batch", "4 * get(z, k) * get(sums", "4 * get(sums"),
+    (KERNELS + "panels", "column_dots", "gate dropped, sample", "x * get(z, k + i) if per_row else x", "x"),
+    (KERNELS + "panels", "column_dots", "lower half once for twice", "4 * get(z, k)", "2 * get(z, k)"),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "last wanted column forgotten",
+        "n_open - first * LANES)):",
+        "n_open - first * LANES - 1)):",
+    ),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "last partial panel of columns dropped",
+        "(n_open + LANES - 1) // LANES, part",
+        "max(1, n_open // LANES), part",
+    ),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "sums of a group written to the first columns",
+        "get(open_, first * LANES + c)",
+        "get(open_, c)",
+    ),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "partial panel not transposed",
+        "put(W, p * rows + i * LANES + l,",
+        "put(W, p * rows + whole * LANES + l * LANES + (i - whole),",
+    ),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "transposed panel written over the one before",
+        "i, W, p * rows + i * LANES)",
+        "i, W, p * rows + max(i - LANES, 0) * LANES)",
+    ),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "last tile of rows only",
+        "load(sums, p * LANES) + widen(dots)",
+        "widen(dots)",
+    ),
+    (KERNELS + "panels", "column_dots", "padding of M read", "min(i + ROWS, n) - j)", "i + ROWS - j)"),
+    (
+        KERNELS + "panels",
+        "column_dots",
+        "a block of rows overwrites the ones before, sample",
+        "get(dz, k + h) + value",
+        "value",
+    ),
 )
 
 # module, function, which value of a tuple
@@ -333,94 +467,9 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
 ENGINES_OF = {
     "dufs_core.objective": ("operations",),
     ENGINES + "dense": ("dense",),
-    KERNELS + "sweeps": ("dense",),
+    KERNELS + "steps": ("dense",),
+    KERNELS + "panels": ("dense",),
 }
-
-_SQUARE = "the matrices are square: every axis of a matrix has length n"
-_OUT = (
-    "`out` only names the memory that the product is written to, and no product written there is alive when the next "
-    "is: for t = 2 there is one product, for t > 2 all but the last (a = t - 1, b = 0) are multiplied on into others"
-)
-_ALIAS = (
-    "M may share A's memory: `backward` reads A_ij only for tiles on or above the diagonal, writes M_ij after that row "
-    "of the tile was read, and writes below the diagonal only what no tile row reads; other choices are other memory"
-)
-_TILE = "a tile on the diagonal is symmetric, so writing it once more, transposed, writes the same numbers"
-_ZERO = (
-    "where D_ij = 0 the gated rows are equal, and the derivative 2 (x_i - x_j) of D_ij is 0: whatever E_ij is, "
-    "its share of M_ij, M_ji, M_ii and M_jj cancels in x' M x; on the diagonal -2 dD and 2 row sums cancel"
-)
-_SYMMETRIC = "gram.backward reads M only as x' M x or M + M': the two entries may share their sum in any way"
-
-# function, change, how the line starts, proof
-EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
-    (OPS + "distances.backward", "-1  ->  -2", "i = xp.arange(dG.shape[-1])", _SQUARE),
-    (
-        OPS + "power.backward_half",
-        "2  ->  3",
-        "for a in range(t // 2, t):",
-        "t // 3 <= t // 2, and the values of a that are added have a < t - 1 - a: the loop skips them",
-    ),
-    (
-        OPS + "power.backward_half",
-        "out if t == 2 else None  ->  None if t == 2 else out",
-        "term = xp.matmul(powers[a - 1], dAt, out=out",
-        _OUT,
-    ),
-    (OPS + "power.backward_half", "t == 2  ->  t != 2", "term = xp.matmul(powers[a - 1], dAt, out=out", _OUT),
-    (OPS + "power.backward_half", "2  ->  3", "term = xp.matmul(powers[a - 1], dAt, out=out", _OUT),
-    (
-        ENGINES + "dense._scores_and_gram_gradients",
-        "At if objective.power > 1 else work('At')  ->  work('At') if objective.power > 1 else At",
-        'M = At if objective.power > 1 else work("At"',
-        _ALIAS,
-    ),
-    (
-        ENGINES + "dense._scores_and_gram_gradients",
-        "objective.power > 1  ->  objective.power >= 1",
-        'M = At if objective.power > 1 else work("At"',
-        _ALIAS,
-    ),
-    (ENGINES + "dense._scores_and_gram_gradients", "1  ->  2", 'M = At if objective.power > 1 else work("At"', _ALIAS),
-    (KERNELS + "sweeps.score", "1  ->  2", "n = G.shape[1]", _SQUARE),
-    (KERNELS + "sweeps.row_terms", "1  ->  2", "n = T.shape[1]", _SQUARE),
-    (KERNELS + "sweeps.backward", "1  ->  2", "n = T.shape[1]", _SQUARE),
-    (KERNELS + "sweeps.finish", "1  ->  2", "R, n = M.shape[0], M.shape[1]", _SQUARE),
-    (KERNELS + "sweeps.backward", "j0 > i0  ->  j0 >= i0", "if j0 > i0:", _TILE),
-    (KERNELS + "sweeps.backward", "d[j] > zero  ->  d[j] >= zero", "E = E if d[j] > zero else zero", _ZERO),
-    (
-        KERNELS + "sweeps.finish",
-        "0  ->  1",
-        "best, j = np.inf, 0",
-        "j is overwritten: with n >= 2 some other row has a finite gap, which is below infinity",
-    ),
-    (KERNELS + "sweeps.finish", "(draw, i, j)  ->  (draw, j, i)", "M[draw, i, j] -= 2 * value", _SYMMETRIC),
-    (KERNELS + "sweeps.finish", "(draw, j, i)  ->  (draw, i, j)", "M[draw, j, i] -= 2 * value", _SYMMETRIC),
-    (
-        KERNELS + "sweeps.finish",
-        "gap < best  ->  gap <= best",
-        "if c != i and gap < best:",
-        (
-            "differs only where two neighbours are exactly as near: a kink, where any one of the tied pairs "
-            "is right by documentation, or twin rows, for which both choices have the same derivative"
-        ),
-    ),
-    (
-        KERNELS + "sweeps.finish",
-        "(draw, i, c)  ->  (draw, c, i)",
-        "gap = abs(D[draw, i, c] - kth[draw, i])",
-        "D is symmetric",
-    ),
-)
-"""Mutants that compute the same function."""
-
-
-def proof_of(mutant: Mutant) -> str:
-    """The proof that the mutant is no fault; "" if there is none."""
-    for function, change, line, proof in EQUIVALENT:
-        if f"{mutant.target}.{mutant.function}" == function and mutant.fault.startswith(f"{change}   in   {line}"):
-            return proof
-    return ""
 
 
 def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:

@@ -4,20 +4,17 @@
 
 Two kinds of faults. Mechanical ones come from an AST pass over the backward functions of dufs_core.ops and the
 backward half of the engines and their kernels: every operator, sign, comparison, constant, axis, accumulation and
-choice is changed once (lines that compute only the share of isolated rows, a statistic, are left out). Chosen ones
-are meant to be hard: a dropped term, a missing bandwidth path, the wrong side of a kink, one coordinate off by
-1e-6, a float32 leak (bench/faults.py).
+choice is changed once (bench/mechanical.py). Chosen ones are meant to be hard: a dropped term, a missing bandwidth
+path, the wrong side of a kink, one coordinate off by 1e-6, a float32 leak (bench/faults.py).
 
 Every mutant runs in a forked child, the cheapest checks first, up to the first failure. The kernels run without
-their compiler, which the faults do not depend on, in tiles of 4 rows and chunks of 64 elements, so that a handful of
-rows and draws makes several of each.
+their compiler, which the faults do not depend on, with panels and blocks so small that a handful of rows and columns
+makes several of each (bench/lanes.py).
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
-import copy
 import json
 import os
 import platform
@@ -28,240 +25,28 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
-from importlib import import_module
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import Any
+
+from bench.mechanical import TARGETS, mechanical, mutated_source
+from bench.planting import Mutant, install
 
 ENVIRONMENT = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"}
 TIME_LIMIT = 600.0  # seconds for one mutant; running past it counts as survived
-TILE = 4
 ELEMENTS_TOGETHER = 64  # a few draws are several chunks
+MANY_ROWS, MANY_COLUMNS = (9, 14), (26, 29)
 EXAMPLES = 24
 
 
-@dataclass(frozen=True)
-class Target:
-    """Functions whose backward code is mutated."""
-
-    module: str
-    functions: tuple[str, ...]
-    engines: tuple[str, ...] = ()  # the engines that run this code; () for an operation
-    after: str = ""  # only what follows the first line of the function with this text
-
-
-TARGETS = (
-    *(
-        Target(f"dufs_core.ops.{name}", ("backward",))
-        for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
-    ),
-    *(Target(f"dufs_core.ops.{name}", ("backward",)) for name in ("concrete", "affine", "leaky_relu", "squared_error")),
-    Target("dufs_core.baselines.concrete_network", ("value_and_grad",), after="squared_error.forward("),
-    Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
-    Target("dufs_core.ops.power", ("backward", "backward_half")),
-    Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
-    Target("dufs_core.engines.dense", ("_scores_and_gram_gradients",), ("dense",), after="sweeps.score"),
-    Target("dufs_core.engines.dense", ("_scores_and_grad",), ("dense",), after="self._scores_and_gram_gradients("),
-    Target("dufs_core.kernels.sweeps", ("score", "row_terms", "backward", "finish"), ("dense",)),
-)
-
-
-@dataclass
-class Mutant:
-    """One fault and what became of it."""
-
-    target: str  # module
-    function: str
-    origin: str  # "mechanical" or "chosen"
-    fault: str
-    engines: tuple[str, ...]
-    line: int = 0
-    killed_by: str = ""
-    message: str = ""
-    proof: str = ""  # of equivalence
-    seconds: float = 0.0
-
-    @property
-    def key(self) -> str:
-        return f"{self.target}.{self.function}: {self.fault}"
-
-
-# --- the AST pass ---------------------------------------------------------------------------------------------------
-
-_OPERATORS: dict[type, type] = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult}
-_COMPARISONS: dict[type, type] = {
-    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
-}  # fmt: skip
-
-
-def changes(node: ast.AST) -> Iterator[Callable[[Any], None]]:
-    """What the pass does to one node: functions that change a copy of it in place."""
-
-    def operator(n: Any) -> None:
-        n.op = _OPERATORS[type(n.op)]()
-
-    def remove_sign(n: Any) -> None:
-        n.op = ast.UAdd()
-
-    def other_axis(n: Any) -> None:
-        n.operand = ast.Constant(3 - n.operand.value)
-
-    def compare(n: Any) -> None:
-        n.ops[0] = _COMPARISONS[type(n.ops[0])]()
-
-    def constant(n: Any) -> None:
-        n.value = 2 * n.value if isinstance(n.value, float) else n.value + 1
-
-    def swap_operands(n: Any) -> None:
-        n.left, n.right = n.right, n.left
-
-    def swap_choice(n: Any) -> None:
-        n.body, n.orelse = n.orelse, n.body
-
-    def swap_where(n: Any) -> None:
-        n.args[1], n.args[2] = n.args[2], n.args[1]
-
-    def swap_index(n: Any) -> None:
-        n.elts[-2], n.elts[-1] = n.elts[-1], n.elts[-2]
-
-    def drop(n: Any) -> None:
-        n.op, n.value = ast.Add(), ast.Constant(0)
-
-    def axis_pair(n: ast.AST) -> bool:
-        return isinstance(n, ast.UnaryOp) and isinstance(n.operand, ast.Constant) and n.operand.value in (1, 2)
-
-    if isinstance(node, ast.BinOp):
-        if type(node.op) in _OPERATORS:
-            yield operator
-        elif isinstance(node.op, ast.MatMult):
-            yield swap_operands
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        yield other_axis if axis_pair(node) else remove_sign
-    elif isinstance(node, ast.Compare) and type(node.ops[0]) in _COMPARISONS:
-        yield compare
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield constant
-    elif isinstance(node, ast.IfExp):
-        yield swap_choice
-    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "where":
-        yield swap_where
-    elif isinstance(node, ast.Tuple) and isinstance(node.ctx, ast.Load) and len(node.elts) >= 2:
-        if all(isinstance(e, ast.Name) for e in node.elts[-2:]):
-            yield swap_index
-    elif isinstance(node, ast.AugAssign):
-        if type(node.op) in _OPERATORS:
-            yield operator
-        yield drop
-
-
-def function_of(tree: ast.AST, name: str) -> ast.FunctionDef:
-    return next(n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == name)
-
-
-def sites(tree: ast.Module, function: str, after: str, source: str) -> Iterator[tuple[int, int, int]]:
-    """(position of the node in the function's walk, number of the change, line) of every possible change."""
-    definition = function_of(tree, function)
-    lines = source.splitlines()
-    start = definition.body[0].end_lineno or 0  # the docstring
-    if after:
-        inside = range(definition.lineno, (definition.end_lineno or 0) + 1)
-        start = next(i for i in inside if after in lines[i - 1])
-    skipped = {id(n) for d in definition.decorator_list for n in ast.walk(d)}
-    calls = [n for n in ast.walk(definition) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)]
-    skipped |= {id(a) for call in calls if call.func.attr == "reshape" for a in call.args}  # -1 is no axis there
-    skipped |= {id(n) for child in ast.walk(definition) if isinstance(child, ast.UnaryOp) for n in [child.operand]
-                if isinstance(n, ast.Constant)}  # fmt: skip
-    for position, node in enumerate(ast.walk(definition)):
-        line = getattr(node, "lineno", 0)
-        if line > start and id(node) not in skipped and "isolated" not in lines[line - 1]:
-            for number, _ in enumerate(changes(node)):
-                yield position, number, line
-
-
-def mechanical() -> list[tuple[Mutant, tuple[str, int, int]]]:
-    """Every mutant of the pass, with where to apply it."""
-    found = []
-    for target in TARGETS:
-        source = source_of(target.module)
-        tree = ast.parse(source)
-        seen: dict[tuple[str, str], int] = {}
-        for function in target.functions:
-            for position, number, line in sites(tree, function, target.after, source):
-                node = list(ast.walk(function_of(tree, function)))[position]
-                changed = copy.deepcopy(node)
-                list(changes(changed))[number](changed)
-                before, now = ast.unparse(node), ast.unparse(ast.fix_missing_locations(changed))
-                if before == now:
-                    continue
-                fault = f"{before}  ->  {now}   in   {source.splitlines()[line - 1].strip()}"
-                seen[function, fault] = count = seen.get((function, fault), 0) + 1
-                fault += f"   ({count})" if count > 1 else ""
-                mutant = Mutant(target.module, function, "mechanical", fault, target.engines, line)
-                found.append((mutant, (function, position, number)))
-    return found
-
-
-@cache
-def source_of(module: str) -> str:
-    return Path(str(import_module(module).__file__)).read_text(encoding="utf-8")
-
-
-def mutated_source(module: str, where: tuple[str, int, int]) -> str:
-    """The module's source with one change."""
-    function, position, number = where
-    tree = ast.parse(source_of(module))
-    node = list(ast.walk(function_of(tree, function)))[position]
-    list(changes(node))[number](node)
-    return ast.unparse(ast.fix_missing_locations(tree))
-
-
-# --- planting -------------------------------------------------------------------------------------------------------
-
-
-def install(module: str, source: str) -> None:
-    """Give the loaded module the functions of another source, so that everyone who calls them meets the fault."""
-    loaded = import_module(module)
-    replacement = ModuleType(module)
-    replacement.__dict__["__file__"] = loaded.__file__
-    exec(compile(source, f"<mutant of {module}>", "exec"), replacement.__dict__)
-    for name, value in replacement.__dict__.items():
-        if getattr(value, "__module__", None) != module:
-            continue
-        if isinstance(value, type):
-            for method, body in vars(value).items():
-                if isinstance(body, FunctionType) and body.__code__.co_filename.startswith("<mutant"):
-                    setattr(getattr(loaded, name), method, _in_module(body, loaded))
-        elif isinstance(value, FunctionType):
-            old, rebound = loaded.__dict__.get(name), _in_module(value, loaded)
-            loaded.__dict__[name] = rebound
-            for other in list(sys.modules.values()):  # also where it was imported by name
-                if getattr(other, "__name__", "").startswith("dufs_core") and other is not loaded:
-                    for alias, thing in list(vars(other).items()):
-                        if thing is old and old is not None:
-                            setattr(other, alias, rebound)
-
-
-def _in_module(function: FunctionType, module: ModuleType) -> FunctionType:
-    """The function with the names of another module."""
-    return FunctionType(
-        function.__code__, module.__dict__, function.__name__, function.__defaults__, function.__closure__
-    )
-
-
 def set_sizes() -> None:
-    """Small tiles, small chunks and few rows for every mutant (and for the unchanged code that is tried first)."""
+    """Small panels and blocks and few rows for every mutant (and for the unchanged code that is tried first)."""
+    from bench import lanes
     from dufs_core import objective
-    from dufs_core.engines import dense
     from dufs_core.gradcheck import chain
-    from dufs_core.kernels import sweeps
 
-    sweeps.TILE = TILE
-    objective._ELEMENTS_TOGETHER = dense._ELEMENTS_TOGETHER = ELEMENTS_TOGETHER
-    chain.MANY_ROWS = (9, 14)
-
-
-# --- killing --------------------------------------------------------------------------------------------------------
+    lanes.install()
+    objective._ELEMENTS_TOGETHER = ELEMENTS_TOGETHER
+    chain.MANY_ROWS, chain.MANY_COLUMNS = MANY_ROWS, MANY_COLUMNS
 
 
 def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
@@ -377,7 +162,8 @@ def fork(mutant: Mutant, plant: Callable[[], None]) -> Trial:
 
 def collect() -> list[tuple[Mutant, Callable[[], None]]]:
     """All mutants with the function that plants each."""
-    from bench.faults import chosen, proof_of
+    from bench.equivalent import proof_of
+    from bench.faults import chosen
 
     collected: list[tuple[Mutant, Callable[[], None]]] = []
     for mutant, where in mechanical():

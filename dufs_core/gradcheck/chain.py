@@ -21,7 +21,7 @@ from dufs_core.objective import Evaluate, Objective
 LOSSES = ("regularised", "parameter-free")
 RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
 NOISES = ("batch", "sample")
-MANY_ROWS = (65, 72)  # every fifth example: more rows than a tile of the compiled sweeps
+MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
 
 
 def _example(
@@ -30,9 +30,10 @@ def _example(
     t = POWERS[index % len(POWERS)]
     kind = KINDS[(index // 2) % len(KINDS)]
     n = 2 * int(rng.integers(2, 5)) + index // len(POWERS) % 2
-    if index % 5 == 3:
-        n = int(rng.integers(*MANY_ROWS))
-    p = problem(rng, kind, noise, n)
+    d = None
+    if index % 6 == 3:
+        n, d = int(rng.integers(*MANY_ROWS)), int(rng.integers(*MANY_COLUMNS))
+    p = problem(rng, kind, noise, n, d=d)
     name, _, held = rule.partition(" ")
     objective = Objective(
         lam=float(rng.uniform(0.05, 1)) * p.scale if loss == "regularised" else None,
@@ -42,7 +43,7 @@ def _example(
         bandwidth_factor=p.bandwidth_factor,
         bandwidth_gradient=not held,
         gate_sigma=GATE_SIGMA,
-        zero_rule="one" if index % 5 == 4 and kind != "nearly_closed" else "data",
+        zero_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
     fixed: list[float] | None = None

@@ -76,13 +76,14 @@ def problem(
     noise: Noise = "batch",
     n: int | None = None,
     draws: int | None = None,
+    d: int | None = None,
 ) -> Problem:
     """A problem whose gates keep a distance from their kinks, with data of the kind asked for.
 
     "tiny_bandwidth": a factor so small that most of K underflows; "nearly_closed": gates open by some
     thousandths or shut, in some draws all of them shut.
     """
-    X = data(rng, kind, n)
+    X = data(rng, kind, n, d)
     n, d = X.shape
     R = int(rng.integers(1, 4)) if draws is None else draws
     mu = rng.uniform(-0.2, 1.2, d)

@@ -23,7 +23,7 @@ from dufs_core.gradcheck.registry import Example, Kink, Operation, register
 from dufs_core.ops import bandwidth, distances, gates, gaussian, gram, loss, normalise, power, regulariser, score
 
 Rng = np.random.Generator
-POWERS = (1, 2, 3, 5)
+POWERS = (1, 2, 3, 4, 5)
 
 
 def _kind(index: int, *without: str) -> str:

@@ -32,7 +32,7 @@ def test_enough_faults_everywhere():
 
 
 def test_proofs_belong_to_mutants():
-    from bench.faults import EQUIVALENT, proof_of
+    from bench.equivalent import EQUIVALENT, proof_of
 
     proved = [mutant.key for mutant, _ in mutants.collect() if proof_of(mutant)]
     for function, change, line, _ in EQUIVALENT:

@@ -1,0 +1,170 @@
+"""The vector code of the compiled kernels as plain Python, for the mutation run: one thread, LANES small.
+
+The kernels' own source runs unchanged; only the functions that exist in compiled code alone (the intrinsics of
+`dufs_core.kernels.vector`, `tile` and `team`) are replaced, by NumPy on arrays of LANES numbers. What several threads
+would share in a call of `dufs_core.kernels.panels` is done share by share, so that a wrong share is a wrong result.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from dufs_core.engines import dense
+from dufs_core.kernels import panels, steps, team, tile, vector
+
+LANES, ROWS = 4, 2
+DEPTH = 8  # two panels
+GATHERED, PARTS, FEW_ROWS = 2, 2, 8  # more than 2 open columns: partial sums up to 8 rows, chunks of columns above
+BLOCK, GROUP = 2, 2
+MEMBERS = 2  # shares of a call
+STALE = 0.75  # what the work arrays hold before a call: as good as any number left by another problem
+
+
+_NUMBERS = np.arange(LANES)
+
+
+def _part(array: Any, offset: int, count: int) -> Any:
+    """That many numbers from `offset` on, to read or write. Raises IndexError where that leaves the array."""
+    if not 0 <= offset <= array.size - count:
+        raise IndexError(f"{count} numbers from {offset} on, of {array.size}")
+    return array.reshape(-1)[offset : offset + count]
+
+
+def load(array: Any, offset: int) -> Any:
+    return _part(array, offset, LANES).copy()
+
+
+def store(array: Any, offset: int, value: Any) -> None:
+    if value.dtype != array.dtype:
+        raise TypeError(f"{value.dtype} numbers stored as {array.dtype}")
+    _part(array, offset, LANES)[:] = value
+
+
+def get(array: Any, offset: int) -> Any:
+    if offset < 0:
+        raise IndexError(f"number {offset}")
+    return array.flat[offset]
+
+
+def put(array: Any, offset: int, value: Any) -> None:
+    if offset < 0:
+        raise IndexError(f"number {offset}")
+    array.flat[offset] = value
+
+
+def transpose(X: Any, rows: Any, first: int, start: int, out: Any, offset: int) -> None:
+    columns = np.stack([load(X, get(rows, first + lane) * X.shape[1] + start) for lane in range(LANES)])
+    _part(out, offset, LANES * LANES)[:] = columns.T.reshape(-1)
+
+
+def spread(value: Any) -> Any:
+    """A NumPy number: it stands for as many lanes as it meets."""
+    return value if isinstance(value, np.generic) else np.float64(value)
+
+
+def total(value: Any) -> Any:
+    return sum(value, start=value.dtype.type(0))
+
+
+def widen(value: Any) -> Any:
+    return value.astype(np.float64)
+
+
+def in_lane(lane: int, inside: Any, outside: Any) -> Any:
+    return np.where(lane == _NUMBERS, inside, outside)
+
+
+def below_lane(lane: int, inside: Any, outside: Any) -> Any:
+    return np.where(lane > _NUMBERS, inside, outside)
+
+
+def where_positive(condition: Any, value: Any) -> Any:
+    return np.where(condition > 0, value, value.dtype.type(0))
+
+
+def larger(a: Any, b: Any) -> Any:
+    return np.maximum(a, b)
+
+
+def smaller(a: Any, b: Any) -> Any:
+    return np.minimum(a, b)
+
+
+def exp_nonpositive(x: Any) -> Any:
+    lowest = x.dtype.type(-87.0 if x.dtype == np.float32 else -708.0)
+    return np.where(x >= lowest, np.exp(np.maximum(x, lowest)), x.dtype.type(0))
+
+
+def _tile(L: Any, l0: int, R: Any, r0: int, length: int) -> Any:
+    """sum over `length` rows of L' R, (ROWS, LANES): row k of each factor is LANES numbers on from row k - 1."""
+    if length <= 0:
+        return np.zeros((ROWS, LANES), L.dtype)
+    first = l0 % LANES
+    if first > LANES - ROWS:
+        raise IndexError(f"a tile of {ROWS} rows from lane {first} on, of {LANES}")
+    left = _part(L, l0 - first, length * LANES).reshape(length, LANES)[:, first : first + ROWS]
+    return left.T @ _part(R, r0, length * LANES).reshape(length, LANES)
+
+
+def tile_set(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int) -> None:
+    _part(C, c0, ROWS * LANES)[:] = _tile(L, l0, R, r0, length).reshape(-1)
+
+
+def tile_add(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int) -> None:
+    _part(C, c0, ROWS * LANES)[:] += _tile(L, l0, R, r0, length).reshape(-1)
+
+
+def wait_for_all(counters: Any, first: int, members: int) -> None:
+    """One thread has nobody to wait for."""
+
+
+_FUNCTIONS = (
+    load, store, get, put, transpose, spread, total, widen, in_lane, below_lane, where_positive, larger, smaller,
+    exp_nonpositive, tile_set, tile_add, wait_for_all,
+)  # fmt: skip
+_SIZES = {
+    "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
+    "_BLOCK": BLOCK, "_GROUP": GROUP,
+}  # fmt: skip
+
+
+@cache
+def _is_shared(name: str) -> bool:
+    return list(inspect.signature(getattr(panels, name)).parameters)[-2:] == ["part", "parts"]
+
+
+class _Shared:
+    """dufs_core.kernels.panels, its functions called once for each member of a team of MEMBERS."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(panels, name)
+
+        def all_members(*args: Any) -> None:
+            for member in range(MEMBERS):
+                function(*args[:-2], member, MEMBERS)
+
+        return all_members if _is_shared(name) else function
+
+
+def install() -> None:
+    """Put the functions and the small sizes into every module that has one of that name; spoil the work arrays."""
+    replaced = {function.__name__: function for function in _FUNCTIONS} | _SIZES
+    for module in (vector, tile, team, panels, steps, dense):
+        for name in replaced.keys() & vars(module).keys():
+            setattr(module, name, replaced[name])
+    steps.panels = _Shared()
+    arrays = dense.DenseEngine.arrays
+
+    def stale(*args: Any) -> Any:
+        work = arrays(*args)
+        for array in (*work.team, *work.mine):
+            if array.dtype.kind == "f":
+                array[:] = STALE
+        return work
+
+    dense.DenseEngine.arrays = stale  # type: ignore[method-assign]
