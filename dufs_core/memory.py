@@ -43,7 +43,12 @@ def _dense(p: Problem) -> int:
     _, *groups = layout(p.draws, p.d, p.n, dtype, p.power, 2, p.per_sample, p.threads)
     work = sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for group in groups for shape, kind in group)
     outside = p.n * p.d * (4 * p.draws + 1) if p.per_sample else p.n * p.d  # noise and gates; the data once more
-    return int(work) // p.itemsize + outside
+    return int(work) // p.itemsize + max(outside, _noise(p))
+
+
+def _noise(p: Problem) -> int:
+    """Entries of the 64-bit words that one gate a sample is drawn from, four draws at once."""
+    return -(-max(1, p.draws // 2) // 4) * p.n * p.d * 88 // p.itemsize if p.per_sample else 0
 
 
 def _columns(p: Problem) -> int:

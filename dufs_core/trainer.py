@@ -72,7 +72,7 @@ class Run(NamedTuple):
 
 def undecided(mu: Array, sigma: float) -> Array:
     """Whether each gate can still change its mind: |mu - 1/2| <= 1/2 + 1.2 sigma; bool (d,)."""
-    return abs(mu - 0.5) <= 0.5 + DECIDED_MARGIN * sigma
+    return ~(abs(mu - 0.5) > 0.5 + DECIDED_MARGIN * sigma)  # NaN decides nothing
 
 
 def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, jitter: bool) -> Array:

@@ -3,18 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
-from numba import njit, types
+from numba import config, njit, types
 from numba.core.compiler import Flags
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
 from numba.extending import lower_builtin
 
 
+def _sources() -> str:
+    """A hash of all kernel sources: Numba looks at the file of a cached function alone, not at what it calls."""
+    digest = sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:
     options |= {"nogil": True, "error_model": "numpy", "_nrt": False}  # nothing here allocates arrays
     try:
-        return njit(cache=True, **options)(function)
+        compiled = njit(cache=True, **options)(function)
+        if not config.DISABLE_JIT:
+            index = compiled._cache._cache_file
+            index._source_stamp = (index._source_stamp, _sources())
+        return compiled
     except RuntimeError as error:
         if "cannot cache" not in str(error):
             raise

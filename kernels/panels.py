@@ -272,7 +272,11 @@ def affinity(G: Any, g: Any, n: int, b: float, K: Any, q: Any, r: Any, isolated:
     small_code()
     start, stop = share(G.shape[0], part, parts)
     number = G.dtype.type
-    two, zero, minus_inverse = spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
+    two, zero, minus_inverse = (
+        spread(number(2)),
+        spread(number(0)),
+        spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max)))),
+    )
     alone = 1 + 8 * np.float64(np.finfo(G.dtype).eps)
     for p in range(start, stop):
         gj, here, deg = load(g, p * LANES), p * G.shape[1] * LANES, spread(0.0)
@@ -353,7 +357,12 @@ def backward(
     small_code()
     start, stop = share(A.shape[0], part, parts)
     number = A.dtype.type
-    half, two, zero, minus_inverse = number(0.5), spread(number(2)), spread(number(0)), spread(number(-1.0 / b))
+    half, two, zero, minus_inverse = (
+        number(0.5),
+        spread(number(2)),
+        spread(number(0)),
+        spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max)))),
+    )
     for p in range(start, stop):
         j0, here = p * LANES, p * A.shape[1] * LANES
         qj, rj, gj, tj = load(q, j0), load(r, j0), load(g, j0), load(half_ddeg, j0)

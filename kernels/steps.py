@@ -161,7 +161,7 @@ def _draw(
 
     n_active, n_open = _listed(z[draw], active)
     if len(work.partial[team]) and n_active > GATHERED:  # few rows, many columns: every member has columns of its own
-        partial, packed = work.partial[team], work.W[thread]
+        partial, packed = work.partial[team], work.W[thread if parts > 1 else 2 * team]
         chunks = min(len(partial), (n_active + GATHERED - 1) // GATHERED)
         mine_from, mine_to = share(chunks, part, parts)
         for chunk in range(mine_from, mine_to):
@@ -268,7 +268,7 @@ def _gradient(settings: Settings, mu: Any, dz: Any, dS: float, dsum_p: float, dm
 @inlined
 def _update(settings: Settings, t: int, mu: Any, first: Any, second: Any, mean_square: float, dmu: Any, by_chunk: Any,
             chunk: int) -> None:  # fmt: skip
-    """One step of the rule (dufs_core.optim) for one chunk of the columns; counts open and undecided gates."""
+    """One step of the rule (dufs_core.optim), its memory in float64, for one chunk; counts open and undecided gates."""
     n_open = n_undecided = 0
     rate, number = settings.learning_rate, mu.dtype.type
     scale = 1.0
@@ -286,7 +286,7 @@ def _update(settings: Settings, t: int, mu: Any, first: Any, second: Any, mean_s
             first[k] = gradient
         mu[k] = number(mu[k] - rate * gradient)
         n_open += mu[k] > 0
-        n_undecided += abs(mu[k] - 0.5) <= 0.5 + settings.margin
+        n_undecided += not (abs(mu[k] - 0.5) > 0.5 + settings.margin)  # NaN decides nothing
     by_chunk[2, chunk] = n_open
     by_chunk[3, chunk] = n_undecided
 

@@ -16,6 +16,7 @@ from numba.extending import intrinsic
 from dufs_core.kernels.compile import inner
 
 SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do not share one
+ABANDONED = 2  # the number of a barrier that is not 0 once a member has failed
 _SPINS = 2000  # some microseconds; then the processor is offered to whoever needs it
 _CAN_YIELD = binding.address_of_symbol("sched_yield") is not None  # POSIX
 
@@ -62,7 +63,8 @@ def _offer_processor(typingctx: Any) -> Any:
 def wait_for_all(counters: Any, first: int, members: int) -> None:
     """Return once `members` threads have called this with the same barrier (SLOTS zeros from counters[first] on).
 
-    Everything that a member wrote before is then visible to every other.
+    Everything that a member wrote before is then visible to every other. A member that will never come sets
+    counters[first + ABANDONED]: nobody waits any longer, and what is computed from there on is void.
     """
     if members == 1:
         return
@@ -75,4 +77,6 @@ def wait_for_all(counters: Any, first: int, members: int) -> None:
     while _load(counters, first + 1) == generation:
         spins += 1
         if spins > _SPINS:
+            if _load(counters, first + ABANDONED) != 0:
+                return
             _offer_processor()

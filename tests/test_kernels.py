@@ -247,12 +247,12 @@ def test_noise_is_the_library_s(n_draws, seed):
 
 
 @engines
-@pytest.mark.parametrize(("n", "d"), [(30, 6), (300, 6), (30, 1300)])
-@pytest.mark.parametrize("count", [1, 7])
+@pytest.mark.parametrize(("n", "d"), [(30, 6), (300, 6), (30, 1300), (30, 610)])
+@pytest.mark.parametrize("count", [1, 17])
 def test_threads_change_no_bit(engine, n, d, count, monkeypatch):
     monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
     X, mu, eps = gen.noise(n, d), np.full(d, 0.5), gen.draws(0, d, count=count)
-    results = [both(engine, Objective(), mu, eps, X, threads)[1] for threads in (1, 2, 3, 16)]
+    results = [both(engine, Objective(), mu, eps, X, threads)[1] for threads in (1, 2, 3, 4, 16)]
     monkeypatch.setattr(dense, "_OWN_DRAW_ROWS", 1)  # threads share every draw
     results.append(both(engine, Objective(), mu, eps, X, 3)[1])
     for value, dmu in results[1:]:
@@ -272,3 +272,45 @@ def test_one_compilation_a_dtype(engine):
         both(engine, Objective(), mu, eps, data)
     both(engine, Objective(), np.repeat(mu, 2)[::2], np.asfortranarray(eps), X)
     assert len(steps.run.signatures) == before
+
+
+def test_a_member_that_fails_ends_the_others(monkeypatch):
+    """The exception comes out, nobody waits for ever, and the engine works again."""
+    X, mu, eps = gen.noise(40, 6), np.full(6, 0.5), gen.draws(0, 6, count=1)
+    monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
+    evaluate = dense.DenseEngine(3)
+    want = evaluate(bk, Objective(), mu, eps, X)[1]
+    right = steps.run
+
+    def wrong(*arguments):
+        if arguments[-2] == 1:
+            raise MemoryError("no memory in one thread")
+        right(*arguments)
+
+    monkeypatch.setattr(steps, "run", wrong)
+    with pytest.raises(MemoryError, match="no memory in one thread"):
+        evaluate(bk, Objective(), mu, eps, X)
+    monkeypatch.setattr(steps, "run", right)
+    np.testing.assert_array_equal(evaluate(bk, Objective(), mu, eps, X)[1], want)
+
+
+def test_a_bandwidth_that_is_too_small_to_invert():
+    """-1 / b beyond float32: the kernel is 1 on the diagonal and 0 elsewhere, as by the operations."""
+    X, mu, eps = gen.noise(20, 3).astype(np.float32), np.full(3, 0.5, np.float32), gen.draws(0, 3, count=1)
+    value, dmu = dense.DenseEngine(1)(bk, Objective(bandwidth=1e-39), mu, eps.astype(np.float32), X)
+    assert np.isfinite(value.loss)
+    assert np.isfinite(dmu).all()
+    assert value.isolated == 1
+
+
+def test_a_change_in_any_kernel_source_misses_the_cache(tmp_path, monkeypatch):
+    from dufs_core.kernels import compile as compiling
+
+    before = compiling._sources()
+    for path in compiling.Path(compiling.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compile.py"))
+    assert compiling._sources() == before
+    (tmp_path / "panels.py").write_text((tmp_path / "panels.py").read_text() + "# changed\n")
+    assert compiling._sources() != before
+    assert before in steps.run._cache._cache_file._source_stamp

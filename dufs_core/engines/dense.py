@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from threading import Event
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ class DenseEngine:
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
+        self._compiled = False
         self._work: _Work | None = None
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
@@ -65,15 +66,44 @@ class DenseEngine:
         return None if problem.schedule.gate_noise == "sample" else _CompiledSteps(self, problem, mu)
 
     def together(self, work: _Work, *problem: Any) -> None:
-        """kernels.steps.run in all threads at once; this one is the first."""
+        """kernels.steps.run in all threads at once; this one is the first.
+
+        problem: its arguments up to `done`. Nobody waits for a thread that fails or never starts.
+        """
         from dufs_core.kernels import steps
+        from dufs_core.kernels.team import ABANDONED, SLOTS
 
         arguments: tuple[Any, ...] = (*problem, work.shared, work.team, work.mine)
-        threads = work.threads
-        others = [self._pool.submit(partial(steps.run, *arguments, i, threads)) for i in range(1, threads)]
-        steps.run(*arguments, 0, threads)
-        for other in others:
-            other.result()
+        if not self._compiled:
+            *_, records, _ = problem
+            nothing = tuple(records[:0] if argument is records else argument for argument in arguments)
+            try:
+                steps.run(*nothing, 0, 1)
+            except OSError:  # compiled, but the disk is too full for the cache
+                steps.run(*nothing, 0, 1)
+            self._compiled = True
+        threads, start = work.threads, Event()
+
+        def member(thread: int) -> None:
+            if thread:
+                start.wait()
+            try:
+                steps.run(*arguments, thread, threads)
+            except BaseException:
+                work.shared.barriers[ABANDONED::SLOTS] = 1
+                raise
+
+        try:
+            others = [self._pool.submit(member, thread) for thread in range(1, threads)]
+            start.set()
+            member(0)
+            for other in others:
+                other.result()
+        except BaseException:
+            work.shared.barriers[ABANDONED::SLOTS] = 1
+            start.set()
+            self._work = None
+            raise
 
     def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective, per_row: bool) -> _Work:
         """The work arrays for problems of this size, the same ones as at the last call where that fits."""
@@ -168,7 +198,7 @@ class _CompiledSteps:
             objective, X.dtype, n, per_row=False, only_scores=False, rule=self._rule,
             learning_rate=float(optimizer.learning_rate), momentum=float(optimizer.momentum),
             margin=DECIDED_MARGIN * objective.gate_sigma, undecided_enough=float(schedule.tol * d),
-            seed=np.uint64(seed),
+            seed=np.uint64(seed & 0xFFFFFFFFFFFFFFFF),
         )  # fmt: skip
         records, done = np.empty((count, len(RECORD))), np.zeros(1)
         self._engine.together(
