@@ -18,8 +18,6 @@ import subprocess
 import sys
 import time
 import warnings
-from importlib.metadata import distribution
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from scipy.io import loadmat
 from bench.common import data_file, save
 from bench.peers import missing
 from bench.real import CHANGES
+from bench.steps import featselectlib_model
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.metrics import kmeans_accuracy
@@ -56,18 +55,6 @@ def quality(name: str, X: Any, labels: Any, ranking: Any) -> float:
     return 100 * kmeans_accuracy(X[:, ranking[:100]].astype(np.float64), labels)[0]
 
 
-def peer_model(d: int) -> Any:
-    """featselectlib's model; the package does not import as installed, so its module is loaded alone."""
-    files = distribution("featselectlib").files or []
-    path = next(f for f in files if f.name == "gated_laplacian.py").locate()
-    spec = spec_from_file_location("gated_laplacian", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.GatedLaplacianModel(input_dim=d, fac=2, knn=2, learning_rate=1.0, verbose=False)
-
-
 def run(program: str, name: str, target: float, budget: float) -> dict[str, float]:
     """One program on one data set, in this process."""
     data = load(name)
@@ -93,7 +80,7 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
 
     start = time.perf_counter()
     scaled = torch.from_numpy(StandardScaler().fit_transform(X).astype(np.float32))
-    model = peer_model(X.shape[1])
+    model = featselectlib_model(X.shape[1], rate=1.0)
     if program == "featselectlib, steps":
         for _ in range(STEPS[name]):
             model.train_step(scaled)

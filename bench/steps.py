@@ -69,11 +69,8 @@ def ours_stepper(n: int, d: int, threads: int) -> Stepper:
     return step
 
 
-def featselectlib_stepper(n: int, d: int, threads: int) -> Stepper:
-    """GatedLaplacianModel.train_step. The package does not import as installed: its module is loaded alone."""
-    import torch
-
-    torch.set_num_threads(threads)
+def featselectlib_model(d: int, rate: float) -> Any:
+    """GatedLaplacianModel. The package does not import as installed: its module is loaded alone."""
     files = distribution("featselectlib").files or []
     path = next(f for f in files if f.name == "gated_laplacian.py").locate()
     spec = spec_from_file_location("gated_laplacian", path)
@@ -81,7 +78,15 @@ def featselectlib_stepper(n: int, d: int, threads: int) -> Stepper:
     assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    model = module.GatedLaplacianModel(input_dim=d, fac=FACTOR, knn=2, learning_rate=RATE, verbose=False)
+    return module.GatedLaplacianModel(input_dim=d, fac=FACTOR, knn=2, learning_rate=rate, verbose=False)
+
+
+def featselectlib_stepper(n: int, d: int, threads: int) -> Stepper:
+    """GatedLaplacianModel.train_step."""
+    import torch
+
+    torch.set_num_threads(threads)
+    model = featselectlib_model(d, RATE)
     X = torch.from_numpy(problem(n, d))
 
     def step(count: int) -> None:

@@ -18,7 +18,7 @@ from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
 from dufs_core.memory import Problem, check_memory
-from dufs_core.objective import Objective
+from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
@@ -258,11 +258,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_parameters(self, n, d)
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         with bk.device_of(X) if home else nullcontext():
+            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
             self._check_memory(bk, n, d)
             data = prepare(X, self.scaling, self.dtype, bk.xp if home else np)
             data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
             columns = np.flatnonzero(~data.constant)
-            search = self._search(bk, n, len(columns))
+            search = self._search(evaluate, n, len(columns))
             with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
             with nullcontext() if with_blas else one_blas_thread():
                 best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
@@ -295,20 +296,18 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_memory(self, bk: Backend, n: int, d: int) -> None:
         """Raise MemoryLimitError if the fit would not fit."""
-        engine, _ = get_engine(self.engine, bk, 1)
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
         step = Problem(
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample",
             n_threads(self.n_jobs),
         )  # fmt: skip
-        check_memory(bk, engine, step, n, self.max_memory)
+        check_memory(bk, self.engine_, step, n, self.max_memory)
 
-    def _search(self, bk: Backend, n: int, d: int) -> Search:
+    def _search(self, evaluate: Evaluate, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
         rows = self._step_rows(n)
-        self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
         rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
         return Search(
             Objective(

@@ -109,7 +109,7 @@ def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
 
 @inner
 def gather(X: Any, z: Any, per_row: bool, active: Any, first: int, count: int, W: Any, part: int, parts: int) -> None:
-    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = get(active, first + k); zeros beyond n.
+    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = active[first + k]; zeros beyond n.
 
     X (d, n); z (d, 1), or (d, n) where `per_row`.
     """

@@ -31,7 +31,6 @@ class Settings(NamedTuple):
     lam: float  # NaN: parameter-free
     delta: float
     gate_sigma: float
-    power: int
     quantile: float  # of the neighbour distances; negative: the bandwidth is bandwidth_factor itself
     n_neighbors: int
     bandwidth_factor: float

@@ -15,7 +15,6 @@ from dufs_core.trainer import DECIDED_MARGIN, RECORD, Problem
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
-
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
@@ -229,7 +228,6 @@ def _settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scor
         lam=float("nan") if objective.lam is None else float(objective.lam),
         delta=float(objective.delta),
         gate_sigma=float(objective.gate_sigma),
-        power=int(objective.power),
         quantile=quantile,
         n_neighbors=int(objective.n_neighbors),
         bandwidth_factor=factor,
