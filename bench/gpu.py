@@ -27,6 +27,7 @@ SLICES: dict[str, Callable[[Backend, bool], Any]] = {
     "machine": gpu_slices.machine,
     "kernels": gpu_slices.kernels,
     "steps": gpu_slices.steps,
+    "population": gpu_slices.population,
     "fits": gpu_slices.fits,
     "memory": gpu_slices.memory,
     "first_call": gpu_slices.first_call,

@@ -18,17 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from bench import torch_peer
+from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
 from dufs_core.datasets import two_moons
-from dufs_core.engines.cuda import CudaEngine, is_captured
-from dufs_core.engines.cuda import Plan as CudaPlan
+from dufs_core.engines.cuda import CudaEngine, Replay, is_captured
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Objective
 
 ROOT = Path(__file__).resolve().parents[1]
-# rows, columns, draws: two moons, images, a minibatch of text, and what fills a card
+# rows, columns of single training steps beside the peers'
+STEPS = [(100, 20), (100, 5966), (72, 7129), (1000, 1024), (1560, 617), (2000, 1024), (4000, 1024), (6000, 4955)]
+QUICK_STEPS = [(100, 20), (1000, 1024)]
+# rows, columns, numbers of fits in one population
+POPULATIONS = [(100, 20, 256), (100, 5966, 256), (1000, 1024, 64)]
+QUICK_POPULATIONS = [(100, 20, 4)]
+# rows, columns, draws of single evaluations: two moons, images, a minibatch of text, and what fills a card
 SIZES = [(100, 50, 16), (500, 1024, 4), (1000, 784, 4), (1000, 10_000, 4), (5000, 1000, 2)]
 QUICK = [(100, 50, 16), (500, 200, 4)]
 FITS = ((100, 50, 1000), (500, 1024, 200), (1000, 784, 200))  # rows, columns, steps
@@ -144,49 +149,98 @@ def kernels(bk: Backend, quick: bool) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _without_graphs() -> Iterator[None]:
     """Inside, no step is captured: the launches of one that would be are made one by one."""
-    capture = CudaPlan._capture
-    CudaPlan._capture = lambda self: setattr(self, "capture_refused", "switched off")  # type: ignore[method-assign]
+    capture = Replay._capture
+    Replay._capture = lambda self: setattr(self, "refused", "switched off")  # type: ignore[method-assign]
     try:
         yield
     finally:
-        CudaPlan._capture = capture  # type: ignore[method-assign]
+        Replay._capture = capture  # type: ignore[method-assign]
 
 
-def _floor(rates: dict[str, float], n: int, d: int, draws: int, dtype: str) -> float:
-    """Milliseconds that the arithmetic or the traffic of one step at power 2 takes at the least, on this card.
+def _products(bk: Backend, n: int, d: int) -> float:
+    """Milliseconds that cuBLAS takes for the products of one step at power 2 over the open columns at the start.
 
-    Multiply-adds: G n^2 d / 2, A^2 n^3 / 2, A H n^3, M X n^2 d. Traffic: every pass reads and writes its matrices once.
+    G from 84% of the columns, A A, A H, and M X for the 68% that are undecided; all as full products.
     """
-    size = np.dtype(dtype).itemsize
-    work = draws * (1.5 * n * n * d + 1.5 * n**3)
-    traffic = draws * size * (22 * n * n + 6 * n * d)
-    return 1e3 * max(work / rates[f"product_{dtype}"], traffic / rates[f"copy_{dtype}"])
+    xp = bk.xp
+    shapes = [(n, int(0.841 * d), n), (n, n, n), (n, n, n), (n, n, int(0.683 * d))]
+    total = 0.0
+    for p, m, q in shapes:
+        A, B, C = (xp.ones(shape, dtype=np.float32) for shape in ((p, m), (m, q), (p, q)))
+        total += _timed(bk, lambda A=A, B=B, C=C: xp.matmul(A, B, out=C), 9)["median"]
+    return total
 
 
-def steps(bk: Backend, quick: bool) -> dict[str, Any]:
-    """One gradient step: graphs on and off, the operations one by one, PyTorch's autograd on the same card."""
-    rates, found, repeats = machine(bk, quick), [], 5 if quick else 21
-    for n, d, draws in QUICK if quick else SIZES:
-        for dtype in ("float32", "float64"):
-            moved = _arrays(bk, n, d, draws, dtype)
-            record: dict[str, Any] = {
-                "n": n, "d": d, "draws": draws, "dtype": dtype, "captured": is_captured(n, d, draws),
-                "floor": _floor(rates, n, d, draws, dtype),
-            }  # fmt: skip
-            engine = CudaEngine()
-            record["engine"] = _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats)
-            with _without_graphs():
-                engine = CudaEngine()
-                record["without_graphs"] = _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats)
-            record["operations"] = _timed(bk, lambda m=moved: Objective().value_and_grad(bk, *m), repeats)
-            record["torch"] = torch_peer.step_times(*(bk.to_host(a) for a in moved), repeats)
-            record["engine_over_floor"] = record["engine"]["median"] / record["floor"]
-            found.append(record)
-    return {"rates": rates, "steps": found}
+def _ours(bk: Backend, n: int, d: int, fits: int = 1) -> Callable[[int], Any]:
+    """Training steps of `fits` fits on the same data, all in one stack."""
+    problems = [programs.ours_problem(d, seed) for seed in range(fits)]
+    X = bk.xp.asarray(np.asfortranarray(programs.problem(n, d)))
+    steps = CudaEngine().population(bk, problems, bk.xp.full((fits, d), 0.5, dtype=np.float32))
+    assert steps is not None
+    return lambda count: steps.advance(X, None, 1, count)
+
+
+def _step_times(bk: Backend, step: Callable[[int], Any], quick: bool) -> dict[str, float]:
+    """Milliseconds of one training step, from as many together as take about a tenth of a second."""
+    one = _timed(bk, lambda: step(1), 3)["median"]
+    count = 2 if quick else max(2, min(200, int(100 / one)))
+    times = _timed(bk, lambda: step(count), 3 if quick else 9)
+    return {"median": times["median"] / count, "quartiles": [q / count for q in times["quartiles"]], "together": count}
+
+
+def _peer(bk: Backend, make: Callable[[], Callable[[int], Any]], quick: bool) -> dict[str, float] | str:
+    """The same of a peer, or why it is left out."""
+    try:
+        import torch
+
+        if not torch.cuda.is_available():
+            return "left out: this PyTorch has no CUDA"
+        step = make()
+        return _step_times(bk, lambda count: (step(count), torch.cuda.synchronize()), quick)
+    except (ImportError, RuntimeError) as error:  # not installed; or out of memory, or its own mistakes
+        return f"left out: {type(error).__name__}: {str(error).splitlines()[0]}"
+
+
+def steps(bk: Backend, quick: bool) -> list[dict[str, Any]]:
+    """One training step of one draw: graphs on and off, its products alone, featselectlib and PyTorch on the card."""
+    found = []
+    for n, d in QUICK_STEPS if quick else STEPS:
+        record: dict[str, Any] = {"n": n, "d": d, "captured": is_captured(n, d, 1), "products": _products(bk, n, d)}
+        record["ours"] = _step_times(bk, _ours(bk, n, d), quick)
+        with _without_graphs():
+            record["without_graphs"] = _step_times(bk, _ours(bk, n, d), quick)
+        record["featselectlib"] = _peer(
+            bk, lambda n=n, d=d: programs.featselectlib_stepper(n, d, os.cpu_count() or 1, "cuda"), quick
+        )
+        record["torch"] = _peer(
+            bk, lambda n=n, d=d: programs.torch_stepper(n, d, os.cpu_count() or 1, False, "cuda"), quick
+        )
+        ours = record["ours"]["median"]
+        record["over_products"] = ours / record["products"]
+        for peer in ("featselectlib", "torch"):
+            if isinstance(record[peer], dict):
+                record[f"times_faster_than_{peer}"] = record[peer]["median"] / ours
+        found.append(record)
+    return found
+
+
+def population(bk: Backend, quick: bool) -> list[dict[str, Any]]:
+    """One step of B = 1, 4, 16, ... fits on the same data, beside the step of one."""
+    found = []
+    for n, d, most in QUICK_POPULATIONS if quick else POPULATIONS:
+        times: dict[int, float] = {}
+        fits = 1
+        while fits <= most:
+            times[fits] = _step_times(bk, _ours(bk, n, d, fits), quick)["median"]
+            bk.xp.get_default_memory_pool().free_all_blocks()
+            fits *= 4
+        ratios = {fits: time / times[1] for fits, time in times.items()}
+        found.append({"n": n, "d": d, "milliseconds": times, "times_one": ratios})
+    return found
 
 
 def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
-    """Whole fits of a fixed number of steps, host clock: the card, the CPU, and PyTorch's autograd on the card."""
+    """Whole fits of a fixed number of steps, host clock, on the card and on the CPU of the same machine."""
     found = []
     for n, d, n_steps in QUICK_FITS if quick else FITS:
         X = two_moons(n_samples=n, n_features=d).X
@@ -202,7 +256,6 @@ def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
                 bk.synchronize()
                 times.append(time.perf_counter() - start)
             record[backend] = {"seconds": median(times), "first": times[0], "top": selector.ranking_[:2].tolist()}
-        record["torch"] = torch_peer.fit_seconds(X, n_steps, 16 if n <= 256 else 4)
         found.append(record)
     return found
 

@@ -49,18 +49,24 @@ def multiply_adds(program: str, n: int, d: int) -> float:
     return 8.0 * n**2 * d if narrow(n, d) else 3.0 * n**3 + 2.0 * n**2 * d
 
 
-def ours_stepper(n: int, d: int, threads: int) -> Stepper:
-    """The engine that `DUFS` uses, as its trainer calls it."""
-    from dufs_core.engines.dense import DenseEngine
+def ours_problem(d: int, seed: int = 0) -> Any:
+    """The same settings as a `dufs_core.trainer.Problem`."""
     from dufs_core.objective import Objective
     from dufs_core.optim import get_optimizer
     from dufs_core.trainer import Problem, Schedule
 
-    X = np.asfortranarray(problem(n, d))
     objective = Objective(bandwidth="median", n_neighbors=1, bandwidth_factor=FACTOR)
     schedule = Schedule(n_draws=1, max_iter=1 << 40, tol=0.0)
-    task = Problem(objective, get_optimizer("sgd", RATE, 0.0), schedule, 0, np.arange(d))
-    steps = DenseEngine(threads).steps(task, np.full(d, 0.5, np.float32))
+    return Problem(objective, get_optimizer("sgd", RATE, 0.0), schedule, seed, np.arange(d))
+
+
+def ours_stepper(n: int, d: int, threads: int) -> Stepper:
+    """The engine that `DUFS` uses, as its trainer calls it."""
+    from dufs_core.backend import get_backend
+    from dufs_core.engines.dense import DenseEngine
+
+    X, task = np.asfortranarray(problem(n, d)), ours_problem(d)
+    steps = DenseEngine(threads).steps(get_backend("numpy"), task, np.full(d, 0.5, np.float32))
     assert steps is not None
 
     def step(count: int) -> None:
@@ -81,13 +87,14 @@ def featselectlib_model(d: int, rate: float) -> Any:
     return module.GatedLaplacianModel(input_dim=d, fac=FACTOR, knn=2, learning_rate=rate, verbose=False)
 
 
-def featselectlib_stepper(n: int, d: int, threads: int) -> Stepper:
-    """GatedLaplacianModel.train_step."""
+def featselectlib_stepper(n: int, d: int, threads: int, device: str = "cpu") -> Stepper:
+    """GatedLaplacianModel.train_step. (Its noise is drawn on the default device, which is set for the process.)"""
     import torch
 
     torch.set_num_threads(threads)
-    model = featselectlib_model(d, RATE)
-    X = torch.from_numpy(problem(n, d))
+    torch.set_default_device(device)
+    model = featselectlib_model(d, RATE).to(device)
+    X = torch.from_numpy(problem(n, d)).to(device)
 
     def step(count: int) -> None:
         for _ in range(count):
@@ -96,14 +103,14 @@ def featselectlib_stepper(n: int, d: int, threads: int) -> Stepper:
     return step
 
 
-def torch_stepper(n: int, d: int, threads: int, compiled: bool) -> Stepper:
+def torch_stepper(n: int, d: int, threads: int, compiled: bool, device: str = "cpu") -> Stepper:
     """Autograd as good as we can make it; `compiled`: through torch.compile."""
     import torch
 
     torch.set_num_threads(threads)
-    X = torch.from_numpy(problem(n, d))
+    X = torch.from_numpy(problem(n, d)).to(device)
     Xt = X.T.contiguous()
-    mu = torch.full((d,), 0.5, requires_grad=True)
+    mu = torch.full((d,), 0.5, requires_grad=True, device=device)
     use_narrow, root = narrow(n, d), SIGMA * 2**0.5
 
     def loss(mu: Any, eps: Any) -> Any:
@@ -131,7 +138,7 @@ def torch_stepper(n: int, d: int, threads: int, compiled: bool) -> Stepper:
     def step(count: int) -> None:
         for _ in range(count):
             mu.grad = None
-            run(mu, torch.randn(d)).backward()
+            run(mu, torch.randn(d, device=device)).backward()
             with torch.no_grad():
                 mu.sub_(mu.grad, alpha=RATE)
 

@@ -11,8 +11,9 @@ from dufs_core._version import __version__
 
 if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
+    from dufs_core.population import fit_population as fit_population
 
-__all__ = ["DUFS", "__version__"]
+__all__ = ["DUFS", "__version__", "fit_population"]
 
 
 def __getattr__(name: str) -> Any:
@@ -20,6 +21,10 @@ def __getattr__(name: str) -> Any:
         from dufs_core.estimator import DUFS
 
         return DUFS
+    if name == "fit_population":
+        from dufs_core.population import fit_population
+
+        return fit_population
     raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
 
 

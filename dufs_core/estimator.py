@@ -23,7 +23,7 @@ from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
 from dufs_core.threads import one_blas_thread
-from dufs_core.trainer import Callback, Schedule
+from dufs_core.trainer import Callback, Schedule, Train, train
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
@@ -247,29 +247,44 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
+        bk, X = self._accept(X)
+        seed = self._seed()
+        with bk.device_of(X) if on_device(X) else nullcontext():
+            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
+            self._check_memory(bk, X.shape, n_threads(self.n_jobs))
+            best = self._train(bk, self._prepare(bk, X), evaluate, seed, train)
+        self._warn(best, len(X))
+        return self
+
+    def _accept(self, X: Any) -> tuple[Backend, Any]:
+        """The backend, and X as an array on one of its sides. Raises ValueError for bad data or parameters."""
         bk = get_backend(self.backend)
-        home = on_device(X)
-        if home:
+        if on_device(X):
             X = device_table(bk, X)
             validate_data(self, X, skip_check_array=True)  # names and number of features
         else:
             X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
-        n, d = X.shape
-        check_parameters(self, n, d)
+        check_parameters(self, *X.shape)
+        return bk, X
+
+    def _seed(self) -> int:
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
-        with bk.device_of(X) if home else nullcontext():
-            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
-            self._check_memory(bk, n, d)
-            data = prepare(X, self.scaling, self.dtype, bk.xp if home else np)
-            data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
-            columns = np.flatnonzero(~data.constant)
-            search = self._search(evaluate, n, len(columns))
-            with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
-            with nullcontext() if with_blas else one_blas_thread():
-                best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
-            self._store(bk, data, best, n_runs)
-        self._warn(best, n)
-        return self
+        return int(seed) & 0xFFFFFFFFFFFFFFFF
+
+    def _prepare(self, bk: Backend, X: Any) -> Prepared:
+        data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
+        return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
+
+    def _train(self, bk: Backend, data: Prepared, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
+        """Search, and set the fitted attributes."""
+        n = data.X.shape[0]
+        columns = np.flatnonzero(~data.constant)
+        search = self._search(evaluate, train, n, len(columns))
+        with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
+        with nullcontext() if with_blas else one_blas_thread():
+            best, n_runs = search.best(bk, data.X, columns, seed)
+        self._store(bk, data, best, n_runs)
+        return best
 
     def transform(self, X: Any) -> Any:
         """The selected columns of X.
@@ -294,17 +309,20 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
 
-    def _check_memory(self, bk: Backend, n: int, d: int) -> None:
-        """Raise MemoryLimitError if the fit would not fit."""
+    def _step(self, shape: tuple[int, int], threads: int) -> Problem:
+        """What the memory of one step depends on."""
+        n, d = shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
-        step = Problem(
-            self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample",
-            n_threads(self.n_jobs),
-        )  # fmt: skip
-        check_memory(bk, self.engine_, step, n, self.max_memory)
+        return Problem(
+            self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
+        )
 
-    def _search(self, evaluate: Evaluate, n: int, d: int) -> Search:
+    def _check_memory(self, bk: Backend, shape: tuple[int, int], threads: int) -> None:
+        """Raise MemoryLimitError if the fit would not fit."""
+        check_memory(bk, self.engine_, self._step(shape, threads), shape[0], self.max_memory)
+
+    def _search(self, evaluate: Evaluate, train: Train, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
         rows = self._step_rows(n)
@@ -335,6 +353,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             jitter=authors,
             callbacks=tuple(self.callbacks),
             verbose=self.verbose,
+            train=train,
         )
 
     def _store(self, bk: Backend, data: Prepared, best: Outcome, n_runs: int) -> None:

@@ -61,7 +61,7 @@ def _cuda(p: Problem) -> int:
 
     fused = p.fixed_bandwidth and p.d <= FUSED_COLUMNS
     captured = is_captured(p.n, p.d, p.draws)
-    together = p.draws if captured else draws_together(p.n, p.draws)
+    together = p.draws if captured else draws_together(p.n, p.d, p.draws)
     kept = together * (n_matrices(p.power, not fused) * p.n * p.n + (1 + p.per_sample) * p.n * p.d) + p.n * p.d
     if p.per_sample:
         kept += 2 * p.draws * p.n * p.d  # the noise, given and kept

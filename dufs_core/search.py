@@ -14,7 +14,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
-from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, train
+from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, Train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
@@ -40,6 +40,7 @@ class Search:
     jitter: bool
     callbacks: Sequence[Callback]
     verbose: int
+    train: Train
 
     def best(self, bk: Backend, X: Array, columns: Array, seed: int) -> tuple[Outcome, int]:
         """The run with the largest permutation gap, and the number of runs.
@@ -69,7 +70,7 @@ class Search:
         if len(columns) < X.shape[1]:
             X = X.T[bk.xp.asarray(columns)].T
         with _Progress(self.verbose, self.schedule.max_iter, index) as progress:
-            run = train(
+            run = self.train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
                 jitter=self.jitter, callbacks=self.callbacks, progress=progress.update,
             )  # fmt: skip

@@ -130,13 +130,26 @@ class Problem(NamedTuple):
 class Steps(Protocol):
     """Gradient steps of one run, several at a time where the engine can. `Stepwise`, or an engine's own."""
 
-    mu: Array  # (d,)
+    @property
+    def mu(self) -> Array:
+        """The gate parameters (d,)."""
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
         """Up to `count` steps from number `step` on, on one batch; ends early when the gates are decided.
 
         batch (n, d); rows (n,), its positions in the data. Returns (steps taken, len(RECORD)).
         """
+
+
+class PopulationSteps(Protocol):
+    """Gradient steps of several runs on the same data at once."""
+
+    @property
+    def mu(self) -> Array:
+        """The gate parameters (fits, d)."""
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
+        """As `Steps.advance` for every fit: its (steps taken, len(RECORD)), none for a fit that had ended before."""
 
 
 class Stepwise:
@@ -193,7 +206,7 @@ def train(
     columns : (d,) int
         Position of each column in the user's data: what its draws are keyed by.
     evaluate
-        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu); one with a method `steps(problem, mu)` may
+        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu); one with a method `steps(bk, problem, mu)` may
         return its own `Steps` there, or None.
     jitter : bool
         Whether mu starts with the authors' code's small noise.
@@ -204,12 +217,12 @@ def train(
         raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
     problem = Problem(objective, optimizer, schedule, seed, columns)
     mu = initial_mu(bk, seed, columns, X.dtype, jitter)
-    own = evaluate.steps(problem, mu) if hasattr(evaluate, "steps") else None
+    own = evaluate.steps(bk, problem, mu) if hasattr(evaluate, "steps") else None
     steps: Steps = own or Stepwise(bk, evaluate, problem, mu)
     enough = schedule.tol * len(mu)
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
     records: list[Array] = []
-    step, together, ended = 0, 1, False
+    step, together = 0, 1
     for rows, batch in _batches(bk, seed, X, schedule):
         started = perf_counter()
         records.append(steps.advance(batch, rows, step + 1, min(together, schedule.max_iter - step)))
@@ -221,11 +234,19 @@ def train(
         stop = [callback(info) is True for callback in callbacks]
         if progress is not None:
             progress(info)
-        ended = info.undecided_gates <= enough
-        if ended or any(stop) or step == schedule.max_iter:
+        if info.undecided_gates <= enough or any(stop) or step == schedule.max_iter:
             break
-    table = dict(zip(RECORD, np.concatenate(records).T, strict=True))
-    history = {"step": np.arange(1, step + 1)} | {name: table[name] for name in HISTORY[1:]}
+    return finished(steps.mu, np.concatenate(records), schedule)
+
+
+def finished(mu: Array, records: Array, schedule: Schedule) -> Run:
+    """The end of a run from its records (steps, len(RECORD))."""
+    table = dict(zip(RECORD, records.T, strict=True))
+    history = {"step": np.arange(1, len(records) + 1)} | {name: table[name] for name in HISTORY[1:]}
     for name in ("open_gates", "undecided_gates"):
         history[name] = history[name].astype(np.int64)
-    return Run(steps.mu, history, step, ended, float(table["isolated"].max()), int(table["substituted"].sum()))
+    converged = bool(history["undecided_gates"][-1] <= schedule.tol * len(mu))
+    return Run(mu, history, len(records), converged, float(table["isolated"].max()), int(table["substituted"].sum()))
+
+
+Train = Callable[..., Run]  # `train`, or what stands for it

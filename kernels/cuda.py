@@ -15,7 +15,16 @@ import numpy as np
 
 ELEMENT = {"float32": "float", "float64": "double"}  # the one map from dtype to C++ type
 KERNELS = {  # file: the kernels in it, each for the element type T
-    "gates.cu": ("words", "normals<T>", "gated<T>", "column_dots<T>", "loss<T>", "update<T>"),
+    "gates.cu": (
+        "words",
+        "normals<T>",
+        "gate_noise<T>",
+        "gated<T>",
+        "column_dots<T>",
+        "loss<T>",
+        "update<T>",
+        "record<T>",
+    ),
     "distances.cu": ("diagonal<T>", "distances<T>", "bandwidth<T>"),
     "affinity.cu": ("affinity<T>", "affinity_from_data<T>", "symmetrise<T>", "score<T>", "totals<T>"),
     "product.cu": ("product<T, true>", "product<T, false>", "combine<T>"),
@@ -25,7 +34,7 @@ OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block, as in common.cuh
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves
 _NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that stands for one
-_RULES = {"sgd": 0, "adam": 1, "normalized": 2}  # as in gates.cu
+RULES = {"sgd": 0, "adam": 1, "normalized": 2}  # as in gates.cu
 
 
 def instances(file: str, dtype: str) -> tuple[str, ...]:
@@ -127,14 +136,19 @@ class Kernels:
         self, rule: str, grad: Any, params: Any, first: Any | None, second: Any | None, rate: float, momentum: float,
         t: int,
     ) -> tuple[Any, Any | None, Any | None]:  # fmt: skip
-        """One step of a rule of `dufs_core.optim`: the next params, first and second (float64), in one launch."""
+        """Step t of a rule of `dufs_core.optim`: the next params, first and second (float64), in one launch."""
         xp = self._cupy
         d = len(params)
-        new_first = xp.empty(d, dtype=xp.float64) if rule == "adam" or momentum else None
-        new_second = xp.empty(d if rule == "adam" else 1, dtype=xp.float64) if rule != "sgd" else None
-        new_params = xp.empty_like(params)
+
+        def next_of(before: Any | None, size: int) -> Any:
+            return xp.zeros(size, dtype=xp.float64) if before is None else before.copy()
+
+        params = params.copy()
+        first = next_of(first, d) if rule == "adam" or momentum else None
+        second = next_of(second, d if rule == "adam" else 1) if rule != "sgd" else None
+        clock = xp.full(1, t - 1, dtype=xp.int64)
         self.launch(
-            "update<T>", params.dtype, 1, grad, params, first, second, np.int64(d), np.int32(_RULES[rule]),
-            np.float64(rate), np.float64(momentum), np.int64(t), new_params, new_first, new_second,
+            "update<T>", params.dtype, 1, grad, clock, xp.zeros(1, dtype=xp.int64), np.int64(1), np.int64(d),
+            np.int32(RULES[rule]), np.float64(rate), np.float64(momentum), params, first, second,
         )  # fmt: skip
-        return new_params, new_first, new_second
+        return params, first, second

@@ -7,6 +7,7 @@ let cuBLAS be captured.)
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,11 @@ from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective import Objective, Value
 from dufs_core.ops import gates
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.trainer import PopulationSteps, Problem, Steps
 
 # The four limits are estimates from operation counts; none was measured on a device.
 CAPTURED_WORK = 1 << 28  # multiply-adds of a step: below it launches cost more than arithmetic
-ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked (draws, n, n) matrices: more draws are taken in turns
+ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
 FUSED_COLUMNS = 64  # up to so many, distances are formed in registers where the bandwidth is known
 _PLANS = 2  # near-equal minibatches come in two sizes
 
@@ -32,9 +34,9 @@ def is_captured(n: int, d: int, draws: int) -> bool:
     return draws * n * n * (2 * d + 2 * n) <= CAPTURED_WORK
 
 
-def draws_together(n: int, draws: int) -> int:
+def draws_together(n: int, d: int, draws: int) -> int:
     """How many draws are evaluated at once."""
-    return max(1, min(draws, ELEMENTS_TOGETHER // (n * n)))
+    return max(1, min(draws, ELEMENTS_TOGETHER // (n * max(n, d))))
 
 
 def n_matrices(power: int, with_distances: bool) -> int:
@@ -57,46 +59,105 @@ class CudaEngine:
         if plan is None:
             while len(self._plans) >= _PLANS:
                 del self._plans[next(iter(self._plans))]
-            plan = self._plans[key] = self._new_plan(bk, objective, X, eps)
+            plan = self._plans[key] = new_plan(bk, [objective], X, eps.shape)
         return plan.evaluate(mu, eps, X)
 
-    def _new_plan(self, bk: Backend, objective: Objective, X: Array, eps: Array) -> Plan:
+    def steps(self, bk: Backend, problem: Problem, mu: Array) -> Steps | None:
+        """Whole steps on the device; None with one gate per sample, whose noise is drawn outside."""
+        from dufs_core.engines.cuda_steps import CudaSteps
+
+        return None if problem.schedule.gate_noise == "sample" else CudaSteps(bk, [problem], mu[None]).of_one_fit()
+
+    def population(self, bk: Backend, problems: Sequence[Problem], mu: Array) -> PopulationSteps | None:
+        """Whole steps of several fits at once, mu (fits, d); None where `steps` gives None."""
+        from dufs_core.engines.cuda_steps import CudaSteps
+
+        return None if problems[0].schedule.gate_noise == "sample" else CudaSteps(bk, problems, mu)
+
+
+def new_plan(bk: Backend, objectives: Sequence[Objective], X: Array, eps_shape: tuple[int, ...]) -> Plan:
+    """A plan. Raises MemoryLimitError where the device has no memory left for it."""
+    try:
+        return Plan(bk, objectives, X.shape, eps_shape, X.dtype)
+    except MemoryError as error:
+        n, d = X.shape
+        fits = f"{len(objectives):,} fits at once" if len(objectives) > 1 else "steps"
+        raise MemoryLimitError(
+            f"The device has no memory left for {fits} over {n:,} rows and {d:,} columns with {eps_shape[0]} draws "
+            f"({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, or free "
+            f"what else is on the device"
+        ) from error
+
+
+class Replay:
+    """Launches as `run` queues them: the first time one by one, then captured in a graph that is launched instead.
+
+    `refused` says why there is no graph, if capturing failed: `run` then serves as well.
+    """
+
+    def __init__(self, bk: Backend, run: Callable[[], None], captured: bool) -> None:
+        self._bk, self._run, self._captured = bk, run, captured
+        self._warm = False
+        self.graph: Any = None
+        self.refused: str | None = None
+
+    def __call__(self) -> None:
+        if self._captured and self._warm and self.graph is None and self.refused is None:
+            self._capture()
+        if self.graph is not None:
+            self.graph.launch()
+        else:
+            self._run()
+        self._warm = True  # every kernel is compiled: nothing but launches is left to capture
+
+    def _capture(self) -> None:
+        cuda = self._bk.xp.cuda
+        stream = cuda.Stream(non_blocking=True)
+        stream.wait_event(cuda.get_current_stream().record())
         try:
-            return Plan(bk, objective, X.shape, eps.shape, X.dtype)
-        except MemoryError as error:
-            n, d = X.shape
-            raise MemoryLimitError(
-                f"The device has no memory left for steps over {n:,} rows and {d:,} columns with {len(eps)} draws "
-                f"({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, or free "
-                f"what else is on the device"
-            ) from error
+            with stream:
+                stream.begin_capture()
+                try:
+                    self._run()
+                finally:
+                    graph = stream.end_capture()
+            self.graph = graph
+        except RuntimeError as error:  # CUDA's and CuPy's refusals are RuntimeErrors; the launches serve as well
+            self.refused = str(error)
 
 
 class Plan:
-    """The arrays of one step, and the launches over them, for one shape of the problem."""
+    """The arrays of one step, and the launches over them, for one shape of the problem.
+
+    Several fits at once, which differ in lam alone, share the data: mu (fits, d), eps (fits * R, d) or, for one fit,
+    (R, n, d). Their draws are one stack of matrices.
+    """
 
     def __init__(
-        self, bk: Backend, objective: Objective, shape: tuple[int, int], eps_shape: tuple[int, ...], dtype: Any
-    ) -> None:
-        self.bk, self.objective, self.dtype = bk, objective, dtype
+        self, bk: Backend, objectives: Sequence[Objective], shape: tuple[int, int], eps_shape: tuple[int, ...],
+        dtype: Any,
+    ) -> None:  # fmt: skip
+        self.bk, self.objective, self.dtype = bk, objectives[0], dtype
+        objective = self.objective
+        self.fits = F = len(objectives)
         self.n, self.d = n, d = shape
         self.R = R = eps_shape[0]
+        self.per_fit = R // F
         self.per_sample = len(eps_shape) == 3
         rule = objective.bandwidth
         self.fixed = not isinstance(rule, str)
         self.k = 1 if self.fixed else objective.n_neighbors
         check_n_neighbors(self.k, n)
         self.captured = is_captured(n, d, R)
-        self.together = r = R if self.captured else draws_together(n, R)
-        self.graph: Any = None
-        self.capture_refused: str | None = None
+        self.together = r = R if self.captured else draws_together(n, d, R)
+        self.replay = Replay(bk, self.run, self.captured)
         self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
-        self._warm = False
 
         xp, f8 = bk.xp, bk.xp.float64
         self.fused = self.fixed and d <= FUSED_COLUMNS
         self.X = xp.empty((d, n), dtype=dtype)
-        self.mu, self.eps = xp.empty(d, dtype=dtype), xp.empty(eps_shape, dtype=dtype)
+        self.mu, self.eps = xp.empty((F, d), dtype=dtype), xp.empty(eps_shape, dtype=dtype)
+        self.lam = xp.asarray(np.array([np.nan if o.lam is None else o.lam for o in objectives], dtype=np.float64))
         self.columns = xp.empty(r * d * n, dtype=dtype)  # the gated data
         # M X in the same place, M Xt (one gate a sample) beside them
         self.moved = xp.empty(r * d * n, dtype=dtype) if self.per_sample else self.columns
@@ -110,99 +171,95 @@ class Plan:
         self.db = xp.empty((r, -(-n // _BACKWARD_TILE)), dtype=f8)
         self.rows, self.weights = xp.zeros((r, 2), dtype=xp.int64), xp.zeros((r, 2), dtype=f8)
         self.dots, self.isolated = xp.zeros((R, d), dtype=f8), xp.empty(R, dtype=f8)
-        self.dmu = xp.empty(d, dtype=dtype)
-        self.report = xp.zeros(2 + 3 * R, dtype=f8)  # one transfer to the host: loss, isolated, S, b, substituted
-        self.S, self.b, self.substituted = (self.report[2 + i * R : 2 + (i + 1) * R] for i in range(3))
+        self.dmu = xp.empty((F, d), dtype=dtype)
+        self.report = xp.zeros(2 * F + 3 * R, dtype=f8)  # one transfer to the host
+        self.loss, self.alone = self.report[:F], self.report[F : 2 * F]
+        self.S, self.b, self.substituted = (self.report[2 * F + i * R : 2 * F + (i + 1) * R] for i in range(3))
         if self.fixed:
             self.b[...] = float(rule)
 
-    def evaluate(self, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
-        """The loss and its gradient, a fresh array on the device; the parts of Value on the host."""
-        self.mu[...] = mu
-        self.eps[...] = eps
+    def load(self, X: Array) -> None:
+        """Take over the data of the coming steps."""
         if X is not self._loaded:
             self.X[...] = X.T
             self._loaded = X
-        if self.captured and self._warm and self.graph is None and self.capture_refused is None:
-            self._capture()
-        if self.graph is not None:
-            self.graph.launch()
-        else:
-            self._run()
-        self._warm = True  # every kernel is compiled: nothing but launches is left to capture
-        dmu, host, R = self.dmu.copy(), self.bk.to_host(self.report), self.R
+
+    def evaluate(self, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+        """The loss of one fit and its gradient, a fresh array on the device; the parts of Value on the host."""
+        self.mu[0] = mu
+        self.eps[...] = eps
+        self.load(X)
+        self.replay()
+        dmu, host, R = self.dmu[0].copy(), self.bk.to_host(self.report), self.R
         S, b, substituted = (host[2 + i * R : 2 + (i + 1) * R] for i in range(3))
         return Value(float(host[0]), S, b, substituted != 0, float(host[1])), dmu
-
-    def _capture(self) -> None:
-        cuda = self.bk.xp.cuda
-        stream = cuda.Stream(non_blocking=True)
-        stream.wait_event(cuda.get_current_stream().record())
-        try:
-            with stream:
-                stream.begin_capture()
-                try:
-                    self._run()
-                finally:
-                    graph = stream.end_capture()
-            self.graph = graph
-        except RuntimeError as error:  # CUDA's and CuPy's refusals are RuntimeErrors; the launches serve as well
-            self.capture_refused = str(error)
 
     # --- launches: what they compute is said in the .cu files --------------------------------------------------------
 
     def _launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
         self.bk.kernels.launch(kernel, self.dtype, blocks, *arguments)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Queue everything from mu and eps to loss, alone and dmu."""
         if self.captured:
             X_open, mu_open, eps_open, wanted = self.X, self.mu, self.eps, None
             X_wanted, mu_wanted, eps_wanted = X_open, mu_open, eps_open
         else:
             xp = self.bk.xp
-            z, saved = gates.forward(self.bk, self.mu, self.eps, self.objective.gate_sigma)
-            axes = tuple(range(z.ndim - 1))
-            X_open, mu_open, eps_open = self._some(xp.flatnonzero((z != 0).any(axis=axes)))
-            wanted = xp.flatnonzero(saved.undecided.any(axis=axes))
+            is_open, is_wanted = self._open_and_undecided()
+            X_open, mu_open, eps_open = self._some(xp.flatnonzero(is_open))
+            wanted = xp.flatnonzero(is_wanted)
             X_wanted, mu_wanted, eps_wanted = self._some(wanted)
             self.dots[...] = 0
         for start in range(0, self.R, self.together):
             draws = slice(start, min(start + self.together, self.R))
             r = draws.stop - draws.start
-            Xt = self._gated(r, X_open, mu_open, eps_open[draws])
+            Xt = self._gated(draws, X_open, mu_open, eps_open)
             self._product(True, Xt, Xt, self.G[:r])
             M = self._sweep(r, draws, Xt)
             d = len(X_wanted)
             left = X_wanted[None]
             if self.per_sample:
-                left = Xt if wanted is None else self._gated(r, X_wanted, mu_wanted, eps_wanted[draws])
+                left = Xt if wanted is None else self._gated(draws, X_wanted, mu_wanted, eps_wanted)
             Y = self.moved[: r * d * self.n].reshape(r, d, self.n)
             self._product(False, left, M, Y)
             dots = self.dots[draws] if wanted is None else self.bk.xp.empty((r, d), dtype=self.dots.dtype)
             self._launch(
-                "column_dots<T>", -(-r * d // 8), X_wanted, Y, mu_wanted, eps_wanted[draws], *self._gate(r, d), dots
+                "column_dots<T>", -(-r * d // 8), X_wanted, Y, mu_wanted, eps_wanted[draws], *self._gate(draws, d), dots
             )
             if wanted is not None:
                 self.dots[draws, wanted] = dots
         o = self.objective
+        sizes = map(np.int64, (self.fits, self.per_fit, self.d, self.n))
         self._launch(
-            "loss<T>", 1, self.S, self.isolated, self.dots, self.mu, *map(np.int64, (self.R, self.d, self.n)),
-            np.float64(o.gate_sigma), np.bool_(o.lam is not None), np.float64(o.lam or 0.0), np.float64(o.delta),
-            self.dmu, self.report,
+            "loss<T>", self.fits, self.S, self.isolated, self.dots, self.mu, self.lam, *sizes,
+            np.float64(o.gate_sigma), np.float64(o.delta), self.dmu, self.loss, self.alone,
         )  # fmt: skip
+
+    def _open_and_undecided(self) -> tuple[Array, Array]:
+        """Whether a column is open, and whether its gate is undecided, in any draw of any fit: bool (d,)."""
+        is_open = is_wanted = self.bk.xp.zeros(self.d, dtype=bool)
+        for fit in range(self.fits):
+            eps = self.eps[fit * self.per_fit : (fit + 1) * self.per_fit]
+            z, saved = gates.forward(self.bk, self.mu[fit], eps, self.objective.gate_sigma)
+            axes = tuple(range(z.ndim - 1))
+            is_open, is_wanted = is_open | (z != 0).any(axis=axes), is_wanted | saved.undecided.any(axis=axes)
+        return is_open, is_wanted
 
     def _some(self, columns: Array) -> tuple[Array, Array, Array]:
         """Data, mu and noise of some columns."""
-        return self.X[columns], self.mu[columns], self.bk.xp.ascontiguousarray(self.eps[..., columns])
+        contiguous = self.bk.xp.ascontiguousarray
+        return self.X[columns], contiguous(self.mu[:, columns]), contiguous(self.eps[..., columns])
 
-    def _gate(self, r: int, d: int) -> tuple[Any, ...]:
-        sizes = map(np.int64, (r, d, self.n))
+    def _gate(self, draws: slice, d: int) -> tuple[Any, ...]:
+        """What kernels need to know of the gates of some draws on d columns."""
+        sizes = map(np.int64, (draws.stop - draws.start, draws.start, self.per_fit, d, self.n))
         return np.float64(self.objective.gate_sigma), np.bool_(self.per_sample), *sizes
 
-    def _gated(self, r: int, X: Array, mu: Array, eps: Array) -> Array:
-        d, n = X.shape
+    def _gated(self, draws: slice, X: Array, mu: Array, eps: Array) -> Array:
+        (d, n), r = X.shape, draws.stop - draws.start
         Xt = self.columns[: r * d * n].reshape(r, d, n)
-        self._launch("gated<T>", blocks_for(r * d * n), X, mu, eps, *self._gate(r, d), Xt)
+        self._launch("gated<T>", blocks_for(r * d * n), X, mu, eps[draws], *self._gate(draws, d), Xt)
         return Xt
 
     def _product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:

@@ -60,7 +60,7 @@ class DenseEngine:
         dz = work.shared.dz[:, :, 0] if z.ndim == 2 else work.shared.dz.swapaxes(1, 2)
         return Scores(S, b, substituted > 0, isolated, dz.copy())
 
-    def steps(self, problem: Problem, mu: Array) -> _CompiledSteps | None:
+    def steps(self, bk: Backend, problem: Problem, mu: Array) -> _CompiledSteps | None:
         """Whole steps in compiled code; None with one gate per sample, whose noise is drawn outside."""
         return None if problem.schedule.gate_noise == "sample" else _CompiledSteps(self, problem, mu)
 

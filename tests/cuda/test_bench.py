@@ -13,7 +13,7 @@ import pytest
 from dufs_core.errors import BackendUnavailableError
 
 gpu = pytest.importorskip("bench.gpu", reason="bench/ is not beside the tests")
-gpu_slices, torch_peer = gpu.gpu_slices, gpu.gpu_slices.torch_peer
+gpu_slices = gpu.gpu_slices
 pytestmark = pytest.mark.cuda_launch
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -28,6 +28,8 @@ def pretended(device, monkeypatch):
     monkeypatch.setattr(gpu_slices, "card", lambda bk: {"name": "pretended"})
     monkeypatch.setattr(gpu_slices, "QUICK", [(6, 3, 2)])
     monkeypatch.setattr(gpu_slices, "QUICK_SIDE", 64)
+    monkeypatch.setattr(gpu_slices, "QUICK_STEPS", [(6, 3)])
+    monkeypatch.setattr(gpu_slices, "QUICK_POPULATIONS", [(6, 3, 4)])
     monkeypatch.setattr(gpu_slices, "QUICK_FITS", ((8, 3, 2),))
     for name in ("correctness", "first_call"):
         monkeypatch.setitem(gpu.SLICES, name, lambda bk, quick: {"failed": 0})
@@ -41,15 +43,26 @@ def test_slices_are_kept_and_resumed(pretended, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "kernels: done already" in out
     result = json.loads(file.read_text())
-    assert list(result["slices"]) == ["correctness", "kernels", "machine", "steps", "fits", "memory", "first_call"]
+    assert list(result["slices"]) == [
+        "correctness",
+        "kernels",
+        "machine",
+        "steps",
+        "population",
+        "fits",
+        "memory",
+        "first_call",
+    ]
     assert all(found["card"] == "pretended" for found in result["slices"].values())
     (kernels,) = result["slices"]["kernels"]["found"]
     assert {"gated<T>", "distances<T>", "backward<T>", "loss<T>"} <= set(kernels["milliseconds"])
-    for step in result["slices"]["steps"]["found"]["steps"]:
-        assert step["engine"]["median"] > 0
-        assert step["without_graphs"]["median"] > 0
-        assert step["floor"] > 0
-        assert isinstance(step["torch"], str | dict)
+    (step,) = result["slices"]["steps"]["found"]
+    assert step["ours"]["median"] > 0
+    assert step["without_graphs"]["median"] > 0
+    assert step["products"] > 0
+    assert all(isinstance(step[peer], str | dict) for peer in ("featselectlib", "torch"))
+    (population,) = result["slices"]["population"]["found"]
+    assert list(population["times_one"]) == ["1", "4"]
     (fit,) = result["slices"]["fits"]["found"]
     assert fit["cupy"]["seconds"] > 0
     assert fit["cupy"]["top"] == fit["numpy"]["top"]
@@ -87,21 +100,3 @@ def test_the_command_itself(tmp_path, device):
     assert done.stderr.startswith(
         'bench.gpu measures on a GPU only, and there is none to use: backend="cupy" cannot be'
     )
-
-
-def test_the_peer_computes_the_same_loss():
-    """Without a card PyTorch's program still runs on the CPU: it is the loss that the library minimises."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed: the peer is left out")
-    import generators as gen
-    import numpy as np
-
-    from dufs_core.backend import get_backend
-    from dufs_core.objective import Objective
-
-    X, mu, eps = gen.noise(12, 4), np.full(4, 0.5), gen.draws(0, 4, count=2)
-    value, dmu = Objective().value_and_grad(get_backend("numpy"), mu, eps, X)
-    theirs = torch.tensor(mu, requires_grad=True)
-    loss = torch_peer.loss(torch, torch.tensor(np.ascontiguousarray(X)), theirs, torch.tensor(eps))
-    loss.backward()
-    assert loss.item() == pytest.approx(value.loss, rel=1e-9)
-    gen.assert_close(theirs.grad.numpy(), dmu, 1e-9)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from emulator import Order
 
-from dufs_core import random
+from dufs_core import random, trainer
 from dufs_core.backend import get_backend
 from dufs_core.kernels import cuda
 from dufs_core.ops import bandwidth as bandwidth_op
@@ -77,7 +77,7 @@ def test_gated_data_and_column_dots(run, dtype, n, d, per_sample):
     X = gen.noise(n + 2, d)[:n].T.astype(dtype).copy()
     mu, eps = np.linspace(-0.5, 1.5, d).astype(dtype), gen.draws(d, d, n if per_sample else None, R).astype(dtype)
     Xt = np.full((R, d, n), np.nan, dtype)
-    shape = (i64(R), i64(d), i64(n))
+    shape = (i64(R), i64(0), i64(R), i64(d), i64(n))
     run("gated<T>", dtype, 5, X, mu, eps, f64(sigma), np.bool_(per_sample), *shape, Xt)
     z, saved = gates_op.forward(bk, mu, eps, np.dtype(dtype).type(sigma))
     columns = z.transpose(0, 2, 1) if per_sample else z[:, :, None]
@@ -102,13 +102,14 @@ def test_loss_and_its_gradient(run, dtype, lam):
     R, d, n, sigma = 5, 300, 40, 0.7
     rng = np.random.default_rng(2)
     S, dots, mu = rng.random(R) * 50, rng.normal(size=(R, d)), rng.normal(size=d).astype(dtype)
-    dmu, report, isolated = np.full(d, np.nan, dtype), np.full(2, np.nan), rng.random(R)
-    run("loss<T>", dtype, 1, S, isolated, dots, mu, i64(R), i64(d), i64(n), f64(sigma), np.bool_(lam is not None),
-        f64(lam or 0), f64(0.01), dmu, report)  # fmt: skip
+    isolated, dmu, (value, share) = rng.random(R), np.full(d, np.nan, dtype), np.full((2, 1), np.nan)
+    price = np.array([np.nan if lam is None else lam])
+    run("loss<T>", dtype, 1, S, isolated, dots, mu, price, i64(1), i64(R), i64(d), i64(n), f64(sigma), f64(0.01), dmu,
+        value, share)  # fmt: skip
     sum_p, saved_p = regulariser.forward(bk, mu.astype(f64), sigma)
     L, saved = loss_op.forward(bk, S, sum_p, n, lam, 0.01)
     dS, dsum = loss_op.backward(bk, saved)
-    close(report, np.array([L, isolated.mean()]), 1e-14)
+    close(np.array([value[0], share[0]]), np.array([L, isolated.mean()]), 1e-14)
     close(dmu, (dS[:, None] * dots).sum(axis=0) + regulariser.backward(bk, saved_p, dsum), 8 * EPS[dtype])
 
 
@@ -122,17 +123,90 @@ def test_loss_and_its_gradient(run, dtype, lam):
 def test_optimiser_steps(run, dtype, d, code, rule, momentum):
     rng = np.random.default_rng(3)
     params, want, state = np.full(d, 0.5, dtype), np.full(d, 0.5), State()
-    first = second = None
+    first = np.zeros(d) if code == 1 or momentum else None
+    second = np.zeros(d if code == 1 else 1) if code else None
     for t in range(1, 6):
         grad = (rng.normal(size=d) * (t != 3)).astype(dtype)  # a gradient of 0 once
-        new = np.full(d, np.nan, dtype)
-        new_first = np.full(d, np.nan) if code == 1 or momentum else None
-        new_second = np.full(d if code == 1 else 1, np.nan) if code else None
-        run("update<T>", dtype, 1, grad, params, first, second, i64(d), np.int32(code), f64(0.1), f64(momentum), i64(t),
-            new, new_first, new_second)  # fmt: skip
-        params, first, second = new, new_first, new_second
+        run("update<T>", dtype, 1, grad, np.array([t - 1]), np.array([0]), i64(1), i64(d), np.int32(code), f64(0.1),
+            f64(momentum), params, first, second)  # fmt: skip
         want, state = rule(bk, want, grad.astype(f64), state)
     close(params, want, 20 * EPS[dtype])
+
+
+# --- several fits at once: each like alone, one that is done not at all ---------------------------------------------
+
+
+@dtypes
+@pytest.mark.parametrize("R", [1, 2, 6, 10])
+def test_gate_noise(run, dtype, R):
+    fits, columns = 3, np.array([3, 0, 2**32 - 1, 10, 65], dtype=u64)
+    seeds, clock = np.array([5, 2**64 - 1, 0], dtype=u64), np.array([0, 7, 2**31])
+    eps = np.full((fits, R, 5), np.nan, dtype)
+    run("gate_noise<T>", dtype, 2, columns, seeds, clock, i64(fits), i64(R), i64(5), eps)
+    for fit in range(fits):
+        want = trainer.gate_noise(bk, int(seeds[fit]), int(clock[fit]) + 1, R, None, columns, f64)
+        assert np.abs(eps[fit] - want).max() <= (1e-15 if dtype == "float64" else 3e-7)
+
+
+@dtypes
+@pytest.mark.parametrize(("first", "R"), [(0, 6), (2, 4), (1, 3)])  # turns that end, and begin, within a fit
+def test_gates_of_several_fits(run, dtype, first, R):
+    n, d, per_fit = 9, 5, 2
+    X, mu = gen.noise(n, d).T.astype(dtype).copy(), np.random.default_rng(0).random((3, d)).astype(dtype)
+    eps, Y = gen.draws(1, d, count=R).astype(dtype), np.random.default_rng(1).normal(size=(R, d, n)).astype(dtype)
+    sizes = (f64(0.5), np.bool_(False), i64(R), i64(first), i64(per_fit), i64(d), i64(n))
+    Xt, dots = np.full((R, d, n), np.nan, dtype), np.full((R, d), np.nan)
+    run("gated<T>", dtype, 3, X, mu, eps, *sizes, Xt)
+    run("column_dots<T>", dtype, 2, X, Y, mu, eps, *sizes, dots)
+    for r in range(R):
+        alone = (f64(0.5), np.bool_(False), i64(1), i64(0), i64(1), i64(d), i64(n))
+        Xt_r, dots_r = np.full((1, d, n), np.nan, dtype), np.full((1, d), np.nan)
+        run("gated<T>", dtype, 3, X, mu[(first + r) // per_fit], eps[r], *alone, Xt_r)
+        run("column_dots<T>", dtype, 2, X, Y[r], mu[(first + r) // per_fit], eps[r], *alone, dots_r)
+        np.testing.assert_array_equal(Xt[r], Xt_r[0])
+        np.testing.assert_array_equal(dots[r], dots_r[0])
+
+
+@dtypes
+@pytest.mark.parametrize("code", [0, 1, 2])
+def test_steps_of_several_fits(run, dtype, code):
+    """The loss, the update and the record of three fits, the second of which is done: it keeps everything."""
+    rng, fits, R, d, n, room, grid = np.random.default_rng(6), 3, 4, 300, 20, 3, 2
+    S, dots, mu = rng.random(fits * R) * 9, rng.normal(size=(fits * R, d)), rng.normal(size=(fits, d)).astype(dtype)
+    isolated, lam = rng.random(fits * R), np.array([np.nan, 0.3, 0.1])
+    b, substituted = rng.random(fits * R), np.array([0.0] * 11 + [1.0])
+
+    def step(rows, draws, grid):
+        count = len(range(fits)[rows])
+        sizes = (i64(count), i64(R), i64(d))
+        dmu, value, share = np.full((count, d), np.nan, dtype), np.full(count, np.nan), np.full(count, np.nan)
+        run("loss<T>", dtype, grid, S[draws], isolated[draws], dots[draws], mu[rows], lam[rows], *sizes, i64(n),
+            f64(0.5), f64(1e-6), dmu, value, share)  # fmt: skip
+        params, first = mu[rows].copy(), np.full((count, d), 0.1)
+        second = np.full((count, d if code == 1 else 1), 0.2)
+        clock, done, start = np.array([4, 9, 4])[rows], np.array([0, 1, 0])[rows], np.array([3])
+        run("update<T>", dtype, grid, dmu, clock, done, i64(count), i64(d), np.int32(code), f64(0.1),
+            f64(0.5 if code != 1 else 0), params, first, second)  # fmt: skip
+        records = np.full((count, room, len(trainer.RECORD)), np.nan)
+        run("record<T>", dtype, grid, value, share, S[draws], b[draws], substituted[draws], params, start, *sizes,
+            i64(n), i64(room), f64(0.6), f64(250 if code else 0), clock, done, records)  # fmt: skip
+        return dmu, value, share, params, first, second, clock, done, records
+
+    together = step(slice(None), slice(None), grid)
+    for fit in range(fits):
+        for got, want in zip(together, step(slice(fit, fit + 1), slice(fit * R, fit * R + R), 1), strict=True):
+            np.testing.assert_array_equal(got[fit], want[0])
+    _, value, share, params, first, _, clock, done, records = together
+    np.testing.assert_array_equal(params[1], mu[1])
+    np.testing.assert_array_equal(first[1], np.full(d, 0.1))
+    np.testing.assert_array_equal(clock, [5, 9, 5])
+    assert np.isnan(records[:, 0]).all()  # the record of step 5 is the second after step 3
+    assert np.isnan(records[1]).all()
+    undecided = int(trainer.undecided(params[2].astype(f64), 0.5).sum())
+    draws = slice(2 * R, 3 * R)
+    want = [value[2], S[draws].mean() / n, b[draws].mean(), (params[2] > 0).sum(), undecided, share[2], 1]
+    close(records[2, 1], np.array(want), 1e-14)
+    assert done[2] == (undecided <= (250 if code else 0))
 
 
 # --- products -------------------------------------------------------------------------------------------------------

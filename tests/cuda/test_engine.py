@@ -137,12 +137,12 @@ def test_a_captured_step_gives_the_same_bits(device):
         return got, next(iter(engine._plans.values()))
 
     replayed, plan = path()
-    assert plan.capture_refused is None
-    assert plan.graph.launched == 2
+    assert plan.replay.refused is None
+    assert plan.replay.graph.launched == 2
     with fake_cupy.refusing_captures("cudaErrorStreamCaptureUnsupported"):
         launched, plan = path()
-    assert plan.graph is None
-    assert plan.capture_refused == "cudaErrorStreamCaptureUnsupported"
+    assert plan.replay.graph is None
+    assert plan.replay.refused == "cudaErrorStreamCaptureUnsupported"
     for (a, da), (c, dc) in zip(replayed, launched, strict=True):
         assert a.loss == c.loss
         np.testing.assert_array_equal(da.get(), dc.get())
@@ -155,10 +155,10 @@ def test_a_capture_that_fails_inside_is_ended(device, monkeypatch):
     moved = [device.xp.asarray(a) for a in problem(9, 3)]
     want = engine(device, objective, *moved)[1].get()
     plan = next(iter(engine._plans.values()))
-    run = plan._run
-    monkeypatch.setattr(plan, "_run", lambda: (plan.S.sum() if fake_cupy.streams.capturing else None, run()))
+    run = plan.run
+    monkeypatch.setattr(plan.replay, "_run", lambda: (plan.S.sum() if fake_cupy.streams.capturing else None, run()))
     np.testing.assert_array_equal(engine(device, objective, *moved)[1].get(), want)
-    assert "not permitted when stream is capturing" in plan.capture_refused
+    assert "not permitted when stream is capturing" in plan.replay.refused
     assert not fake_cupy.streams.capturing
 
 

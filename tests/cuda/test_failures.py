@@ -233,14 +233,14 @@ def on_gpu(device, monkeypatch):
 def test_a_device_that_fills_up(on_gpu, monkeypatch):
     """Memory that others take after the check: one clear error, and the next smaller fit works."""
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
-    X = gen.noise(20, 3)
-    monkeypatch.setitem(fake_cupy.limits, "array", 2 * 10 * 10 * 4)
+    X = gen.noise(60, 3)
+    monkeypatch.setitem(fake_cupy.limits, "array", 2 * 30 * 30 * 4)
     settings = {"backend": "cupy", "max_iter": 2, "n_restarts": 1, "n_draws": 2, "random_state": 0}
     with pytest.raises(
-        MemoryLimitError, match=r"no memory left for steps over 20 rows and 3 columns with 2 draws \(Ou"
+        MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
         DUFS(**settings).fit(X)
-    assert DUFS(**settings, batch_size=10).fit(X).n_iter_ == 2
+    assert DUFS(**settings, batch_size=30).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):

@@ -9,17 +9,18 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, random
+from dufs_core import DUFS, fit_population, population, random
 from dufs_core.backend import get_backend
 from dufs_core.data import prepare
 from dufs_core.datasets import two_moons
 from dufs_core.engines import get_engine, operations
+from dufs_core.engines.cuda_steps import CudaSteps
 from dufs_core.gap import permutation_gap
 from dufs_core.gradcheck import suite
 from dufs_core.gradcheck.registry import OPS, engines
 from dufs_core.gradcheck.registry import operations as registered
 from dufs_core.objective import Objective
-from dufs_core.optim import State, adam, normalized, sgd
+from dufs_core.optim import State, adam, get_optimizer, normalized, sgd
 from dufs_core.trainer import Schedule, train
 
 pytestmark = pytest.mark.cuda_launch
@@ -122,7 +123,17 @@ def test_training(device, name, batch_size, noise):
 
     def run(bk, engine, data):
         _, evaluate = get_engine(engine, bk, 1)
-        return train(bk, data, columns, arguments[0], evaluate, normalized(0.05), arguments[1], seed=3, jitter=True)
+        return train(
+            bk,
+            data,
+            columns,
+            arguments[0],
+            evaluate,
+            get_optimizer("normalized", 0.05, 0.0),
+            arguments[1],
+            seed=3,
+            jitter=True,
+        )
 
     ours, theirs = run(device, name, device.xp.asarray(X)), run(cpu, "operations", X)
     gen.assert_close(ours.mu.get(), theirs.mu, 1e-10)
@@ -231,3 +242,54 @@ def test_the_stand_in_is_as_strict_as_cupy(device):
     with pytest.raises(AttributeError):
         device.xp.setdiff1d(a, a)  # CuPy has it, the library may not use it unlisted
     assert float((np.float64(2) * a).sum()) == 6
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize(
+    "how", [{}, {"batch_size": 8}, {"gate_noise": "sample"}], ids=["all rows", "batches", "sample"]
+)
+def test_a_population(on_gpu, how):
+    """Their runs meet and advance as one, where they can; each fit is what it is alone."""
+    X = gen.noise(15, 4)
+    settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
+    given = [DUFS(lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
+    stacked = []
+    plain = CudaSteps.advance
+
+    def advance(self, *arguments):
+        stacked.append(len(self._problems))
+        return plain(self, *arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(CudaSteps, "advance", advance)
+        together = fit_population(given, X)
+    assert (max(stacked, default=1) == 1) == bool(how)
+    for got in together:
+        want = DUFS(**got.get_params()).fit(X)
+        np.testing.assert_array_equal(got.mu_, want.mu_)
+        assert (got.n_iter_, got.n_runs_, got.permutation_gap_) == (want.n_iter_, want.n_runs_, want.permutation_gap_)
+
+
+stacked = population._stacked
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_population_in_turns(on_gpu, monkeypatch):
+    """As many at once as memory has room for; one that fails ends all with its error."""
+    X = gen.noise(15, 4)
+    monkeypatch.setattr(on_gpu.xp, "free_memory", 100_000)
+    counts = []
+    monkeypatch.setattr(population, "_stacked", lambda *a: counts.append(len(a[1])) or stacked(*a))
+    made = [DUFS(random_state=seed, max_iter=2, n_restarts=1, n_draws=2, tol=0.9) for seed in range(5)]
+    for got in fit_population(made, X):
+        want = DUFS(**got.get_params()).fit(X)
+        np.testing.assert_array_equal(got.mu_, want.mu_)
+
+    assert counts == [4, 1]
+
+    def fail(info):
+        raise RuntimeError("broken callback")
+
+    made[3].callbacks = [fail]
+    with pytest.raises(RuntimeError, match="broken callback"):
+        fit_population(made, X)

@@ -17,6 +17,8 @@ from dufs_core.backend import get_backend
 from dufs_core.engines.cuda import CudaEngine
 from dufs_core.kernels import cuda
 from dufs_core.objective import Objective
+from dufs_core.optim import get_optimizer
+from dufs_core.trainer import Problem, Schedule
 
 pytestmark = pytest.mark.gpu
 
@@ -99,9 +101,9 @@ def test_a_graph_gives_the_bits_of_its_launches(device, power):
         engine(device, Objective(power=power), *moved)
         (plan,) = engine._plans.values()
         if engine is launched:
-            plan.capture_refused = "switched off by this test"
+            plan.replay.refused = "switched off by this test"
         results.append(engine(device, Objective(power=power), *moved))
-        assert (plan.graph is None) == (engine is launched), plan.capture_refused
+        assert (plan.replay.graph is None) == (engine is launched), plan.replay.refused
     assert results[0][0].loss == results[1][0].loss
     assert bool((results[0][1] == results[1][1]).all())
 
@@ -117,6 +119,24 @@ def test_the_current_stream_is_used_and_kept(device):
         assert device.xp.cuda.get_current_stream() == stream
     stream.synchronize()
     np.testing.assert_array_equal(got.get(), want)
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 20), (300, 1500)])  # captured; too large for that
+def test_fits_together_are_the_bits_of_each_alone(device, n, d):
+    lams, seeds = (None, 0.01, 0.1), (1, 2, 3)
+    problems = [
+        Problem(Objective(lam=lam), get_optimizer("normalized", 0.02, 0.0), Schedule(2, 40, 0.0), seed, np.arange(d))
+        for lam, seed in zip(lams, seeds, strict=True)
+    ]
+    mu, _, X = arrays(device, n, d, 2, np.float32)
+    start = device.xp.stack([mu] * 3)
+    together = CudaEngine().population(device, problems, start).advance(X, None, 1, 40)
+    for problem, records in zip(problems, together, strict=True):
+        alone = CudaEngine().steps(device, problem, mu).advance(X, None, 1, 40)
+        if n == 100:  # our own products
+            np.testing.assert_array_equal(records, alone)
+        else:  # cuBLAS may choose another algorithm for another number of matrices
+            np.testing.assert_allclose(records, alone, rtol=2e-3)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")

@@ -1,0 +1,129 @@
+"""Whole steps on the stand-in device: against the trainer's own steps, one fit and several."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import fake_cupy
+import generators as gen
+import numpy as np
+import pytest
+
+from dufs_core.backend import get_backend
+from dufs_core.engines import cuda as cuda_engine
+from dufs_core.engines import cuda_steps, operations
+from dufs_core.engines.cuda import CudaEngine
+from dufs_core.objective import Objective
+from dufs_core.optim import get_optimizer
+from dufs_core.trainer import Problem, Schedule, train
+
+pytestmark = pytest.mark.cuda_launch
+cpu = get_backend("numpy")
+OPTIMIZERS = [("sgd", 0.5, 0.0), ("sgd", 0.1, 0.5), ("adam", 0.05, 0.0), ("normalized", 0.05, 0.3)]
+
+
+@pytest.fixture(params=["captured", "launched", "many entries"])
+def size(request, monkeypatch):
+    """The three ways that a step can be queued."""
+    if request.param == "many entries":
+        monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
+        monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 300)
+    with fake_cupy.refusing_captures("refused" if request.param == "launched" else ""):
+        yield request.param
+
+
+def run(bk, X, evaluate, optimizer=("normalized", 0.05, 0.0), schedule=None, objective=None, seed=5):
+    schedule = schedule or Schedule(n_draws=2, max_iter=8, tol=0.0)
+    columns = np.array([3, 0, 7, 9, 1][: X.shape[1]])
+    X = bk.xp.asarray(np.asfortranarray(X))
+    return train(bk, X, columns, objective or Objective(), evaluate, get_optimizer(*optimizer), schedule, seed)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize(("lam", "draws", "batch_size"), [(None, 2, None), (0.2, 1, None), (None, 6, 6)])
+def test_as_the_operations_on_the_cpu(device, size, optimizer, lam, draws, batch_size):
+    X, schedule = gen.noise(13, 4), Schedule(n_draws=draws, max_iter=4, tol=0.0, batch_size=batch_size)
+    ours, theirs = (
+        run(bk, X, evaluate, optimizer, schedule, Objective(lam=lam))
+        for bk, evaluate in ((device, CudaEngine()), (cpu, operations))
+    )
+    gen.assert_close(ours.mu.get(), theirs.mu, 1e-9)
+    assert (ours.n_iter, ours.converged, ours.substituted) == (theirs.n_iter, theirs.converged, theirs.substituted)
+    assert ours.isolated == pytest.approx(theirs.isolated)
+    for name, values in theirs.history.items():
+        np.testing.assert_allclose(ours.history[name], values, rtol=1e-9, atol=1e-14, err_msg=name)
+
+
+def test_a_run_ends_when_its_gates_are_decided(device, size):
+    X, schedule = gen.noise(13, 4), Schedule(n_draws=2, max_iter=300, tol=0.3)
+    ours, theirs = (
+        run(bk, X, evaluate, ("normalized", 0.1, 0.0), schedule, Objective(lam=0.3))
+        for bk, evaluate in ((device, CudaEngine()), (cpu, operations))
+    )
+    assert theirs.converged
+    assert 10 < theirs.n_iter < 300
+    assert (ours.n_iter, ours.converged) == (theirs.n_iter, True)
+    gen.assert_close(ours.mu.get(), theirs.mu, 1e-8)
+
+
+def population(lams=(None, 0.9, 0.05), optimizer=("normalized", 0.1, 0.0), tol=0.3):
+    schedule = Schedule(n_draws=2, max_iter=80, tol=tol)
+    return [
+        Problem(Objective(lam=lam), get_optimizer(*optimizer), schedule, 2**63 + i, np.arange(4))
+        for i, lam in enumerate(lams)
+    ]
+
+
+def test_fits_together_are_the_bits_of_each_alone(device, size, monkeypatch):
+    """They end at different steps, and are left out of the stack once they are half of it."""
+    monkeypatch.setattr(cuda_steps, "_ROOM", 5)
+    problems, X = population(), device.xp.asarray(np.asfortranarray(gen.noise(8, 4)))
+    start = device.xp.asarray(np.linspace(0.3, 0.7, 12).reshape(3, 4))
+    steps = CudaEngine().population(device, problems, start)
+    together = [steps.advance(X, None, first, 15) for first in (1, 16)]
+    assert steps.mu.shape == (3, 4)
+    ends = set()
+    for fit, problem in enumerate(problems):
+        alone = CudaEngine().steps(device, problem, start[fit])
+        want = np.concatenate([alone.advance(X, None, first, 15) for first in (1, 16)])
+        got = np.concatenate([part[fit] for part in together])
+        if size == "many entries":  # a column that one fit has closed is still open in another
+            np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
+        else:
+            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(steps.mu[fit].get(), alone.mu.get())
+        ends.add(len(got))
+    assert len(ends) > 1
+    assert len(steps._fits) < 3
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_rule_advances_fits_together(device, optimizer):
+    problems, X = population(optimizer=optimizer, tol=0.0), device.xp.asarray(np.asfortranarray(gen.noise(8, 4)))
+    start = device.xp.asarray(np.linspace(0.3, 0.7, 12).reshape(3, 4))
+    together = CudaEngine().population(device, problems, start).advance(X, None, 1, 4)
+    for fit, problem in enumerate(problems):
+        alone = CudaEngine().steps(device, problem, start[fit]).advance(X, None, 1, 4)
+        np.testing.assert_array_equal(together[fit], alone)
+
+
+def test_a_fit_is_saved_and_goes_on(device):
+    X = device.xp.asarray(np.asfortranarray(gen.noise(11, 4)))
+    for optimizer in OPTIMIZERS:
+        problem = population(optimizer=optimizer, tol=0.0)[0]
+        straight, first = (CudaEngine().steps(device, problem, device.xp.full(4, 0.5)) for _ in range(2))
+        want = straight.advance(X, None, 1, 6)[4:]
+        first.advance(X, None, 1, 4)
+        saved = first.save()
+        assert all(isinstance(a, np.ndarray) for a in saved.values())
+        resumed = CudaEngine().steps(device, problem, device.xp.full(4, 0.1))
+        resumed.load(saved)
+        np.testing.assert_array_equal(resumed.advance(X, None, 5, 2), want)
+        np.testing.assert_array_equal(resumed.mu.get(), straight.mu.get())
+
+
+def test_one_gate_a_sample_is_left_to_the_trainer(device):
+    problem = population()[0]
+    problem = problem._replace(schedule=replace(problem.schedule, gate_noise="sample"))
+    assert CudaEngine().steps(device, problem, device.xp.full(4, 0.5)) is None
+    assert CudaEngine().population(device, [problem], device.xp.full((1, 4), 0.5)) is None

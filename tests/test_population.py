@@ -1,0 +1,82 @@
+"""Fits on the same data together: each has the numbers that it has alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, fit_population
+from dufs_core.datasets import two_moons
+from dufs_core.errors import MemoryLimitError
+
+pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+FITTED = ("mu_", "ranking_", "support_", "gate_probabilities_")
+X = two_moons(n_samples=60, n_features=6).X
+
+
+def selectors(**how):
+    settings = {"max_iter": 60, "n_restarts": 2} | how
+    return [DUFS(lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
+
+
+def assert_same(got, want):
+    for name in FITTED:
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    for name, values in want.history_.items():
+        np.testing.assert_array_equal(got.history_[name], values, err_msg=name)
+    for name in ("n_iter_", "n_runs_", "converged_", "loss_", "permutation_gap_", "p_value_", "engine_", "backend_"):
+        assert getattr(got, name) == getattr(want, name), name
+
+
+@pytest.mark.parametrize(
+    "how", [{}, {"n_jobs": 3}, {"batch_size": 25}, {"gate_noise": "sample"}, {"engine": "operations", "max_iter": 10}]
+)
+def test_each_as_alone(how):
+    together = fit_population(selectors(**how), X)
+    for got, want in zip(together, selectors(**how), strict=True):
+        assert_same(got, want.fit(X))
+
+
+def test_what_is_the_users():
+    """Names, callbacks, the number wanted; a RandomState is drawn from in order."""
+    pd = pytest.importorskip("pandas", reason="frames need pandas")
+    frame = pd.DataFrame(X, columns=list("abcdef"))
+    seen = []
+    state = np.random.RandomState(3)
+    given = [
+        DUFS(random_state=state, max_iter=5, n_restarts=1, n_features_to_select=2),
+        DUFS(random_state=state, max_iter=5, n_restarts=1, n_features_to_select=3, callbacks=[seen.append]),
+    ]
+    fit_population(given, frame)
+    state = np.random.RandomState(3)
+    for selector in given:
+        want = DUFS(random_state=state, max_iter=5, n_restarts=1).fit(X)
+        np.testing.assert_array_equal(selector.mu_, want.mu_)
+        assert list(selector.feature_names_in_) == list("abcdef")
+    assert [s.support_.sum() for s in given] == [2, 3]
+    assert [info.step for info in seen] == [1, 2, 3, 4, 5]
+
+
+def test_nothing_to_fit():
+    assert fit_population([], X) == []
+
+
+def test_others_are_refused():
+    with pytest.raises(ValueError, match="power is 2 in the first and 3 in number 1"):
+        fit_population([DUFS(), DUFS(power=3)], X)
+    with pytest.raises(ValueError, match="lam must be None"):
+        fit_population([DUFS(), DUFS(lam=-1.0)], X)
+    with pytest.raises(MemoryLimitError):
+        fit_population([DUFS(max_memory=10_000)] * 2, X)
+
+
+def test_an_error_in_one_ends_all():
+    """The others would take years, and are told."""
+
+    def fail(info):
+        raise RuntimeError("broken callback")
+
+    endless = {"max_iter": 10**12, "tol": 0.0, "n_restarts": 1}
+    given = [DUFS(random_state=0, callbacks=[fail], **endless), *(DUFS(random_state=i, **endless) for i in (1, 2))]
+    with pytest.raises(RuntimeError, match="broken callback"):
+        fit_population(given, X)
