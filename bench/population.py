@@ -18,12 +18,19 @@ import numpy as np
 from bench.common import save
 from dufs_core import DUFS, fit_population
 
-SIZES = ((100, 20, 64, 500), (100, 5966, 16, 40), (1000, 1024, 8, 10))  # rows, columns, fits, steps
-QUICK = ((100, 20, 8, 50),)
+# rows, columns, draws, fits, steps
+SIZES = (
+    (100, 20, 1, 32, 1000),
+    (100, 20, 16, 16, 300),
+    (100, 5966, 1, 8, 40),
+    (100, 5966, 16, 4, 10),
+    (1000, 1024, 1, 4, 10),
+)
+QUICK = ((100, 20, 1, 8, 50),)
 
 
-def selectors(fits: int, steps: int) -> list[DUFS]:
-    settings = {"max_iter": steps, "tol": 0.0, "n_restarts": 1}
+def selectors(draws: int, fits: int, steps: int) -> list[DUFS]:
+    settings = {"max_iter": steps, "tol": 0.0, "n_restarts": 1, "n_draws": draws}
     return [DUFS(lam=None if i % 2 else 0.01 * (1 + i), random_state=i, **settings) for i in range(fits)]
 
 
@@ -36,20 +43,20 @@ def main() -> int:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     records = []
-    for n, d, fits, steps in QUICK if args.quick else SIZES:
+    for n, d, draws, fits, steps in QUICK if args.quick else SIZES:
         X = np.random.default_rng(0).normal(size=(n, d))
         DUFS(max_iter=2, n_restarts=1).fit(X)  # compiles
         times: dict[str, list[float]] = {"together": [], "one after the other": []}
         for _ in range(3):
             start = time.perf_counter()
-            together = fit_population(selectors(fits, steps), X)
+            together = fit_population(selectors(draws, fits, steps), X)
             times["together"].append(time.perf_counter() - start)
             start = time.perf_counter()
-            alone = [selector.fit(X) for selector in selectors(fits, steps)]
+            alone = [selector.fit(X) for selector in selectors(draws, fits, steps)]
             times["one after the other"].append(time.perf_counter() - start)
             assert all((a.mu_ == b.mu_).all() for a, b in zip(together, alone, strict=True))
         seconds = {name: round(median(values), 3) for name, values in times.items()}
-        record = {"n": n, "d": d, "fits": fits, "steps": steps, "seconds": seconds}
+        record = {"n": n, "d": d, "draws": draws, "fits": fits, "steps": steps, "seconds": seconds}
         record["ratio"] = round(seconds["one after the other"] / seconds["together"], 2)
         records.append(record)
         print(record, flush=True)
