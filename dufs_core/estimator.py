@@ -13,6 +13,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
@@ -102,7 +103,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     verbose : int, default 0
         1: a progress bar on standard error.
     callbacks : sequence of callables, default ()
-        Called with a `dufs_core.trainer.StepInfo` after every step; one that returns True ends that run.
+        Called with a `dufs_core.trainer.StepInfo` after every step; one that returns True ends that run. A
+        `dufs_core.checkpoint.Checkpoint` among them saves the state of the fit instead.
     convention : "standard" or "authors_code", default "standard"
         "authors_code" follows the published code where it departs from the paper: learning_rate is per 1/d of the
         regularised loss, mu starts at 0.5 + truncated N(0, 0.01^2), minibatches always have batch_size rows and run
@@ -171,7 +173,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback | checkpoint.Checkpoint] = (),
         convention: Literal["standard", "authors_code"] = "standard",
     ) -> None:
         self.lam = lam
@@ -228,6 +230,44 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f'preset must be "paper" or "authors_code"; got {name!r}')
         return cls(**(common | presets[name] | changes))
 
+    @classmethod
+    def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
+        """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
+
+        Parameters
+        ----------
+        path : path
+            Of a `dufs_core.checkpoint.Checkpoint`. If the last state is damaged, the one before it is used, with a
+            warning.
+        X : array-like (n_samples, n_features)
+            The data that the fit was started with.
+        **parameters
+            n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
+            the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
+
+        Returns
+        -------
+        DUFS
+            A fitted selector; its random_state is the seed of the fit.
+
+        Raises
+        ------
+        CheckpointError
+            If the data, a parameter given here, the engine or the version is another one: the sentence says which; or
+            if no state is usable.
+        FileNotFoundError
+            If there is no checkpoint.
+        """
+        callbacks = tuple(parameters.pop("callbacks", ()))
+        found = checkpoint.Checkpoint(path)
+        settings = found.read()
+        given = checkpoint.find(callbacks)
+        if given is None:
+            callbacks = (found, *callbacks)
+        else:
+            given.take_over(found)
+        return cls(**(settings | parameters | {"callbacks": callbacks})).fit(X)
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the gates.
 
@@ -264,9 +304,11 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
             columns = np.flatnonzero(~data.constant)
             search = self._search(evaluate, n, len(columns))
+            saving = checkpoint.find(self.callbacks)
+            keeper = None if saving is None else saving.begin(bk, self, int(seed), X)
             with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
             with nullcontext() if with_blas else one_blas_thread():
-                best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
+                best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF, keeper)
             self._store(bk, data, best, n_runs)
         self._warn(best, n)
         return self
@@ -333,7 +375,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             ),
             n_restarts=self.n_restarts,
             jitter=authors,
-            callbacks=tuple(self.callbacks),
+            callbacks=tuple(c for c in self.callbacks if not isinstance(c, checkpoint.Checkpoint)),
             verbose=self.verbose,
         )
 
