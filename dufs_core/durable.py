@@ -7,6 +7,7 @@ out, and nothing is ever unpickled.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import zipfile
@@ -47,6 +48,11 @@ def write_bytes(path: Path, data: bytes, previous: Path | None = None) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+def disk_is_full(error: BaseException) -> bool:
+    """Whether no more can be written: a full disk, a quota, a limit on the size of files."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def remove_temporaries(path: Path) -> None:

@@ -338,13 +338,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_memory(self, bk: Backend, n: int, d: int) -> None:
         """Raise MemoryLimitError if the fit would not fit."""
+        check_memory(bk, self.engine_, self.step_problem(n, d), n, self.max_memory)
+
+    def step_problem(self, n: int, d: int) -> Problem:
+        """What the memory of one step on n rows and d columns depends on, for `dufs_core.memory`."""
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
-        step = Problem(
+        return Problem(
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample",
             n_threads(self.n_jobs),
         )  # fmt: skip
-        check_memory(bk, self.engine_, step, n, self.max_memory)
 
     def _search(self, evaluate: Evaluate, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
