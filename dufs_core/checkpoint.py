@@ -199,7 +199,7 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
     for name in dict.fromkeys([*then, *now]):
         a, b = then.get(name), now.get(name)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{name} ")
+            found += differences(a, b, f"{where}{name} ")
         elif a != b:
             found.append(f"{where}{name} was {a!r} and is now {b!r}")
     return found

@@ -657,10 +657,12 @@ def _clean_warnings() -> Iterator[None]:
 
 
 def _sweep(args: argparse.Namespace) -> int:
-    from dufs_core.jobs import command
+    from dufs_core.jobs import JobError, command
 
-    with _as_usage_errors():
+    try:
         return int(command.run(args))
+    except JobError as error:
+        raise UsageError(_sentence(error)) from error
 
 
 def _gradcheck(args: argparse.Namespace) -> int:

@@ -52,7 +52,7 @@ _positive.__name__ = "whole number"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Raises JobError, or another ValueError or OSError, for what the user has to change."""
+    """Run the command. Raises JobError for what the user has to change."""
     from dufs_core.jobs.job import JobError, read_job
 
     job = read_job(args.job)

@@ -72,13 +72,13 @@ def read_job(path: str | Path) -> Job:
     Raises
     ------
     JobError
-        If it is not TOML, or something in it is unknown, missing or unusable.
-    OSError
-        If it cannot be read.
+        If it cannot be read, is not TOML, or something in it is unknown, missing or unusable.
     """
     path = Path(path)
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
+    except OSError as error:
+        raise JobError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobError(f"{path} is not a TOML file: {error}") from error
     try:
@@ -273,5 +273,9 @@ def _file(name: str, path: str, given: dict[str, Any], folder: Path, where: str)
     full = folder / Path(expanded).expanduser()
     if not full.is_file():
         raise JobError(f"{where}: {full} {'is not a file' if full.exists() else 'does not exist'}")
-    return DataSet(name, str(full), tuple((k, tuple(v) if k == "index_column" else v) for k, v in given.items()),
-                   file_fingerprint(full))  # fmt: skip
+    try:
+        digest = file_fingerprint(full)
+    except OSError as error:
+        raise JobError(f"{where}: {full} cannot be read: {(error.strerror or str(error)).lower()}") from error
+    reading = tuple((key, tuple(value) if key == "index_column" else value) for key, value in given.items())
+    return DataSet(name, str(full), reading, digest)

@@ -25,7 +25,10 @@ def locked(path: Path) -> Iterator[None]:
     """
     import fcntl
 
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        raise JobError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

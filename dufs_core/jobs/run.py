@@ -13,7 +13,7 @@ from typing import Any
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import InterruptedFit
 from dufs_core.jobs.identity import Fit
-from dufs_core.jobs.job import Job
+from dufs_core.jobs.job import Job, JobError
 from dufs_core.jobs.lock import locked
 from dufs_core.jobs.spread import Pool, spread
 from dufs_core.jobs.store import Store
@@ -90,7 +90,10 @@ def run(
     """
     began = time.perf_counter()
     store.check(resume)
-    store.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        store.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"{store.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
     signals = Signals()
     with locked(store.lock), signals.handled():
         report = Report(0, 0, len(job.fits), 0, 0.0)

@@ -82,8 +82,11 @@ class Store:
                     f"directory"
                 )
             return
-        fits = {fit.id: {"data": fit.data.name, "seed": fit.seed, "settings": plain(fit.settings)} for fit in job.fits}
-        document = {"format": FORMAT, "job": now, "fits": fits}
+        fits = {
+            fit.id: {"data": fit.data.name, "seed": fit.seed} | {name: fit.settings[name] for name in job.mentioned}
+            for fit in job.fits
+        }
+        document = {"format": FORMAT, "job": now, "fits": plain(fits)}
         durable.write_bytes(self.plan, (json.dumps(document, indent=1) + "\n").encode())
 
     # --- fits --------------------------------------------------------------------------------------------------------
