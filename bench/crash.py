@@ -1,6 +1,6 @@
 """Batch jobs killed at random moments, resumed, and compared bit by bit with one that was left alone.
 
-    python -m bench.crash [--quick] [--kills N] [--terms N] [--json FILE]
+    python -m bench.crash [--quick] [--kills N] [--terms N] [--seeds N] [--json FILE]
 
 A sweep of 20 fits, which saves the state of its fits after every call of the engine, is killed with SIGKILL, half of
 the times after a random time, half inside one of the calls that write, flush, rename and remove files (the n-th, n
@@ -36,7 +36,7 @@ from dufs_core import durable
 from dufs_core.cli import main as command
 
 JOB = """
-seeds = [0, 1, 2, 3, 4]
+seeds = SEEDS
 checkpoint_seconds = 0
 [[data]]
 path = "two-moons"
@@ -179,7 +179,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="12 kills")
     parser.add_argument("--kills", type=int, metavar="N", help="of SIGKILL")
     parser.add_argument("--terms", type=int, metavar="N", help="of SIGTERM")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, metavar="N", default=5, help="of each of four settings (default: 5)")
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     kills = arguments.kills if arguments.kills is not None else 10 if arguments.quick else 200
@@ -187,12 +187,12 @@ def main() -> int:
     earlier: dict[str, Any] = {}
     if arguments.json and Path(arguments.json).exists():
         earlier = json.loads(Path(arguments.json).read_text())
-    rng = random.Random(f"{arguments.seed} {earlier.get('kills', 0)}")
+    rng = random.Random(earlier.get("kills", 0))
     total: dict[str, int] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         job = folder / "job.toml"
-        job.write_text(JOB)
+        job.write_text(JOB.replace("SEEDS", str(list(range(arguments.seeds)))))
         alone = folder / "alone"
         with redirect_stdout(io.StringIO()):  # imports and compiles, for every fork
             command(["sweep", str(job), "--out", str(folder / "warm-up")])

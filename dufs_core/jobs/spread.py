@@ -15,6 +15,7 @@ from dufs_core.jobs.job import JobError
 from dufs_core.jobs.work import Result, Task, start_child, work, work_as_child
 
 _POLL = 0.2  # seconds between looks at signals
+_PATIENCE = 10  # seconds for a scheduler to answer
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker", "LostRun")  # joblib's and Dask's errors
 
 
@@ -56,7 +57,7 @@ def cluster(address: str) -> Pool:
     @contextmanager
     def opened() -> Iterator[tuple[Executor, int]]:
         try:
-            client: Any = Client(address, timeout=10)
+            client: Any = Client(address, timeout=_PATIENCE)
         except (OSError, ValueError) as error:
             raise JobError(f"no Dask scheduler answers at {address}: {error}") from error
         try:

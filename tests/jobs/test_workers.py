@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -23,14 +24,14 @@ seeds = [0, 1, 2, 3, 4, 5, 6, 7]
 checkpoint_seconds = 0
 [[data]]
 path = "two-moons"
-samples = 300
+samples = 100
 features = 8
 [settings]
 backend = "numpy"
 engine = "operations"
 n_draws = 2
 n_restarts = 1
-max_iter = 40
+max_iter = 60
 """
 SPAWN = Path(__file__).resolve().parents[2]
 
@@ -59,6 +60,29 @@ def bits(directory):
     return found
 
 
+def test_processes(job, tmp_path, in_one_process):
+    report = run(read_job(job), Store(tmp_path / "out"), spread.processes(2), False, lambda *numbers: None)
+    assert report.done == 8
+    assert bits(tmp_path / "out") == in_one_process
+
+
+@pytest.mark.slow
+def test_processes_of_which_one_is_killed(job, tmp_path, in_one_process):
+    out = tmp_path / "out"
+    killed = []
+
+    def kill_one(over, failed, total):
+        if over == 1 and not killed:
+            killed.extend(children_of_joblib(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    report = run(read_job(job), Store(out), spread.processes(2), False, kill_one)
+    assert (report.done, len(killed)) == (8, 2)
+    assert bits(out) == in_one_process
+    assert not any(running(pid) for pid in killed)
+
+
+@pytest.mark.slow
 def test_processes_killed_workers_and_a_killed_leader(job, tmp_path, in_one_process):
     """One worker is killed, later the process that leads; its orphans end, and the sweep goes on to the same bits."""
     out = tmp_path / "out"
@@ -74,8 +98,7 @@ def test_processes_killed_workers_and_a_killed_leader(job, tmp_path, in_one_proc
         return len(list((out / "fits").glob("*.npz"))) if (out / "fits").is_dir() else 0
 
     wait_for(lambda: over() >= 1 or leader.poll() is not None)
-    workers = [pid for pid in children(leader.pid) if b"popen_loky" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-    os.kill(workers[0], signal.SIGKILL)
+    os.kill(children_of_joblib(leader.pid)[0], signal.SIGKILL)
     wait_for(lambda: over() >= 4 or leader.poll() is not None)
     orphans = children(leader.pid)
     leader.kill()
@@ -97,6 +120,10 @@ def wait_for(condition, seconds=90):
 
 def children(pid):
     return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def children_of_joblib(pid):
+    return [child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 def running(pid):
@@ -152,8 +179,9 @@ def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
     assert all("died twice in this fit" in error for error in report.errors.values())
 
 
-def test_nobody_answers(job, tmp_path):
+def test_nobody_answers(monkeypatch):
     pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
+    monkeypatch.setattr(spread, "_PATIENCE", 0.3)
     pool = spread.cluster("tcp://127.0.0.1:1")
     with pytest.raises(JobError, match="no Dask scheduler answers at"), pool.open():
         pass
@@ -165,23 +193,34 @@ def test_without_dask(monkeypatch):
         spread.cluster("tcp://127.0.0.1:1")
 
 
-@pytest.mark.filterwarnings("ignore")  # of Dask's own
-def test_a_dask_cluster_of_two_processes_with_one_killed(job, tmp_path, in_one_process):
+@pytest.fixture(scope="module")
+def dask_cluster():
     distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
     settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with distributed.LocalCluster(**settings, silence_logs=50) as cluster:
-        address = cluster.scheduler_address
-        undisturbed = tmp_path / "undisturbed"
-        assert main(["sweep", str(job), "--out", str(undisturbed), "--scheduler", address, "-q"]) == 0
-        assert bits(undisturbed) == in_one_process
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(**settings, silence_logs=50) as cluster:
+            yield cluster
 
-        def kill_one():
-            folder = tmp_path / "killed" / "fits"
-            wait_for(lambda: folder.is_dir() and any(folder.glob("*.npz")))
-            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
 
-        killer = threading.Thread(target=kill_one)
-        killer.start()
-        assert main(["sweep", str(job), "--out", str(tmp_path / "killed"), "--scheduler", address, "-q"]) == 0
-        killer.join()
-        assert bits(tmp_path / "killed") == in_one_process
+@pytest.mark.filterwarnings("ignore")  # of Dask's own
+@pytest.mark.slow
+def test_a_dask_cluster_of_two_processes(job, tmp_path, in_one_process, dask_cluster):
+    assert main(["sweep", str(job), "--out", str(tmp_path), "--scheduler", dask_cluster.scheduler_address, "-q"]) == 2
+    out = tmp_path / "out"
+    assert main(["sweep", str(job), "--out", str(out), "--scheduler", dask_cluster.scheduler_address, "-q"]) == 0
+    assert bits(out) == in_one_process
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask's own
+def test_a_dask_worker_that_is_killed(job, tmp_path, in_one_process, dask_cluster):
+    def kill_one():
+        wait_for(lambda: any(tmp_path.glob("out/fits/*.npz")))
+        os.kill(next(iter(dask_cluster.workers.values())).pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    arguments = ["sweep", str(job), "--out", str(tmp_path / "out"), "--scheduler", dask_cluster.scheduler_address]
+    assert main([*arguments, "-q"]) == 0
+    killer.join()
+    assert bits(tmp_path / "out") == in_one_process
