@@ -1,7 +1,8 @@
-"""The command line: dufs-core fit, gradcheck, info.
+"""The command line: dufs-core fit, sweep, gradcheck, info.
 
 Results go to stdout; notes, warnings and errors to stderr, one sentence each. Exit codes: 0 done, 2 bad usage or
-input, 130 interrupted, 1 anything else. Nothing heavy is imported before the arguments are understood.
+input, 3 interrupted and resumable (sweep), 130 interrupted, 1 anything else. Nothing heavy is imported before the
+arguments are understood.
 """
 
 from __future__ import annotations
@@ -205,6 +206,19 @@ def _build_parser(command: str | None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     _add_fit_arguments(fit)
+
+    sweep = commands.add_parser(
+        "sweep",
+        help="run a batch job: many fits from a job file, resumable",
+        description="Fit data sets with grids of settings and seeds, from a job file; resumable at any moment.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    if command == "sweep":
+        from dufs_core.jobs import command as sweep_command
+
+        sweep.epilog = sweep_command.EXAMPLES
+        sweep_command.add_arguments(sweep)
 
     gradcheck = commands.add_parser(
         "gradcheck",
@@ -642,6 +656,15 @@ def _clean_warnings() -> Iterator[None]:
         yield
 
 
+def _sweep(args: argparse.Namespace) -> int:
+    from dufs_core.jobs import JobError, command
+
+    try:
+        return int(command.run(args))
+    except JobError as error:
+        raise UsageError(_sentence(error)) from error
+
+
 def _gradcheck(args: argparse.Namespace) -> int:
     from dufs_core.gradcheck import command
 
@@ -659,7 +682,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 done, 2 bad usage or input, 130 interrupted, 1 anything else.
+        0 done, 2 bad usage or input, 3 interrupted and resumable, 130 interrupted, 1 anything else.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -668,8 +691,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         with _clean_warnings():
             args = _build_parser(argv[0] if argv else None).parse_args(argv)
             if args.command is None:
-                raise UsageError("a command is needed: fit, gradcheck or info (see dufs-core --help)")
-            code = {"fit": _fit, "gradcheck": _gradcheck, "info": _info}[args.command](args)
+                raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
+            code = {"fit": _fit, "sweep": _sweep, "gradcheck": _gradcheck, "info": _info}[args.command](args)
             sys.stdout.flush()
             return code
     except SystemExit as end:  # argparse, after --help or an error it has told

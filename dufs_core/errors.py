@@ -22,6 +22,18 @@ class MemoryLimitError(DufsError, MemoryError):
     """A computation would need more memory than there is, or than it was allowed; nothing was allocated."""
 
 
+class DamagedFileError(DufsError, ValueError):
+    """A file that this package wrote does not hold what was written."""
+
+
+class CheckpointError(DufsError, ValueError):
+    """A fit cannot be continued from a checkpoint, or would overwrite one."""
+
+
+class InterruptedFit(DufsError):
+    """A fit was asked to stop; its checkpoint is written."""
+
+
 class DufsWarning(UserWarning):
     """Base class of the warnings."""
 
@@ -40,3 +52,7 @@ class DegenerateBandwidthWarning(DufsWarning):
 
 class SelectionWarning(DufsWarning):
     """The fit ended with no feature selected, or with all of them."""
+
+
+class CheckpointWarning(DufsWarning):
+    """A checkpoint could not be written, or the one before it is used."""

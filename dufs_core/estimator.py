@@ -13,6 +13,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
@@ -102,7 +103,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     verbose : int, default 0
         1: a progress bar on standard error.
     callbacks : sequence of callables, default ()
-        Called with a `dufs_core.trainer.StepInfo` after every step; one that returns True ends that run.
+        Called with a `dufs_core.trainer.StepInfo` after every step; one that returns True ends that run. A
+        `dufs_core.checkpoint.Checkpoint` among them saves the state of the fit instead.
     convention : "standard" or "authors_code", default "standard"
         "authors_code" follows the published code where it departs from the paper: learning_rate is per 1/d of the
         regularised loss, mu starts at 0.5 + truncated N(0, 0.01^2), minibatches always have batch_size rows and run
@@ -171,7 +173,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_jobs: int | None = None,
         random_state: Any = None,
         verbose: int = 0,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback | checkpoint.Checkpoint] = (),
         convention: Literal["standard", "authors_code"] = "standard",
     ) -> None:
         self.lam = lam
@@ -228,6 +230,44 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(f'preset must be "paper" or "authors_code"; got {name!r}')
         return cls(**(common | presets[name] | changes))
 
+    @classmethod
+    def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
+        """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
+
+        Parameters
+        ----------
+        path : path
+            Of a `dufs_core.checkpoint.Checkpoint`. If the last state is damaged, the one before it is used, with a
+            warning.
+        X : array-like (n_samples, n_features)
+            The data that the fit was started with.
+        **parameters
+            n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
+            the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
+
+        Returns
+        -------
+        DUFS
+            A fitted selector; its random_state is the seed of the fit.
+
+        Raises
+        ------
+        CheckpointError
+            If the data, a parameter given here, the engine or the version is another one: the sentence says which; or
+            if no state is usable.
+        FileNotFoundError
+            If there is no checkpoint.
+        """
+        callbacks = tuple(parameters.pop("callbacks", ()))
+        found = checkpoint.Checkpoint(path)
+        settings = found.read()
+        given = checkpoint.find(callbacks)
+        if given is None:
+            callbacks = (found, *callbacks)
+        else:
+            given.take_over(found)
+        return cls(**(settings | parameters | {"callbacks": callbacks})).fit(X)
+
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the gates.
 
@@ -252,7 +292,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         with bk.device_of(X) if on_device(X) else nullcontext():
             self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
             self._check_memory(bk, X.shape, n_threads(self.n_jobs))
-            best = self._train(bk, self._prepare(bk, X), evaluate, seed, train)
+            best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
         self._warn(best, len(X))
         return self
 
@@ -275,14 +315,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
         return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
 
-    def _train(self, bk: Backend, data: Prepared, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
+    def _train(self, bk: Backend, X: Any, data: Prepared, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
         """Search, and set the fitted attributes."""
         n = data.X.shape[0]
         columns = np.flatnonzero(~data.constant)
         search = self._search(evaluate, train, n, len(columns))
+        saving = checkpoint.find(self.callbacks)
+        keeper = None if saving is None else saving.begin(bk, self, seed, X)
         with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
-            best, n_runs = search.best(bk, data.X, columns, seed)
+            best, n_runs = search.best(bk, data.X, columns, seed, keeper)
         self._store(bk, data, best, n_runs)
         return best
 
@@ -309,8 +351,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
 
-    def _step(self, shape: tuple[int, int], threads: int) -> Problem:
-        """What the memory of one step depends on."""
+    def step_problem(self, shape: tuple[int, int], threads: int) -> Problem:
+        """What the memory of one step on data of this shape depends on, for `dufs_core.memory`."""
         n, d = shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
@@ -320,7 +362,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check_memory(self, bk: Backend, shape: tuple[int, int], threads: int) -> None:
         """Raise MemoryLimitError if the fit would not fit."""
-        check_memory(bk, self.engine_, self._step(shape, threads), shape[0], self.max_memory)
+        check_memory(bk, self.engine_, self.step_problem(shape, threads), shape[0], self.max_memory)
 
     def _search(self, evaluate: Evaluate, train: Train, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
@@ -351,7 +393,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             ),
             n_restarts=self.n_restarts,
             jitter=authors,
-            callbacks=tuple(self.callbacks),
+            callbacks=tuple(c for c in self.callbacks if not isinstance(c, checkpoint.Checkpoint)),
             verbose=self.verbose,
             train=train,
         )

@@ -23,6 +23,7 @@ from dufs_core.errors import FileFormatError
 _LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
 _NUMERIC_KINDS = "biuf"  # bool, signed, unsigned, float
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+_BLOCK_BYTES = 1 << 25  # of a copy, where one is needed
 _PICKLE = (
     "it holds Python objects, which only unpickling can read, and unpickling runs code from the file; "
     "save plain numbers instead: numpy.save(path, numpy.asarray(X, dtype=float))"
@@ -149,9 +150,11 @@ def file_fingerprint(path: str | Path) -> str:
 
 def array_fingerprint(X: Array) -> str:
     """SHA-256 of an array's dtype, shape and bytes (in C order, little-endian), as hexadecimal digits."""
-    plain = np.ascontiguousarray(X, dtype=X.dtype.newbyteorder("<"))
-    digest = hashlib.sha256(f"{plain.dtype.str} {plain.shape} ".encode())
-    digest.update(plain.data)
+    dtype = X.dtype.newbyteorder("<")
+    digest = hashlib.sha256(f"{dtype.str} {X.shape} ".encode())
+    rows = max(1, _BLOCK_BYTES // max(1, X[:1].nbytes))
+    for start in range(0, len(X), rows):
+        digest.update(np.ascontiguousarray(X[start : start + rows], dtype=dtype).data)
     return digest.hexdigest()
 
 

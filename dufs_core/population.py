@@ -80,7 +80,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
         def fit(index: int, train: Train, evaluate: Evaluate) -> Outcome:
             with bk.device_of(data.X):
-                return selectors[index]._train(bk, data, evaluate, seeds[index], train)
+                return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
         if bk.name == "numpy":
             outcomes = _side_by_side(fit, len(selectors), at_once, lambda: get_engine(name, bk, 1)[1])
@@ -111,7 +111,7 @@ def _at_once(bk: Backend, selector: DUFS, shape: tuple[int, int]) -> int:
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
-    step = selector._step(shape, 1)
+    step = selector.step_problem(shape, 1)
     if bk.name == "numpy":
         return max(1, min(most, available // (2 * max(1, predicted_bytes(selector.engine_, step)))))
     while most > 1:
@@ -193,6 +193,11 @@ class _Request:
         self.error: BaseException | None = None
 
     @property
+    def watched(self) -> bool:
+        """Whether someone wants to see every step, or to keep the state of this run alone."""
+        return bool(self.how["callbacks"]) or self.how["start"] is not None or self.how["keep"] is not None
+
+    @property
     def key(self) -> Any:
         """Runs with the same key can advance together."""
         return self.columns.tobytes(), self.optimizer.name, self.optimizer.learning_rate, self.how["jitter"]
@@ -244,12 +249,7 @@ class _Together:
         first = group[0]
         problems = [Problem(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
         full = first.schedule.batch_size is None or first.schedule.batch_size >= first.X.shape[0]
-        if (
-            full
-            and len(group) > 1
-            and hasattr(self._evaluate, "population")
-            and not any(r.how["callbacks"] for r in group)
-        ):
+        if full and len(group) > 1 and hasattr(self._evaluate, "population") and not any(r.watched for r in group):
             runs = train_together(
                 self._bk, first.X, problems, self._evaluate, first.how["jitter"], [r.how["progress"] for r in group]
             )

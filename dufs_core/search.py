@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
-from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, Train
+from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepInfo, Train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
@@ -26,6 +26,25 @@ class Outcome(NamedTuple):
     run: Run
     columns: Array  # (d',) positions in the data of the columns that took part
     gap: Gap
+
+
+class Progress(NamedTuple):
+    """How far a search has come."""
+
+    outcomes: list[Outcome]  # of the runs that are over
+    position: Position | None  # in the one that is not
+
+
+class Keeper(Protocol):
+    """Keeps the progress of a search, and knows where it starts."""
+
+    start: Progress
+
+    def keep(self, progress: Callable[[], Progress]) -> None:
+        """Called between steps, about every 0.1 s."""
+
+    def finish(self, progress: Progress) -> None:
+        """Called at the end."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,9 @@ class Search:
     verbose: int
     train: Train
 
-    def best(self, bk: Backend, X: Array, columns: Array, seed: int) -> tuple[Outcome, int]:
+    def best(
+        self, bk: Backend, X: Array, columns: Array, seed: int, keeper: Keeper | None = None
+    ) -> tuple[Outcome, int]:
         """The run with the largest permutation gap, and the number of runs.
 
         The objective alone cannot tell two columns that happen to agree from two that belong together: it can
@@ -53,28 +74,42 @@ class Search:
         X (n, d) scaled data, where the backend computes; columns (d',) the positions that may be selected, NumPy.
         """
         outcomes: list[Outcome] = []
+        earlier = iter(keeper.start.outcomes if keeper else ())
         while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
-            outcome = self._run(bk, X, columns, random.derived_seed(bk, seed, len(outcomes)), len(outcomes))
+            run_seed = random.derived_seed(bk, seed, len(outcomes))
+            outcome = next(earlier, None) or self._run(bk, X, columns, run_seed, outcomes, keeper)
             outcomes.append(outcome)
             selected = columns[bk.to_host(outcome.run.mu) > 0]
             if convincing(outcome.gap, len(selected)):
                 break
             if len(selected) > 1:
                 columns = np.setdiff1d(columns, selected)
+        if keeper is not None:
+            keeper.finish(Progress(outcomes, None))
         return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
 
-    def _run(self, bk: Backend, X: Array, columns: Array, seed: int, index: int) -> Outcome:
+    def _run(
+        self, bk: Backend, X: Array, columns: Array, seed: int, earlier: list[Outcome], keeper: Keeper | None
+    ) -> Outcome:
         if not len(columns):  # every column is constant
             nothing = Run(bk.xp.zeros(0, dtype=X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
             return Outcome(nothing, columns, Gap(0.0, 1.0))
         if len(columns) < X.shape[1]:
             X = X.T[bk.xp.asarray(columns)].T
-        with _Progress(self.verbose, self.schedule.max_iter, index) as progress:
+        start = keep = None
+        if keeper is not None:
+            start = keeper.start.position if len(earlier) == len(keeper.start.outcomes) else None
+            keep = _kept(keeper, earlier)
+        with _Bar(self.verbose, self.schedule.max_iter, len(earlier)) as bar:
             run = self.train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
-                jitter=self.jitter, callbacks=self.callbacks, progress=progress.update,
+                jitter=self.jitter, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
             )  # fmt: skip
         return Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
+
+
+def _kept(keeper: Keeper, earlier: list[Outcome]) -> Callable[[Callable[[], Position]], None]:
+    return lambda position: keeper.keep(lambda: Progress(list(earlier), position()))
 
 
 def convincing(gap: Gap, n_selected: int) -> bool:
@@ -82,7 +117,7 @@ def convincing(gap: Gap, n_selected: int) -> bool:
     return gap.gap >= CONVINCING_GAP * min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
 
 
-class _Progress:
+class _Bar:
     """A bar on standard error, or nothing."""
 
     def __init__(self, verbose: int, max_iter: int, index: int) -> None:

@@ -206,6 +206,16 @@ class _CompiledSteps:
         )  # fmt: skip
         return records[: int(done[0])]
 
+    def save(self) -> dict[str, Array]:
+        """mu, and the optimiser's memory in float64."""
+        parts = {"mu": self.mu, "first": self._first, "second": self._second, "running": self._mean_square}
+        return {name: part.copy() for name, part in parts.items()}
+
+    def load(self, saved: dict[str, Array]) -> None:
+        """Go on from what `save` gave."""
+        self.mu = saved["mu"].copy()
+        self._first[:], self._second[:], self._mean_square[:] = saved["first"], saved["second"], saved["running"]
+
 
 def _settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:
     """The objective in the kernels' terms; `step` holds what only whole steps need."""

@@ -1,0 +1,177 @@
+"""A sweep from its job file to its table."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from dufs_core.durable import disk_is_full
+from dufs_core.errors import InterruptedFit
+from dufs_core.jobs.identity import Fit
+from dufs_core.jobs.job import Job, JobError
+from dufs_core.jobs.lock import locked
+from dufs_core.jobs.spread import Pool, spread
+from dufs_core.jobs.store import Store
+from dufs_core.jobs.work import Result, Task, work
+
+
+@dataclass
+class Report:
+    """How a sweep ended."""
+
+    done: int
+    failed: int
+    pending: int
+    resumed: int  # of the fits that were over, or begun, before this job
+    seconds: float
+    interrupted: bool = False
+    disk_full: str | None = None
+    errors: dict[str, str] = field(default_factory=dict)  # of the fits that failed, by identity
+
+
+class Signals:
+    """SIGTERM and SIGINT inside a `with` block: the first is remembered, the second ends the process at once."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+
+    def __call__(self) -> bool:
+        return self.received is not None
+
+    @contextmanager
+    def handled(self) -> Iterator[None]:
+        """Handle the signals, where that is possible: in the main thread."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        numbers = (signal.SIGTERM, signal.SIGINT)
+
+        def remember(number: int, _: Any) -> None:
+            self.received = signal.Signals(number).name
+            for each in numbers:
+                signal.signal(each, signal.SIG_DFL)
+
+        before = {number: signal.signal(number, remember) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def run(
+    job: Job, store: Store, pool: Pool | None, resume: bool, on_progress: Callable[[int, int, int], None]
+) -> Report:
+    """Compute what is missing of a sweep.
+
+    Parameters
+    ----------
+    pool
+        The workers; None: this process.
+    resume
+        Whether the directory may hold a part of this sweep already. Fits that failed are tried again.
+    on_progress
+        Called with the numbers of fits that are over, that failed among them, and of all.
+
+    Returns
+    -------
+    Report
+        An interruption, or a full disk, is not an error: what is complete is kept.
+
+    Raises
+    ------
+    JobError
+        If the directory cannot be used for this job.
+    """
+    began = time.perf_counter()
+    store.check(resume)
+    try:
+        store.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise JobError(f"{store.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
+    signals = Signals()
+    with locked(store.lock), signals.handled():
+        report = Report(0, 0, len(job.fits), 0, 0.0)
+        try:
+            store.open(job)
+            _run(job, store, pool, signals, report, on_progress)
+            store.log("finished", done=report.done, failed=report.failed)
+        except InterruptedFit:
+            report.interrupted = True
+            store.last_words("interrupted", signal=signals.received, done=report.done, pending=report.pending)
+        except OSError as error:
+            if not disk_is_full(error):
+                raise
+            report.disk_full = (error.strerror or str(error)).lower()
+            store.last_words("disk full", error=report.disk_full, done=report.done, pending=report.pending)
+        finally:
+            store.stop.unlink(missing_ok=True)
+    report.seconds = time.perf_counter() - began
+    return report
+
+
+def _run(
+    job: Job,
+    store: Store,
+    pool: Pool | None,
+    signals: Signals,
+    report: Report,
+    on_progress: Callable[[int, int, int], None],
+) -> None:
+    missing = []
+    for fit in job.fits:
+        row = store.row(fit)
+        if row is not None and row["status"] == "done":
+            store.clear_checkpoint(fit)
+            report.done, report.pending, report.resumed = report.done + 1, report.pending - 1, report.resumed + 1
+        else:
+            report.resumed += store.checkpoint(fit).exists()
+            missing.append(fit)
+    store.log("started", fits=len(job.fits), done=report.done, workers=pool is not None)
+    on_progress(report.done, 0, len(job.fits))
+    for task, results in _computed(_tasks(job, store, missing, pool), store, pool, signals):
+        if isinstance(results, Exception):
+            results = [_failure(fit, results) for fit in task.fits]
+        for fit, result in zip(task.fits, results, strict=True):
+            store.save(fit, result.row, result.arrays)
+            failed = result.row["status"] != "done"
+            report.done, report.failed = report.done + (not failed), report.failed + failed
+            report.pending -= 1
+            if failed:
+                report.errors[fit.id] = result.row["error"]
+            kept = ("n_iter", "n_selected", "permutation_gap", "seconds", "error", "warnings")
+            facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
+            store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
+            on_progress(report.done + report.failed, report.failed, len(job.fits))
+
+
+def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> list[Task]:
+    """One task for each fit, those of a data set one after the other."""
+    missing = {fit.id for fit in fits}
+    parent = None if pool is None else pool.parent
+    return [
+        Task((fit,), (str(store.checkpoint(fit)),), job.checkpoint_seconds, str(store.stop), parent)
+        for _, group in job.grouped()
+        for fit in group
+        if fit.id in missing
+    ]
+
+
+def _computed(
+    tasks: Sequence[Task], store: Store, pool: Pool | None, signals: Signals
+) -> Iterator[tuple[Task, list[Result] | Exception]]:
+    if pool is not None:
+        yield from spread(tasks, pool, signals, store.stop.touch)
+        return
+    for task in tasks:
+        yield task, work(task, signals)
+
+
+def _failure(fit: Fit, error: Exception) -> Result:
+    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return Result({"id": fit.id, "data": fit.data.name, "seed": fit.seed, "status": "failed", "error": message}, {})

@@ -1,0 +1,154 @@
+"""The fits themselves, in the process of the sweep or in a worker's."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.checkpoint import Checkpoint
+from dufs_core.durable import disk_is_full
+from dufs_core.errors import CheckpointError, InterruptedFit
+from dufs_core.jobs.identity import DataSet, Fit
+from dufs_core.jobs.job import make_moons
+
+
+class Task(NamedTuple):
+    """Fits of one data set, for one worker."""
+
+    fits: tuple[Fit, ...]
+    checkpoints: tuple[str, ...]  # the path of each fit's checkpoint
+    every_seconds: float
+    stop: str  # the path of a file: while it is there, workers stop
+    parent: int | None  # the process that started the worker; None if it is not this machine's
+
+
+class Result(NamedTuple):
+    """What is kept of a fit."""
+
+    row: dict[str, Any]
+    arrays: dict[str, Array]
+
+
+@lru_cache(maxsize=1)
+def load(data: DataSet) -> Array:
+    """X (n, d) of a data set. The last one is kept: fits come grouped by data set.
+
+    Raises ValueError if the file cannot be read as a table, or is not the one that the sweep was started with.
+    """
+    from dufs_core.io import file_fingerprint, read_table
+
+    if data.path == "two-moons":
+        return make_moons(dict(data.reading))
+    if file_fingerprint(data.path) != data.sha256:
+        raise ValueError(f"{data.path} has changed since the sweep was started")
+    return read_table(data.path, **dict(data.reading)).X
+
+
+def work(task: Task, stop: Callable[[], bool] | None = None) -> list[Result]:
+    """Compute the fits of a task, each with task.fits' threads for the BLAS too: bits do not depend on who computes.
+
+    A fit that fails has its error in its row. Raises InterruptedFit, with checkpoints written, when asked to stop: by
+    `stop`, or in a worker by the file task.stop or the death of task.parent.
+    """
+    from threadpoolctl import threadpool_limits
+
+    asked = stop or (lambda: _asked(task))
+    results = []
+    for fit, path in zip(task.fits, task.checkpoints, strict=True):
+        if asked():
+            raise InterruptedFit("The sweep was asked to stop")
+        with threadpool_limits(fit.threads):
+            results.append(_result(fit, path, task.every_seconds, asked))
+    return results
+
+
+_busy = threading.Lock()  # held by a child of the sweep's process while it has a task
+
+
+def start_child(parent: int) -> None:
+    """Prepare a child of the sweep's process `parent`: it is told to stop by a file, and does not outlive its parent.
+
+    Signals that reach all processes of a job are for the parent, which tells its children.
+    """
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        with _busy:  # what is in hand is saved first: it is asked to stop as well
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def work_as_child(task: Task) -> list[Result]:
+    """`work`, in a process prepared by `start_child`."""
+    with _busy:
+        return work(task)
+
+
+def _asked(task: Task) -> bool:
+    orphan = task.parent is not None and os.getppid() != task.parent
+    return orphan or os.path.exists(task.stop)
+
+
+def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool]) -> Result:
+    began = time.perf_counter()
+    row: dict[str, Any] = {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
+    arrays: dict[str, Array] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            X = load(fit.data)
+            row |= {"n_samples": X.shape[0], "n_features": X.shape[1]}
+            selector = _fitted(fit, X, path, every_seconds, stop)
+            if not np.isfinite(selector.mu_).all():
+                raise FloatingPointError("the fit ended with gate parameters that are not finite")
+            row, arrays = row | _measures(selector), _arrays(selector)
+            row |= {"status": "done", "error": None}
+        except (InterruptedFit, KeyboardInterrupt):
+            raise
+        except Exception as error:  # whatever is wrong with this fit, the others can do without it
+            if disk_is_full(error):
+                raise
+            row |= {"status": "failed", "error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    said = dict.fromkeys(" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
+    return Result(row | {"warnings": " | ".join(said), "seconds": time.perf_counter() - began}, arrays)
+
+
+def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[[], bool]) -> Any:
+    """The estimator, gone on with where there is a checkpoint."""
+    from dufs_core.estimator import DUFS
+
+    if not os.path.isdir(os.path.dirname(path)):  # a worker on a machine without the sweep's directory
+        return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads).fit(X)
+    checkpoint = Checkpoint(path, every_seconds, stop)
+    if checkpoint.exists():
+        try:
+            free = {"n_jobs": fit.threads, "max_memory": fit.settings["max_memory"]}
+            return DUFS.resume(path, X, callbacks=[checkpoint], **free)
+        except CheckpointError as error:
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=2)
+            checkpoint.remove()
+    return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads, callbacks=[checkpoint]).fit(X)
+
+
+def _measures(selector: Any) -> dict[str, Any]:
+    names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "permutation_gap", "p_value", "backend", "engine")
+    return {"n_selected": int(selector.support_.sum())} | {name: getattr(selector, f"{name}_") for name in names}
+
+
+def _arrays(selector: Any) -> dict[str, Array]:
+    history = {f"history/{name}": column for name, column in selector.history_.items()}
+    return {"mu": selector.mu_, "ranking": selector.ranking_, "support": selector.support_} | history

@@ -1,0 +1,115 @@
+"""Job files: what they mean, and a sentence for every mistake."""
+
+import json
+
+import numpy as np
+import pytest
+
+from dufs_core.jobs import JobError, read_job
+
+MOONS = '[[data]]\npath = "two-moons"\n'
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Reads a job file with the text given, beside a table x.npy and a text table x.csv."""
+    np.save(tmp_path / "x.npy", np.eye(6))
+    (tmp_path / "x.csv").write_text("name,a,b\n" + "".join(f"s{i},{i},{i * i}\n" for i in range(6)))
+
+    def read(text):
+        (tmp_path / "job.toml").write_text(text)
+        return read_job(tmp_path / "job.toml")
+
+    return read
+
+
+def test_every_data_set_with_every_combination_and_seed(job):
+    found = job(
+        'seeds = [3, 4]\nthreads = 2\n[[data]]\npath = "x.npy"\n[[data]]\npath = "x.csv"\nname = "text"\n'
+        'index_column = "name"\nsettings = {batch_size = 5}\n[settings]\nmax_iter = 7\n[grid]\nlam = ["none", 0.5]\n'
+        "power = [1, 2, 3]\n"
+    )
+    assert len(found.fits) == 2 * 2 * 3 * 2
+    assert len({fit.id for fit in found.fits}) == len(found.fits)
+    assert found.varied == ("lam", "power")
+    assert set(found.mentioned) == {"max_iter", "batch_size", "lam", "power"}
+    first, last = found.fits[0], found.fits[-1]
+    assert (first.data.name, first.seed, first.settings["lam"], first.settings["batch_size"]) == ("x", 3, None, None)
+    assert (last.data.name, last.seed, last.settings["lam"], last.settings["power"]) == ("text", 4, 0.5, 3)
+    assert (last.settings["batch_size"], last.settings["max_iter"], last.threads) == (5, 7, 2)
+    assert dict(last.data.reading) == {"index_column": ("name",)}
+    assert [(data.name, len(fits)) for data, fits in found.grouped()] == [("x", 12), ("text", 12)]
+
+
+def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch):
+    def identity(text):
+        (fit,) = job(text).fits
+        return fit.id
+
+    plain = identity('[[data]]\npath = "x.npy"\n')
+    assert plain == identity(
+        'checkpoint_seconds = 1\n[[data]]\npath = "x.npy"\nname = "other"\n[settings]\npower = 2\n'
+    )
+    assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\npower = 3\n')
+    assert plain != identity('seeds = [1]\n[[data]]\npath = "x.npy"\n')
+    assert plain != identity('[[data]]\npath = "x.npy"\ntranspose = true\n')
+    monkeypatch.setattr("dufs_core.jobs.identity.__version__", "99")
+    assert plain != identity('[[data]]\npath = "x.npy"\n')
+    monkeypatch.undo()
+    np.save(tmp_path / "other.npy", 2 * np.eye(6))
+    assert plain != identity('[[data]]\npath = "other.npy"\n')
+
+
+def test_paths_may_name_environment_variables(job, tmp_path, monkeypatch):
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    assert job('[[data]]\npath = "$FOLDER/x.npy"\n').fits[0].data.path == str(tmp_path / "x.npy")
+
+
+def test_presets(job):
+    (fit,) = job(MOONS + '[settings]\npreset = "paper"\nlearning_rate = 0.5\n').fits
+    assert (fit.settings["bandwidth_factor"], fit.settings["learning_rate"]) == (5.0, 0.5)
+
+
+def test_what_is_described_is_json(job):
+    described = job(MOONS + "noise = 0.2\n[grid]\nlam = [0.1]\n").described
+    assert json.loads(json.dumps(described))["data"]["two-moons"]["reading"]["noise"] == 0.2
+
+
+MISTAKES = {
+    "not TOML": ("seeds = [", "job.toml is not a TOML file"),
+    "no data": ("seeds = [1]", r"at least one \[\[data\]\]"),
+    "data as a table": ('[data]\npath = "x.npy"', r"at least one \[\[data\]\]"),
+    "no path": ('[[data]]\nname = "x"', r"\[\[data\]\] number 1 needs a path"),
+    "no such file": ('[[data]]\npath = "y.npy"', "y.npy does not exist"),
+    "a directory": ('[[data]]\npath = "."\nname = "here"', "is not a file"),
+    "variable not set": ('[[data]]\npath = "$NO_SUCH_ONE/x.npy"', "environment variable that is not set"),
+    "unknown key": (MOONS + "[gird]\nlam = [1]", "no 'gird'; did you mean 'grid'"),
+    "unknown reading": (MOONS + "label = 1", "number 1 has no 'label'"),
+    "moons of text": (MOONS + 'noise = "much"', "are numbers"),
+    "moons of one sample": (MOONS + "samples = 1", "at least 2 samples"),
+    "unknown parameter": (MOONS + "[settings]\nlamda = 1", r"\[settings\] has no 'lamda'; did you mean 'lam'"),
+    "a seed as parameter": (MOONS + "[grid]\nrandom_state = [1]", r"seeds are listed as seeds"),
+    "threads as parameter": (MOONS + "[settings]\nn_jobs = 1", "set by threads = 1"),
+    "seeds": (MOONS.join(["seeds = 3\n", ""]), "seeds must be a list"),
+    "seed twice": ("seeds = [1, 1]\n" + MOONS, "must differ"),
+    "threads": ("threads = 0\n" + MOONS, "threads must be a whole number of at least 1; got 0"),
+    "seconds": ('checkpoint_seconds = "x"\n' + MOONS, "checkpoint_seconds must be a number"),
+    "grid of one": (MOONS + "[grid]\nlam = 1", r"as in lam = \[1, 2\]"),
+    "value twice": (MOONS + "[grid]\nlam = [1, 2, 1]", "lam lists a value twice"),
+    "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
+    "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
+    "bad type": (MOONS + '[settings]\nlam = "much"', "lam must be None"),
+    "bad preset": (MOONS + '[settings]\npreset = "mine"', "preset must be"),
+    "grid of presets": (MOONS + '[grid]\npreset = ["paper"]', "one job file for each preset"),
+    "same name": (MOONS + MOONS, 'two data sets are called "two-moons"'),
+    "same data": (MOONS + MOONS + 'name = "b"', "would be computed twice"),
+    "name of a path": (MOONS + 'name = "../a"', "a name is made of letters"),
+    "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be a bool; got 1"),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), MISTAKES.values(), ids=MISTAKES)
+def test_mistakes(job, text, sentence):
+    with pytest.raises(JobError, match=sentence) as caught:
+        job(text)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,393 @@
+"""Sweeps in this process and in others: results, resuming, signals, locks, full disks, fits that fail."""
+
+import csv
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, durable
+from dufs_core.cli import main
+from dufs_core.datasets import two_moons
+from dufs_core.errors import DufsWarning
+from dufs_core.jobs import JobError, lock, plots, read_job, table
+from dufs_core.jobs.run import Signals, run
+from dufs_core.jobs.store import Store
+from dufs_core.jobs.work import Task, load, work
+
+JOB = """
+seeds = [0, 1]
+[[data]]
+path = "two-moons"
+samples = 40
+features = 6
+[settings]
+backend = "numpy"
+n_draws = 2
+n_restarts = 1
+max_iter = 30
+tol = 0
+[grid]
+lam = ["none", 0.05]
+"""
+LONG = JOB.replace(
+    "max_iter = 30", 'max_iter = 1000000\nlearning_rate = 1e-9\nengine = "operations"'
+)  # nobody waits for its end
+IMPORTS = str(Path(__file__).resolve().parents[2])
+COMMAND = [
+    sys.executable, "-c",
+    f"import sys; sys.path.insert(0, {IMPORTS!r}); from dufs_core.cli import main; sys.exit(main())",
+]  # fmt: skip
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+def bits(directory):
+    """The arrays of every fit, as bytes."""
+    found = {}
+    for path in Path(directory, "fits").glob("*.npz"):
+        arrays = durable.unpacked(path.read_bytes(), path)
+        found[path.stem] = {name: array.tobytes() for name, array in arrays.items() if name != "row"}
+    return found
+
+
+def events(directory):
+    return [json.loads(line) for line in Path(directory, "log.jsonl").read_text().splitlines()]
+
+
+def in_process(job, directory, *options, **changes):
+    """A sweep in a process of its own, without anything around it that could keep it alive."""
+    return subprocess.Popen(
+        [*COMMAND, "sweep", str(job), "--out", str(directory), *options], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, **changes,
+    )  # fmt: skip
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+# --- what comes out --------------------------------------------------------------------------------------------------
+
+
+def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys):
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 0
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert captured.err == ""  # no progress bar where nobody looks
+    assert (document["fits"], document["done"], document["failed"], document["pending"]) == (4, 4, 0, 0)
+    assert [row["fits"] for row in document["summary"]] == [2, 2]
+    X = two_moons(40, 6, random_state=0).X
+    for fit in read_job(job).fits:
+        with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DufsWarning)
+                alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
+            np.testing.assert_array_equal(archive["mu"], alone.mu_)
+            np.testing.assert_array_equal(archive["ranking"], alone.ranking_)
+            np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
+            row = json.loads(str(archive["row"]))
+            assert (row["seed"], row["loss"], row["n_iter"]) == (fit.seed, alone.loss_, 30)
+    assert not list((tmp_path / "out" / "checkpoints").iterdir())
+    assert [event["event"] for event in events(tmp_path / "out")] == ["started", *["done"] * 4, "finished"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_the_table_has_one_row_per_fit(job, tmp_path, monkeypatch, form):
+    if form == "parquet":
+        parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed: the table is CSV")
+    else:
+        monkeypatch.setattr(table, "find_spec", lambda name: None)
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "-q"]) == 0
+    path = tmp_path / "out" / f"results.{form}"
+    if form == "parquet":
+        rows = parquet.read_table(path).to_pylist()
+        assert [row["lam"] for row in rows] == [None, None, 0.05, 0.05]
+    else:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        assert [row["lam"] for row in rows] == ["", "", "0.05", "0.05"]
+    assert [row["id"] for row in rows] == [fit.id for fit in read_job(job).fits]
+    assert {row["status"] for row in rows} == {"done"}
+
+
+def test_columns_of_texts_and_numbers_become_texts():
+    assert table._of_one_type(["max", 2.5, None]) == ["max", "2.5", None]
+    assert table._of_one_type([1, 2.5, None]) == [1, 2.5, None]
+
+
+def test_plots(job, tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
+    rows = [
+        {"data": "two-moons", "status": "done", "lam": lam, "n_selected": 3, "permutation_gap": 0.1 * seed}
+        for lam in (None, 0.05) for seed in (0, 1)
+    ]  # fmt: skip
+    (picture,) = plots.draw(tmp_path / "plots", read_job(job), rows)
+    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+
+
+def test_dry_run(job, tmp_path, capsys):
+    assert main(["sweep", str(job), "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert all(fit.id in said for fit in read_job(job).fits)
+    assert "the time of a step was measured" in said
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert len(document["fits"]) == 4
+    assert all(fit["bytes"] > 40 * 6 * 8 and fit["seconds"] > 0 for fit in document["fits"])
+    job.write_text(JOB.replace("[settings]", "[settings]\nn_neighbors = 40"))
+    assert main(["sweep", str(job), "--dry-run"]) == 0
+    assert "n_neighbors must be" in capsys.readouterr().out
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["missing.toml", "--out", "x"], "missing.toml cannot be read: no such file"),
+        (["JOB"], "needs --out DIR"),
+        (["JOB", "--out", "JOB"], "is not a directory"),
+        (["JOB", "--out", "HERE"], "is not empty and holds no sweep"),
+        (["JOB", "--out", "x", "--workers", "0"], "must be at least 1"),
+        (["JOB", "--out", "x", "--workers", "2", "--scheduler", "tcp://a"], "not allowed with"),
+    ],
+)
+def test_bad_usage(job, capsys, arguments, sentence, tmp_path):
+    names = {"JOB": str(job), "HERE": str(tmp_path)}
+    assert main(["sweep", *(names.get(argument, argument) for argument in arguments)]) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert captured.out == ""
+
+
+# --- going on --------------------------------------------------------------------------------------------------------
+
+
+def test_resume_computes_what_is_missing_or_damaged(job, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["sweep", str(job), "--out", str(out), "-q"]) == 0
+    whole = bits(out)
+    assert main(["sweep", str(job), "--out", str(out), "-q"]) == 2
+    assert "--resume goes on" in capsys.readouterr().err
+    first, second, *_ = sorted((out / "fits").iterdir())
+    first.unlink()
+    second.write_bytes(second.read_bytes()[:-1])
+    (out / "fits" / ".x.npz.1.ab.tmp").write_bytes(b"half")
+    with (out / "log.jsonl").open("a") as file:
+        file.write('{"half a li')
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resumed"] == 2
+    assert bits(out) == whole
+    text = (out / "log.jsonl").read_text().splitlines()
+    assert text.pop(text.index('{"half a li'))
+    assert [json.loads(line)["event"] for line in text].count("damaged") == 1
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("seeds = [0, 1]", "seeds = [0, 1, 2]", r"seeds was [0, 1] and is now [0, 1, 2]"),
+        ("max_iter = 30", "max_iter = 31", "settings max_iter was 30 and is now 31"),
+        ("samples = 40", "samples = 41", "data two-moons reading samples was 40 and is now 41"),
+    ],
+)
+def test_another_job_is_refused(job, tmp_path, capsys, old, new, sentence):
+    out = tmp_path / "out"
+    Store(out).directory.mkdir()
+    Store(out).open(read_job(job))
+    job.write_text(JOB.replace(old, new))
+    assert main(["sweep", str(job), "--out", str(out), "--resume"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_data_file_that_changed_is_refused(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.eye(8))
+    (tmp_path / "job.toml").write_text('[[data]]\npath = "x.npy"\n')
+    job = read_job(tmp_path / "job.toml")
+    Store(tmp_path / "out").directory.mkdir()
+    Store(tmp_path / "out").open(job)
+    np.save(tmp_path / "x.npy", 2 * np.eye(8))
+    with pytest.raises(ValueError, match="has changed since the sweep was started"):
+        load(job.fits[0].data)
+    assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
+    assert "data x sha256 was" in capsys.readouterr().err
+
+
+def test_a_signal_saves_and_exits_3(job, tmp_path):
+    job.write_text(LONG)
+    out = tmp_path / "out"
+    process = in_process(job, out, "--json")
+    wait_for(lambda: (out / "log.jsonl").exists() and "started" in (out / "log.jsonl").read_text())
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    said, complained = process.communicate(timeout=60)
+    assert process.returncode == 3, complained
+    document = json.loads(said)
+    assert (document["interrupted"], document["pending"]) == (True, 4)
+    assert "those begun are saved" in complained
+    (saved,) = (out / "checkpoints").glob("*.ckpt")
+    assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) > 0
+    assert events(out)[-1]["signal"] == "SIGTERM"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_the_first_signal_is_remembered_and_the_second_ends_the_process(number):
+    before = signal.getsignal(number)
+    signals = Signals()
+    with signals.handled():
+        assert not signals()
+        signal.raise_signal(number)
+        assert signals()
+        assert signals.received == signal.Signals(number).name
+        assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is signal.SIG_DFL
+    assert signal.getsignal(number) is before
+
+
+def test_one_job_in_a_directory_and_a_dead_owner(job, tmp_path, capsys):
+    job.write_text(LONG)
+    out = tmp_path / "out"
+    process = in_process(job, out)
+    wait_for(lambda: (out / "log.jsonl").exists())
+    assert main(["sweep", str(job), "--out", str(out), "--resume"]) == 2
+    assert f"process {process.pid} on " in capsys.readouterr().err
+    process.kill()
+    process.communicate()
+    assert json.loads((out / "lock").read_text())["pid"] == process.pid
+    with lock.locked(out / "lock"):
+        assert json.loads((out / "lock").read_text())["pid"] == os.getpid()
+    assert (out / "lock").read_text() == ""
+
+
+def test_owners_that_are_not_asked_by_the_operating_system(tmp_path, monkeypatch):
+    path = tmp_path / "lock"
+    alive = {"pid": os.getppid(), "host": os.uname().nodename, "started": lock.started(os.getppid())}
+
+    def owned(**changes):
+        path.write_text(json.dumps(alive | changes))
+        with lock.locked(path):
+            pass
+
+    with pytest.raises(JobError, match=f"process {os.getppid()} on "):
+        owned()
+    owned(started="1 of an earlier start")  # the number was given to another process
+    with pytest.raises(JobError, match="cannot be told from here, delete"):
+        owned(host="elsewhere")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    owned(host="elsewhere", slurm_job="77")
+    with pytest.raises(JobError, match="delete"):
+        owned(host="elsewhere", slurm_job="76")
+    path.write_text('{"pid": 1')
+    with lock.locked(path):
+        pass
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_fits_that_fail_do_not_stop_the_others(tmp_path, capsys):
+    (tmp_path / "bad.csv").write_text("a,b\n1,2\n3,nan\n5,6\n7,8\n")
+    np.savez(tmp_path / "empty.npz", X=np.zeros((0, 3)))
+    (tmp_path / "job.toml").write_text(
+        JOB + '[[data]]\npath = "bad.csv"\n[[data]]\npath = "empty.npz"\n'
+        '[[data]]\npath = "two-moons"\nname = "small"\nsettings = {max_memory = 10}\n'
+    )
+    out = tmp_path / "out"
+    assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert (document["done"], document["failed"], document["pending"]) == (4, 12, 0)
+    errors = " ".join(document["errors"].values())
+    assert "ValueError: Input X contains NaN" in errors
+    assert "MemoryLimitError" in errors
+    assert "7 more fits failed" in captured.err
+    summary = {row["data"]: row["failed"] for row in document["summary"]}
+    assert summary == {"two-moons": 0, "bad": 2, "empty": 2, "small": 2}
+    assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--resume", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert (document["resumed"], document["failed"]) == (4, 12)  # tried again
+
+
+def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
+    def fit(self, X, y=None):
+        self.mu_ = np.array([np.nan])
+        return self
+
+    monkeypatch.setattr(DUFS, "fit", fit)
+    found = read_job(job)
+    (result,) = work(Task(found.fits[:1], ("nowhere/x",), 60, "nowhere/stop", None), lambda: False)
+    assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
+
+
+def test_checkpoints_that_are_all_damaged(job, tmp_path):
+    found = read_job(job)
+    path = tmp_path / "fit.ckpt"
+    path.write_bytes(b"nothing")
+    (result,) = work(Task(found.fits[:1], (str(path),), 60, "nowhere/stop", None), lambda: False)
+    assert result.row["status"] == "done"
+    assert "started anew" in result.row["warnings"]
+
+
+def test_a_full_disk_ends_the_sweep_cleanly(job, tmp_path):
+    """A limit on the size of files that the first results keep and the log exceeds."""
+    out = tmp_path / "out"
+    job.write_text(JOB.replace("[0, 1]", str(list(range(15)))))
+    plan = 9_000  # bytes: more than sweep.json and a result have
+    process = in_process(job, out, "--json", preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (plan, plan)))
+    said, complained = process.communicate(timeout=100)
+    assert process.returncode == 1, complained
+    document = json.loads(said)
+    assert "file too large" in document["disk_full"]
+    assert f"{document['done']} of 30 fits are complete and kept. Make room" in complained
+    assert "Traceback" not in complained
+    assert len(bits(out)) == document["done"] > 0
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
+    whole = tmp_path / "whole"
+    assert main(["sweep", str(job), "--out", str(whole), "-q"]) == 0
+    assert bits(out) == bits(whole)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_result(job, tmp_path, monkeypatch):
+    import errno
+
+    write = durable.write_bytes
+
+    def full(path, data, previous=None):
+        if path.suffix == ".npz" and len(list(path.parent.glob("*.npz"))) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(path, data, previous)
+
+    monkeypatch.setattr(durable, "write_bytes", full)
+    store = Store(tmp_path / "out")
+    report = run(read_job(job), store, None, False, lambda *numbers: None)
+    assert (report.disk_full, report.done, report.pending) == ("no space left on device", 2, 2)
+    monkeypatch.undo()
+    report = run(read_job(job), store, None, True, lambda *numbers: None)
+    assert (report.disk_full, report.done, report.resumed) == (None, 4, 3)  # one had its last state
+
+
+def test_killed_at_random_moments():
+    """The benchmark's kills, a few of them."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "bench.crash", "--kills", "3", "--terms", "1", "--seeds", "1"], capture_output=True,
+        text=True, cwd=IMPORTS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    result = json.loads(ended.stdout.splitlines()[-1])
+    assert result["sigkill"] == 3
+    assert (result["mismatches"], result["lost"], result["duplicated"], result["unexpected"]) == (0, 0, 0, 0)

@@ -1,0 +1,226 @@
+"""Sweeps over worker processes: the same bits as in one process, whatever happens to a worker."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from dufs_core import durable
+from dufs_core.cli import main
+from dufs_core.jobs import JobError, read_job, spread
+from dufs_core.jobs.run import run
+from dufs_core.jobs.store import Store
+from dufs_core.jobs.work import Result
+
+JOB = """
+seeds = [0, 1, 2, 3, 4, 5, 6, 7]
+checkpoint_seconds = 0
+[[data]]
+path = "two-moons"
+samples = 100
+features = 8
+[settings]
+backend = "numpy"
+engine = "operations"
+n_draws = 2
+n_restarts = 1
+max_iter = 60
+"""
+SPAWN = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def job(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(JOB)
+    return path
+
+
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("serial")
+    (folder / "job.toml").write_text(JOB)
+    assert main(["sweep", str(folder / "job.toml"), "--out", str(folder / "out"), "-q"]) == 0
+    return bits(folder / "out")
+
+
+def bits(directory):
+    """The arrays of every fit, as bytes."""
+    found = {}
+    for path in Path(directory, "fits").glob("*.npz"):
+        arrays = durable.unpacked(path.read_bytes(), path)
+        found[path.stem] = {name: array.tobytes() for name, array in arrays.items() if name != "row"}
+    return found
+
+
+def test_processes(job, tmp_path, in_one_process):
+    report = run(read_job(job), Store(tmp_path / "out"), spread.processes(2), False, lambda *numbers: None)
+    assert report.done == 8
+    assert bits(tmp_path / "out") == in_one_process
+
+
+@pytest.mark.slow
+def test_processes_of_which_one_is_killed(job, tmp_path, in_one_process):
+    out = tmp_path / "out"
+    killed = []
+
+    def kill_one(over, failed, total):
+        if over == 1 and not killed:
+            killed.extend(children_of_joblib(os.getpid()))
+            os.kill(killed[0], signal.SIGKILL)
+
+    report = run(read_job(job), Store(out), spread.processes(2), False, kill_one)
+    assert (report.done, len(killed)) == (8, 2)
+    assert bits(out) == in_one_process
+    assert not any(running(pid) for pid in killed)
+
+
+@pytest.mark.slow
+def test_processes_killed_workers_and_a_killed_leader(job, tmp_path, in_one_process):
+    """One worker is killed, later the process that leads; its orphans end, and the sweep goes on to the same bits."""
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-c",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        "sweep", str(job), "--out", str(out), "--workers", "2", "--resume", "--json",
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(SPAWN)}
+    leader = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def over():
+        return len(list((out / "fits").glob("*.npz"))) if (out / "fits").is_dir() else 0
+
+    wait_for(lambda: over() >= 1 or leader.poll() is not None)
+    os.kill(children_of_joblib(leader.pid)[0], signal.SIGKILL)
+    wait_for(lambda: over() >= 4 or leader.poll() is not None)
+    orphans = children(leader.pid)
+    leader.kill()
+    leader.communicate()
+    assert 4 <= over() < 8
+    wait_for(lambda: not any(running(pid) for pid in orphans))
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(ended.stdout)["done"] == 8
+    assert bits(out) == in_one_process
+
+
+def wait_for(condition, seconds=90):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def children(pid):
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def children_of_joblib(pid):
+    return [child for child in children(pid) if b"popen_loky" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def running(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class DyingPool:
+    """Stands for a pool whose workers die of some tasks; says what was in hand when one did."""
+
+    work, parent = None, None
+
+    def __init__(self, deadly):
+        self.deadly, self.died_of = deadly, []
+
+    def open(self):
+        from concurrent.futures import Future
+        from contextlib import nullcontext
+
+        pool = self
+
+        class TerminatedWorkerError(RuntimeError):
+            pass
+
+        class Executor:
+            broken = False
+
+            def submit(self, _, task):
+                future = Future()
+                if task.fits[0].seed in pool.deadly:
+                    self.broken = True
+                    pool.died_of.append(task.fits[0].seed)
+                if self.broken:
+                    future.set_exception(TerminatedWorkerError("killed"))
+                else:
+                    fit = task.fits[0]
+                    future.set_result([Result({"id": fit.id, "seed": fit.seed, "status": "done"}, {})])
+                return future
+
+        return nullcontext((Executor(), 3))
+
+
+def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
+    pool = DyingPool({2, 5})
+    store = Store(tmp_path / "out")
+    report = run(read_job(job), store, pool, False, lambda *numbers: None)
+    assert (report.done, report.failed) == (6, 2)
+    assert sorted(pool.died_of) == [2, 2, 5, 5]
+    failed = {fit.seed for fit in read_job(job).fits if fit.id in report.errors}
+    assert failed == {2, 5}
+    assert all("died twice in this fit" in error for error in report.errors.values())
+
+
+def test_nobody_answers(monkeypatch):
+    pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
+    monkeypatch.setattr(spread, "_PATIENCE", 0.3)
+    pool = spread.cluster("tcp://127.0.0.1:1")
+    with pytest.raises(JobError, match="no Dask scheduler answers at"), pool.open():
+        pass
+
+
+def test_without_dask(monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(JobError, match=r"pip install 'dufs-core\[cluster\]'"):
+        spread.cluster("tcp://127.0.0.1:1")
+
+
+@pytest.fixture(scope="module")
+def dask_cluster():
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
+    settings = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with distributed.LocalCluster(**settings, silence_logs=50) as cluster:
+            yield cluster
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask's own
+@pytest.mark.slow
+def test_a_dask_cluster_of_two_processes(job, tmp_path, in_one_process, dask_cluster):
+    assert main(["sweep", str(job), "--out", str(tmp_path), "--scheduler", dask_cluster.scheduler_address, "-q"]) == 2
+    out = tmp_path / "out"
+    assert main(["sweep", str(job), "--out", str(out), "--scheduler", dask_cluster.scheduler_address, "-q"]) == 0
+    assert bits(out) == in_one_process
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask's own
+def test_a_dask_worker_that_is_killed(job, tmp_path, in_one_process, dask_cluster):
+    def kill_one():
+        wait_for(lambda: any(tmp_path.glob("out/fits/*.npz")))
+        os.kill(next(iter(dask_cluster.workers.values())).pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill_one)
+    killer.start()
+    arguments = ["sweep", str(job), "--out", str(tmp_path / "out"), "--scheduler", dask_cluster.scheduler_address]
+    assert main([*arguments, "-q"]) == 0
+    killer.join()
+    assert bits(tmp_path / "out") == in_one_process

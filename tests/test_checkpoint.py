@@ -1,0 +1,311 @@
+"""Checkpoints: resumed fits end with the same bits; damaged files are found out; other fits are refused."""
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import warnings
+
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, durable
+from dufs_core.checkpoint import Checkpoint
+from dufs_core.datasets import two_moons
+from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return two_moons(40, 8, random_state=0).X
+
+
+def settings(**changes):
+    return {"random_state": 5, "n_draws": 4, "max_iter": 30, "n_restarts": 1, "backend": "numpy", "tol": 0.0} | changes
+
+
+def fit(X, **changes):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        return DUFS(**settings(**changes)).fit(X)
+
+
+class After:
+    """Asks to stop the n-th time that it is asked."""
+
+    def __init__(self, n):
+        self.left = n
+
+    def __call__(self):
+        self.left -= 1
+        return self.left == 0
+
+
+def interrupted_and_resumed(X, path, every, **changes):
+    """A fit that is stopped at every `every`-th place where it can be, and how often it was."""
+    stops = 1
+    with pytest.raises(InterruptedFit, match=r"DUFS\.resume\("):
+        fit(X, callbacks=[Checkpoint(path, 3600, After(every))], **changes)
+    while True:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DufsWarning)
+                return DUFS.resume(path, X, callbacks=[Checkpoint(path, 3600, After(every))]), stops
+        except InterruptedFit:
+            stops += 1
+
+
+def assert_same_bits(a, b):
+    assert a.mu_.tobytes() == b.mu_.tobytes()
+    assert a.ranking_.tobytes() == b.ranking_.tobytes()
+    assert a.history_.keys() == b.history_.keys()
+    for name, column in a.history_.items():
+        assert column.tobytes() == b.history_[name].tobytes(), name
+        assert column.dtype == b.history_[name].dtype, name
+    for name in ("n_iter_", "n_runs_", "converged_", "bandwidth_", "loss_", "permutation_gap_", "p_value_"):
+        assert getattr(a, name) == getattr(b, name), name
+
+
+OPTIMIZERS = (
+    {"optimizer": "normalized", "momentum": 0.5},
+    {"optimizer": "sgd", "learning_rate": 2.0, "momentum": 0.8},
+    {"optimizer": "adam", "learning_rate": 0.02},
+)
+
+
+@pytest.mark.parametrize("engine", ["dense", "operations"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["optimizer"])
+@pytest.mark.parametrize("batches", [{}, {"batch_size": 15}, {"batch_size": 15, "convention": "authors_code"}])
+def test_a_resumed_fit_has_the_bits_of_one_never_interrupted(moons, tmp_path, engine, optimizer, batches):
+    changes = {"engine": engine, **optimizer, **batches}
+    resumed, stops = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 3, **changes)
+    assert_same_bits(resumed, fit(moons, **changes))
+    assert stops >= (2 if engine == "dense" and not batches else 9)
+
+
+def test_one_gate_per_sample(moons, tmp_path):
+    changes = {"gate_noise": "sample", "engine": "operations"}
+    resumed, stops = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 7, **changes)
+    assert stops == 4
+    assert_same_bits(resumed, fit(moons, **changes))
+
+
+def test_a_search_over_several_runs(tmp_path):
+    X = np.random.default_rng(0).normal(size=(30, 6))  # nothing to find: every run fails
+    changes = {"max_iter": 400, "learning_rate": 0.02, "n_restarts": 4, "tol": 0.01}
+    straight = fit(X, **changes)
+    assert straight.n_runs_ > 1
+    resumed, stops = interrupted_and_resumed(X, tmp_path / "fit.ckpt", 4, **changes)
+    assert stops > 2
+    assert_same_bits(resumed, straight)
+
+
+def test_how_steps_are_grouped_changes_no_bit(moons, tmp_path):
+    one_by_one = []
+    a = fit(moons, callbacks=[lambda info: one_by_one.append(info.step)])
+    b = fit(moons, callbacks=[Checkpoint(tmp_path / "fit.ckpt", 0.0)])
+    assert one_by_one == list(range(1, 31))
+    assert_same_bits(a, b)
+
+
+def test_a_checkpoint_leaves_steps_in_groups(moons, tmp_path, monkeypatch):
+    from dufs_core.engines import dense
+
+    counts = []
+    advance = dense._CompiledSteps.advance
+    monkeypatch.setattr(
+        dense._CompiledSteps, "advance", lambda self, *args: counts.append(args[-1]) or advance(self, *args)
+    )
+    fit(moons, engine="dense", callbacks=[Checkpoint(tmp_path / "fit.ckpt")])
+    assert counts[:3] == [1, 2, 4]
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+from dufs_core import DUFS
+from dufs_core.checkpoint import Checkpoint
+from dufs_core.datasets import two_moons
+
+X = two_moons(40, 8, random_state=0).X
+steps = 0
+
+def count(info):  # callbacks are called after every step
+    if info.step == 38:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+DUFS(**{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fit(X)
+"""
+
+
+@pytest.mark.parametrize("engine", ["dense", "operations"])
+def test_100_steps_are_37_and_a_kill_and_the_rest(moons, tmp_path, engine):
+    path = tmp_path / "fit.ckpt"
+    changes = {"max_iter": 100, "engine": engine, "batch_size": 15, "momentum": 0.5}
+    code = KILLED.replace("{settings}", repr(settings(**changes)))
+    killed = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    saved = durable.unpacked(path.read_bytes(), path)
+    assert len(saved["records"]) == 37
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        resumed = DUFS.resume(path, moons)
+    assert resumed.n_iter_ == 100
+    assert_same_bits(resumed, fit(moons, **changes))
+
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(moons, tmp_path):
+    """The path of a checkpoint in the middle of a fit, with the one before it, and the fit's end."""
+    path = tmp_path / "fit.ckpt"
+    with pytest.raises(InterruptedFit):
+        fit(moons, engine="operations", callbacks=[Checkpoint(path, 0.0, After(11))])
+    return path
+
+
+def test_the_file_is_a_plain_archive_of_arrays(saved):
+    with np.load(saved, allow_pickle=False) as archive:
+        about = json.loads(str(archive["about"]))
+        assert about["identity"]["settings"]["max_iter"] == 30
+        assert archive["records"].shape == (11, 7)
+        assert archive["steps/mu"].shape == (8,)
+    assert sorted(p.name for p in saved.parent.iterdir()) == ["fit.ckpt", "fit.ckpt.previous"]
+
+
+def test_a_file_cut_anywhere_or_with_a_wrong_bit_is_found_out(saved):
+    data = saved.read_bytes()
+    durable.unpacked(data, saved)
+    lengths = {0, 1, 63, 64, 65, 100, len(data) // 2, len(data) - 64, len(data) - 1, *range(1000, len(data), 997)}
+    for length in lengths:
+        with pytest.raises(DamagedFileError, match=f"{length:,} bytes"):
+            durable.unpacked(data[:length], saved)
+    for position in {*range(0, len(data), 61), *range(len(data) - 100, len(data))}:
+        flipped = bytearray(data)
+        flipped[position] ^= 1 << (position % 8)
+        with pytest.raises(DamagedFileError):
+            durable.unpacked(bytes(flipped), saved)
+    with pytest.raises(DamagedFileError):
+        durable.unpacked(data + b"0", saved)
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "missing"])
+def test_the_state_before_is_used_with_a_warning(saved, moons, harm):
+    data = bytearray(saved.read_bytes())
+    if harm == "missing":
+        saved.unlink()
+    else:
+        data[len(data) // 3] ^= 16
+        saved.write_bytes(data[: len(data) // 2] if harm == "cut" else data)
+    checkpoint = Checkpoint(saved)
+    with pytest.warns(CheckpointWarning, match="The state before it is used"):
+        checkpoint.read()
+    assert len(checkpoint._found["records"]) == 10
+    assert saved.with_name("fit.ckpt.previous").exists()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        resumed = DUFS.resume(saved, moons)
+    assert_same_bits(resumed, fit(moons, engine="operations"))
+    durable.unpacked(saved.read_bytes(), saved)
+
+
+def test_both_states_damaged(saved, moons):
+    for path in (saved, saved.with_name("fit.ckpt.previous")):
+        path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match=r"fit\.ckpt is damaged.*previous is damaged.*must start anew"):
+        DUFS.resume(saved, moons)
+
+
+def test_no_checkpoint(moons, tmp_path):
+    with pytest.raises(FileNotFoundError, match="there is no checkpoint at"):
+        DUFS.resume(tmp_path / "fit.ckpt", moons)
+    with pytest.raises(CheckpointError, match="is not a directory"):
+        fit(moons, callbacks=[Checkpoint(tmp_path / "missing" / "fit.ckpt")])
+
+
+def test_another_fit_is_refused_with_what_differs(saved, moons):
+    other = moons.copy()
+    other[3, 4] += 1e-12
+    with pytest.raises(CheckpointError, match=r"data sha256 was '.*' and is now"):
+        DUFS.resume(saved, other)
+    with pytest.raises(CheckpointError, match=r"data shape was \[40, 8\] and is now \[40, 7\]"):
+        DUFS.resume(saved, moons[:, :7])
+    with pytest.raises(CheckpointError, match=r"settings lam was None and is now 0\.5; settings max_iter was 30 .* 31"):
+        DUFS.resume(saved, moons, max_iter=31, lam=0.5)
+    with pytest.raises(CheckpointError, match="seed was 5 and is now 6"):
+        DUFS.resume(saved, moons, random_state=6)
+    with pytest.raises(CheckpointError, match="engine was 'operations' and is now 'dense'"):
+        DUFS.resume(saved, moons, engine="dense")
+
+
+def test_another_version_is_refused(saved, moons, monkeypatch):
+    monkeypatch.setattr("dufs_core.checkpoint.__version__", "99.0")
+    with pytest.raises(CheckpointError, match=r"version was '.*' and is now '99\.0'"):
+        DUFS.resume(saved, moons)
+
+
+def test_an_earlier_checkpoint_is_not_overwritten(saved, moons):
+    before = saved.read_bytes()
+    with pytest.raises(CheckpointError, match=r"DUFS\.resume\(.*or delete it"):
+        fit(moons, callbacks=[Checkpoint(saved)])
+    assert saved.read_bytes() == before
+    Checkpoint(saved).remove()
+    assert list(saved.parent.iterdir()) == []
+
+
+def test_a_finished_fit_is_given_back(moons, tmp_path):
+    path = tmp_path / "fit.ckpt"
+    a = fit(moons, random_state=np.random.RandomState(3), callbacks=[Checkpoint(path)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        b = DUFS.resume(path, moons, n_jobs=1, callbacks=[lambda info: pytest.fail("there is no step left")])
+    assert_same_bits(a, b)
+
+
+def test_settings_that_are_refused(tmp_path, moons):
+    with pytest.raises(ValueError, match="every_seconds must be 0"):
+        Checkpoint(tmp_path / "a", every_seconds=-1)
+    with pytest.raises(ValueError, match="2 Checkpoints; a fit takes one"):
+        fit(moons, callbacks=[Checkpoint(tmp_path / "a"), Checkpoint(tmp_path / "b")])
+
+
+def test_what_killed_writers_left_is_removed(saved, moons):
+    left = saved.with_name(".fit.ckpt.123.abcd.tmp")
+    left.write_bytes(b"half")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        DUFS.resume(saved, moons)
+    assert not left.exists()
+
+
+def limit_of_file_size(size):
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
+    """A limit on the size of files that the first checkpoints keep and later ones, with more history, exceed."""
+    code = f"""
+    import sys, warnings
+    sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
+    from dufs_core import DUFS
+    from dufs_core.checkpoint import Checkpoint
+    from dufs_core.datasets import two_moons
+    X = two_moons(40, 8, random_state=0).X
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        DUFS(**{settings(max_iter=200, engine="operations")!r}, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
+    print(*(w.message for w in caught if "cannot be written" in str(w.message)), sep="\\n")
+    """
+    path = tmp_path / "fit.ckpt"
+    run = subprocess.run(
+        [sys.executable, "-B", "-c", textwrap.dedent(code), str(path)],
+        capture_output=True, text=True, check=True, preexec_fn=limit_of_file_size(8000),
+    )  # fmt: skip
+    assert run.stdout.count("cannot be written (file too large)") == 1
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["fit.ckpt", "fit.ckpt.previous"]
+    assert 0 < len(durable.unpacked(path.read_bytes(), path)["records"]) < 200
