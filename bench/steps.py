@@ -145,6 +145,31 @@ def torch_stepper(n: int, d: int, threads: int, compiled: bool, device: str = "c
     return step
 
 
+def keops_stepper(n: int, d: int, threads: int) -> Stepper:
+    """The score and its gradient through pykeops: lazy products, autograd, O(n d) memory, the bandwidth given."""
+    import torch
+    from pykeops.torch import LazyTensor
+
+    torch.set_num_threads(threads)
+    X = torch.from_numpy(problem(n, d))
+    mu = torch.full((d,), 0.5, requires_grad=True)
+
+    def step(count: int) -> None:
+        for _ in range(count):
+            mu.grad = None
+            z = torch.clamp(mu + SIGMA * torch.randn(d), 0, 1)
+            Xt = X * z
+            b = 2.0 * (z.detach() ** 2).sum()
+            K = (-((LazyTensor(Xt[:, None, :]) - LazyTensor(Xt[None, :, :])) ** 2).sum(-1) / b).exp()
+            deg = K.sum(1)
+            score = ((K @ Xt / deg) * (K @ (Xt / deg))).sum()
+            (-score / (n * 0.5 * (1 + torch.erf(mu / (SIGMA * 2**0.5))).sum())).backward()
+            with torch.no_grad():
+                mu.sub_(mu.grad, alpha=RATE)
+
+    return step
+
+
 def jax_stepper(n: int, d: int, threads: int) -> Stepper:
     """The same program in JAX, jitted, noise and update included. (XLA takes all cores; run it on as many.)"""
     import jax

@@ -1,0 +1,238 @@
+"""Time, peak memory and error of one step as the data grow, beside what was predicted and beside peers.
+
+    python -m bench.scale [--quick] [--json FILE]
+
+Every record is a process of its own: one short fit (one draw, one run) on random data, after one on tiny data that
+compiles. `seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
+(VmHWM, reset before), `predicted_mib` what the planner says, `relative_error` the float32 gradient's distance to the
+float64 one of the same draw (of "dense" up to 5,000 rows, else of "streaming"), relative in norm. Growth exponents are
+slopes of log seconds. Records that FILE has already are kept, so that the command can be stopped and run again.
+
+Peers (bench/README.md): featselectlib's training step until it runs out of memory (of 20 GiB), and the same score and
+gradient through pykeops' lazy products and PyTorch's autograd. One that is missing is reported by name.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench import steps as programs
+from bench.common import save
+
+ROOT = Path(__file__).resolve().parents[1]
+BATCH = 1000
+LIMIT = 20 << 30  # bytes that a peer may allocate
+_ERROR_ROWS = 20_000  # float64 steps on more rows take too long
+
+Case = tuple[str, int, int]  # engine, rows, columns
+QUICK: list[Case] = [
+    ("dense", 1000, 50), ("streaming", 1000, 50), ("streaming", 20_000, 50), ("minibatch", 20_000, 50),
+    ("sparse", 1000, 10_000),
+]  # fmt: skip
+ROWS = (1000, 3000, 10_000, 30_000, 100_000)
+COLUMNS = (1000, 3000, 10_000, 30_000, 100_000)
+FULL: list[Case] = [
+    *[("dense", n, d) for d in (50, 500) for n in ROWS[:3]],
+    *[("streaming", n, d) for d in (50, 500) for n in ROWS],
+    *[("minibatch", n, d) for d in (50, 500) for n in ROWS],
+    *[("sparse", n, 10_000) for n in ROWS[:3]],
+    *[("dense", 500, d) for d in COLUMNS],
+    *[("sparse", 500, d) for d in COLUMNS],
+    ("streaming", 20_000, 50), ("streaming", 5000, 50), ("dense", 5000, 50), ("sparse", 1747, 47_236),
+    *[("featselectlib", n, 50) for n in ROWS],
+    *[("pykeops", n, 50) for n in ROWS],
+]  # fmt: skip
+NEEDS = {"featselectlib": ("torch", "featselectlib"), "pykeops": ("torch", "pykeops")}
+
+
+def data(engine: str, n: int, d: int, folder: str) -> Any:
+    """Standard normal rows; 1% of the entries for "sparse"; on disk for "minibatch"."""
+    rng = np.random.default_rng(0)
+    if engine == "sparse":
+        from scipy import sparse
+
+        return sparse.random_array((n, d), density=0.01, format="csr", dtype=np.float32, rng=rng)
+    if engine == "minibatch":
+        path = Path(folder) / "X.npy"
+        X = np.lib.format.open_memmap(path, mode="w+", dtype=np.float32, shape=(n, d))
+        for start in range(0, n, BATCH):
+            X[start : start + BATCH] = rng.standard_normal((min(BATCH, n - start), d), dtype=np.float32)
+        X.flush()
+        del X
+        return np.load(path, mmap_mode="r")
+    return rng.standard_normal((n, d), dtype=np.float32)
+
+
+def _resident(field: str) -> float:
+    """MiB of this process: VmRSS, or VmHWM, the most since it was last reset."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+class Peak:
+    """The rise of resident memory inside a `with` block, in MiB."""
+
+    def __enter__(self) -> Peak:
+        Path("/proc/self/clear_refs").write_text("5")
+        self._before = _resident("VmRSS")
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.mib = _resident("VmHWM") - self._before
+
+
+def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
+    """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
+    from dufs_core import DUFS, estimator, memory
+
+    seconds, predicted = [], []
+    train, check = estimator.train, memory.needed_bytes
+
+    def timed(*arguments: Any, **how: Any) -> Any:
+        start = time.perf_counter()
+        run = train(*arguments, **how)
+        seconds.append((time.perf_counter() - start) / run.n_iter)
+        return run
+
+    def noted(*arguments: Any, **how: Any) -> int:
+        predicted.append(check(*arguments, **how))
+        return predicted[-1]
+
+    estimator.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
+    try:
+        batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
+        DUFS(max_iter=steps, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
+    finally:
+        estimator.train, memory.needed_bytes = train, check
+    return seconds[-1], predicted[-1] / 2**20
+
+
+def _error(engine: str, X: Any) -> float | None:
+    """Relative error in norm of one float32 gradient."""
+    from dufs_core.backend import get_backend
+    from dufs_core.engines import get_engine
+    from dufs_core.objective import Objective
+    from dufs_core.trainer import gate_noise
+
+    bk, rows = get_backend("numpy"), BATCH if engine == "minibatch" else X.shape[0]
+    if rows > _ERROR_ROWS:
+        return None
+    used = "dense" if engine == "minibatch" else engine
+    exact = "dense" if rows <= 5000 else "streaming"
+    gradients = []
+    for name, dtype in ((used, "float32"), (exact, "float64")):
+        if engine == "sparse":
+            from dufs_core.sparse import prepare_sparse
+
+            table = prepare_sparse(X, "columns", dtype, by_rows=False).X
+            given = table if name == "sparse" else table.dense(slice(None), np.arange(X.shape[1]))
+        else:
+            from dufs_core.data import prepare
+
+            given = prepare(np.asarray(X[:rows]), "columns", dtype).X
+        d = X.shape[1]
+        eps = gate_noise(bk, 0, 1, 1, None, np.arange(d), dtype)
+        evaluate = get_engine(name, bk, os.cpu_count() or 1, sparse=name == "sparse")[1]
+        gradients.append(evaluate(bk, Objective(), np.full(d, 0.5, dtype), eps, given)[1].astype(np.float64))
+    return float(np.linalg.norm(gradients[0] - gradients[1]) / np.linalg.norm(gradients[1]))
+
+
+def _peer(engine: str, n: int, d: int) -> dict[str, Any]:
+    import resource
+
+    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+    make = programs.featselectlib_stepper if engine == "featselectlib" else programs.keops_stepper
+    try:
+        make(100, d, os.cpu_count() or 1)(1)  # compiles
+        step = make(n, d, os.cpu_count() or 1)
+        with Peak() as peak:
+            start = time.perf_counter()
+            step(1)
+            seconds = time.perf_counter() - start
+    except (RuntimeError, MemoryError) as error:
+        return {"failed": f"{type(error).__name__}: {str(error).strip().splitlines()[0][:160]}"}
+    return {"seconds": seconds, "peak_mib": peak.mib}
+
+
+def one(case: Case) -> dict[str, Any]:
+    """A record, in this process."""
+    engine, n, d = case
+    record: dict[str, Any] = {"engine": engine, "n": n, "d": d, "seconds": None, "peak_mib": None}
+    record |= {"predicted_mib": None, "relative_error": None}
+    if engine in NEEDS:
+        return record | _peer(engine, n, d)
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        _fit(engine, data("dense" if engine == "minibatch" else engine, 60, 50, folder), 2)
+        X = data(engine, n, d, folder)
+        with Peak() as peak:
+            seconds, predicted = _fit(engine, X, 1 if n * n * d > 10**11 else 3)
+        record |= {"seconds": seconds, "peak_mib": peak.mib, "predicted_mib": predicted}
+        record["relative_error"] = _error(engine, X)
+    return record
+
+
+def exponents(records: list[dict[str, Any]]) -> dict[str, float]:
+    """Slopes of log seconds against log n (3,000 rows and more) and against log d (500 rows)."""
+    found: dict[str, float] = {}
+    for engine in dict.fromkeys(r["engine"] for r in records):
+        done = [r for r in records if r["engine"] == engine and r["seconds"]]
+        series = {f"n, d = {d}": [(r["n"], r["seconds"]) for r in done if r["d"] == d and r["n"] >= 3000]
+                  for d in dict.fromkeys(r["d"] for r in done)}  # fmt: skip
+        series["d, n = 500"] = [(r["d"], r["seconds"]) for r in done if r["n"] == 500]
+        for name, points in series.items():
+            if len(points) > 1:
+                x, y = np.log(np.array(points, dtype=float)).T
+                found[f"{engine}: {name}"] = round(float(np.polyfit(x, y, 1)[0]), 2)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="five small records, no peers")
+    parser.add_argument("--json", metavar="FILE")
+    parser.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        print(json.dumps(one(tuple(json.loads(args.one)))))
+        return 0
+    records: list[dict[str, Any]] = []
+    if args.json and Path(args.json).exists():
+        records = json.loads(Path(args.json).read_text())["records"]
+    known = {(r["engine"], r["n"], r["d"]) for r in records}
+    for case in QUICK if args.quick else FULL:
+        missing = [name for name in NEEDS.get(case[0], ()) if find_spec(name) is None]
+        if missing:
+            print(f"{case[0]} is left out: {' and '.join(missing)} not installed")
+            continue
+        if case in known:
+            continue
+        command = [sys.executable, "-m", "bench.scale", "--one", json.dumps(case)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+        if done.returncode:
+            print(f"{case}: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}")
+            records.append(dict(zip(("engine", "n", "d"), case, strict=True)) | {"seconds": None, "failed": "killed"})
+        else:
+            records.append(json.loads(done.stdout.strip().splitlines()[-1]))
+        print(records[-1], flush=True)
+        save(args.json, {"records": records, "exponents": exponents(records)})
+    print(exponents(records))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
