@@ -17,6 +17,7 @@ from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer, State
+from dufs_core.table import take_rows
 
 DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
@@ -167,7 +168,7 @@ def _batches(bk: Backend, seed: int, X: Array, schedule: Schedule) -> Iterator[t
     epoch = 0
     while True:
         for rows in batches(bk, seed, epoch, n, schedule):
-            yield rows, X if full else X.T[:, rows].T
+            yield rows, X if full else take_rows(X, rows)
         epoch += 1
 
 
@@ -189,7 +190,7 @@ def train(
     Parameters
     ----------
     X : (n, d)
-        Scaled data in Fortran order.
+        Scaled data in Fortran order, or a `dufs_core.table.Table`.
     columns : (d,) int
         Position of each column in the user's data: what its draws are keyed by.
     evaluate
