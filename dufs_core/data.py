@@ -48,10 +48,15 @@ def check_finite(X: Array, xp: Any = np) -> None:
             if first < 0:
                 first = columns.start + int(xp.flatnonzero(bad.any(axis=0))[0])
     if count:
-        raise ValueError(
-            f"Input X contains NaN or infinity: {count} of {X.size} values, the first in column {first}. "
-            f"Impute them or drop those rows or columns first."
-        )
+        raise not_finite(count, X.size, first)
+
+
+def not_finite(count: int, size: int, first_column: int) -> ValueError:
+    """The error for `count` of `size` values that are NaN or infinite."""
+    return ValueError(
+        f"Input X contains NaN or infinity: {count} of {size} values, the first in column {first_column}. "
+        f"Impute them or drop those rows or columns first."
+    )
 
 
 def device_table(bk: Backend, X: Any) -> Array:
@@ -128,14 +133,14 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
         elif scaling == "global":
             square_sum += float(xp.square(block).sum())
         else:
-            _check_range(abs(block).max(axis=0), columns.start, n, d, dtype)
+            check_range(abs(block).max(axis=0), columns.start, n, d, dtype)
         out[:, columns] = block
     if scaling == "global" and square_sum > 0:
         out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
     return Prepared(out, constant)
 
 
-def _check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
+def check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
     """Raise ValueError if sums of d squares of values up to peak (columns,), times n, could exceed the dtype."""
     limit = np.sqrt(float(np.finfo(dtype).max) / (4.0 * n * d)) / 1e3
     if (peak > limit).any():

@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from typing import Any, Literal, Self
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils import check_random_state
@@ -18,11 +19,12 @@ from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory
+from dufs_core.memory import Problem, check_memory, sparse_problem
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
+from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule, Train, train
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
@@ -89,8 +91,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations", "dense" or "cuda", default "auto"
-        See `dufs_core.engines`; the numbers are the same within rounding. "cuda" needs the CuPy backend.
+    engine : "auto", "operations", "dense", "sparse" or "cuda", default "auto"
+        See `dufs_core.engines`; the numbers are the same within rounding. "cuda" needs the CuPy backend, and sparse X
+        has an engine of its own.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy. X may live on either side.
     dtype : "float32" or "float64", default "float32"
@@ -166,7 +169,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense", "cuda"] = "auto",
+        engine: Literal["auto", "operations", "dense", "sparse", "cuda"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         max_memory: int | None = None,
@@ -275,7 +278,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array-like (n_samples, n_features)
             Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
-            PyTorch, JAX or any library with DLPack, which is used where it lies.
+            PyTorch, JAX or any library with DLPack, which is used where it lies. A sparse SciPy matrix or array
+            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`.
         y : ignored
 
         Raises
@@ -290,20 +294,22 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         bk, X = self._accept(X)
         seed = self._seed()
         with bk.device_of(X) if on_device(X) else nullcontext():
-            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
-            self._check_memory(bk, X.shape, n_threads(self.n_jobs))
+            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs), sparse.issparse(X))
+            self._check_memory(bk, X, n_threads(self.n_jobs))
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
-        self._warn(best, len(X))
+        self._warn(best, X.shape[0])
         return self
 
     def _accept(self, X: Any) -> tuple[Backend, Any]:
         """The backend, and X as an array on one of its sides. Raises ValueError for bad data or parameters."""
-        bk = get_backend(self.backend)
+        bk = self._backend_for_sparse() if sparse.issparse(X) else get_backend(self.backend)
         if on_device(X):
             X = device_table(bk, X)
             validate_data(self, X, skip_check_array=True)  # names and number of features
         else:
-            X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
+            X = validate_data(
+                self, X, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=2
+            )
         check_parameters(self, *X.shape)
         return bk, X
 
@@ -311,11 +317,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         return int(seed) & 0xFFFFFFFFFFFFFFFF
 
-    def _prepare(self, bk: Backend, X: Any) -> Prepared:
+    def _prepare(self, bk: Backend, X: Any) -> Any:
+        """The scaled data, as `dufs_core.data.Prepared`."""
+        if sparse.issparse(X):
+            return prepare_sparse(X, self.scaling, self.dtype, by_rows=self._step_rows(X.shape[0]) < X.shape[0])
         data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
         return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
 
-    def _train(self, bk: Backend, X: Any, data: Prepared, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
+    def _train(self, bk: Backend, X: Any, data: Any, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
         """Search, and set the fitted attributes."""
         n = data.X.shape[0]
         columns = np.flatnonzero(~data.constant)
@@ -351,18 +360,34 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
 
-    def step_problem(self, shape: tuple[int, int], threads: int) -> Problem:
-        """What the memory of one step on data of this shape depends on, for `dufs_core.memory`."""
-        n, d = shape
+    def _backend_for_sparse(self) -> Backend:
+        """NumPy. Raises ValueError where the parameters ask for what sparse data cannot have."""
+        if self.backend == "cupy":
+            raise ValueError(
+                'backend="cupy" cannot take sparse X: use backend="numpy" or "auto", or X.toarray() if that fits in '
+                "memory"
+            )
+        if self.gate_noise == "sample":
+            raise ValueError(
+                'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
+                'use gate_noise="batch", or X.toarray() if it fits in memory'
+            )
+        return get_backend("numpy" if self.backend == "auto" else self.backend)
+
+    def memory_of(self, X: Any, threads: int) -> tuple[Problem, int | None]:
+        """One step on X for `dufs_core.memory`, and the bytes kept beside it; None: those of one scaled copy."""
+        n, d = X.shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
-        return Problem(
+        step = Problem(
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
         )
+        return sparse_problem(step, X) if self.engine_ == "sparse" else (step, None)
 
-    def _check_memory(self, bk: Backend, shape: tuple[int, int], threads: int) -> None:
+    def _check_memory(self, bk: Backend, X: Any, threads: int) -> None:
         """Raise MemoryLimitError if the fit would not fit."""
-        check_memory(bk, self.engine_, self.step_problem(shape, threads), shape[0], self.max_memory)
+        step, data = self.memory_of(X, threads)
+        check_memory(bk, self.engine_, step, X.shape[0], self.max_memory, data)
 
     def _search(self, evaluate: Evaluate, train: Train, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
@@ -475,4 +500,5 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
+        tags.input_tags.sparse = self.engine in ("auto", "sparse")
         return tags

@@ -14,10 +14,12 @@ import numpy as np
 from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, open_score
+from dufs_core.table import dense
 
 # The 0.9 quantile: the largest neighbour distance hangs on one outlier, the median is too local.
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
+_ELEMENTS = 1 << 21  # entries of the columns in hand
 _ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
 
 
@@ -39,7 +41,8 @@ def permutation_gap(
     Parameters
     ----------
     X : (n, d)
-        Scaled data, n >= 2 (two rows: the first neighbour instead of the second).
+        Scaled data, an array or a `dufs_core.table.Table`, n >= 2 (two rows: the first neighbour instead of the
+        second).
     subset : (m,) int, NumPy
         The columns T. An empty set, or one column, has gap 0 and p-value 1.
     n_permutations : int
@@ -50,20 +53,27 @@ def permutation_gap(
     if len(subset) < 2:
         return Gap(0.0, 1.0)
     xp = bk.xp
-    keys = xp.asarray(subset if columns is None else columns[subset])
-    subset = xp.asarray(subset)
-    if X.shape[0] > _ROWS:
-        rows = random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:_ROWS]
-        X_T = X[rows[:, None], subset]
-    else:
-        X_T = X[:, subset]
-    n, m = X_T.shape
+    keys = np.asarray(subset if columns is None else columns[subset])
+    n, m = min(X.shape[0], _ROWS), len(subset)
+    rows = (
+        slice(None) if X.shape[0] == n else random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:n]
+    )
+    G = [xp.zeros((n, n), dtype=X.dtype) for _ in range(1 + n_permutations)]
+    width = max(2, _ELEMENTS // n)
+    for start in range(0, m, width):
+        block = slice(start, start + width)
+        X_T = dense(bk, X, rows, subset[block])
+        varies = (X_T[:1] != X_T).any(axis=0)  # a permutation leaves the other columns as they are
+        same, X_T = X_T[:, ~varies], X_T[:, varies]
+        fixed, key = same @ same.T, xp.asarray(keys[block])[varies]
+        G[0] += fixed + X_T @ X_T.T
+        for draw in range(n_permutations):
+            order = xp.argsort(
+                random.words(bk, seed, random.Stream.PERMUTATION, 0, draw, xp.arange(n)[:, None], key[None, :]), axis=0
+            )
+            permuted = xp.take_along_axis(X_T, order, axis=0)
+            G[1 + draw] += fixed + permuted @ permuted.T
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
-    observed = open_score(bk, objective, X_T) / (n * m)
-    shuffled = np.empty(n_permutations)
-    for draw in range(n_permutations):
-        order = xp.argsort(
-            random.words(bk, seed, random.Stream.PERMUTATION, 0, draw, xp.arange(n)[:, None], keys[None, :]), axis=0
-        )
-        shuffled[draw] = open_score(bk, objective, xp.take_along_axis(X_T, order, axis=0)) / (n * m)
+    observed, *scores = (open_score(bk, objective, G_r) / (n * m) for G_r in G)
+    shuffled = np.array(scores)
     return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))

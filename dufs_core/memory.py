@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dufs_core.backend import Backend
 from dufs_core.errors import MemoryLimitError
+
+_PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
 class Problem(NamedTuple):
@@ -27,6 +29,7 @@ class Problem(NamedTuple):
     fixed_bandwidth: bool = False
     per_sample: bool = False  # one gate a sample: draws of shape (draws, n, d)
     threads: int = 1
+    spread: int = 0  # columns of sparse data that are written out for products (`dufs_core.sparse`)
 
 
 def _operations(p: Problem) -> int:
@@ -70,7 +73,21 @@ def _cuda(p: Problem) -> int:
     return kept
 
 
-_ENTRIES: dict[str, Callable[[Problem], int]] = {"operations": _operations, "dense": _dense, "cuda": _cuda}
+def _sparse(p: Problem) -> int:
+    from dufs_core.engines.dense import layout
+
+    _, *groups = layout(1, max(1, p.spread), p.n, np.dtype(f"f{p.itemsize}"), p.power, 2, False, p.threads)
+    work = sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for group in groups for shape, kind in group)
+    noise = p.d * (p.draws * (4 * p.itemsize + 2) + -(-p.draws // 8) * 120)  # z, eps and what is kept; random words
+    return (int(work) + noise) // p.itemsize
+
+
+_ENTRIES: dict[str, Callable[[Problem], int]] = {
+    "operations": _operations,
+    "dense": _dense,
+    "sparse": _sparse,
+    "cuda": _cuda,
+}
 
 
 def predicted_bytes(engine: str, problem: Problem) -> int:
@@ -97,7 +114,26 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
-def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_memory: int | None) -> None:
+def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
+    """The problem of sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
+
+    Kept: stored values and their rows, once more without the columns that take no part; on the way: X in columns.
+    """
+    from dufs_core.sparse import is_thin
+
+    kept = 2 * X.nnz * (problem.itemsize + 4)
+    on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + problem.itemsize) + _PREPARATION
+    return problem._replace(spread=int((~is_thin(X)).sum())), max(kept, on_the_way)
+
+
+def needed_bytes(engine: str, problem: Problem, data: int) -> int:
+    """Bytes that a fit allocates: `data` beside its steps, and one step."""
+    return data + predicted_bytes(engine, problem)
+
+
+def check_memory(
+    bk: Backend, engine: str, problem: Problem, n_rows: int, max_memory: int | None, data: int | None = None
+) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
     Parameters
@@ -110,12 +146,15 @@ def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_me
         Rows of the whole data, of which one scaled copy is kept.
     max_memory : int or None
         Bytes that the fit may allocate; None: what is available.
+    data : int or None
+        Bytes that are kept beside the step; None: those of one scaled copy.
     """
     available = available_bytes(bk) if max_memory is None else max_memory
     if available is None:
         return
-    data = n_rows * problem.d * problem.itemsize
-    needed = data + predicted_bytes(engine, problem)
+    if data is None:
+        data = n_rows * problem.d * problem.itemsize
+    needed = needed_bytes(engine, problem, data)
     if needed <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"

@@ -145,7 +145,10 @@ class _Forward(NamedTuple):
 
 def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
     products = [gram.forward(bk, X, z_r) for z_r in z]
-    G = bk.xp.stack([G_r for G_r, _ in products])
+    return _from_gram(bk, objective, bk.xp.stack([G_r for G_r, _ in products]), [saved for _, saved in products])
+
+
+def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Saved]) -> _Forward:
     D, saved_D = distances.forward(bk, G)
     factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
     b, substituted, saved_b = bandwidth.forward(
@@ -155,7 +158,6 @@ def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
     A, deg, saved_A = normalise.forward(bk, K)
     At, saved_At = power.forward(bk, A, objective.power)
     S, saved_S = score.forward(bk, At, G, deg)
-    grams = [saved for _, saved in products]
     return _Forward(S, b, substituted, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
 
 
@@ -175,7 +177,6 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
     return Scores(f.S, f.b, f.substituted, isolated, dz)
 
 
-def open_score(bk: Backend, objective: Objective, X: Array) -> float:
-    """S of the data as they are, every gate open: Tr(X' P^t X).      X (n, d)."""
-    gates_open = bk.xp.ones((1, X.shape[1]), dtype=X.dtype)
-    return float(_forward(bk, objective, X, gates_open).S[0])
+def open_score(bk: Backend, objective: Objective, G: Array) -> float:
+    """S of the data as they are, every gate open: Tr(X' P^t X).      G = X X' (n, n)."""
+    return float(_from_gram(bk, objective, G[None], []).S[0])

@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from dufs_core.backend import Array, Backend, on_device
 from dufs_core.engines import get_engine
@@ -71,11 +72,15 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         selector._accept(X)
     seeds = [selector._seed() for selector in selectors]
     with bk.device_of(accepted) if on_device(accepted) else nullcontext():
-        name, evaluate = get_engine(first.engine, bk, 1)
+        name, evaluate = get_engine(first.engine, bk, 1, issparse(accepted))
+
+        def engine() -> Evaluate:
+            return get_engine(name, bk, 1, issparse(accepted))[1]
+
         for selector in selectors:
             selector.engine_ = name
-        first._check_memory(bk, accepted.shape, 1)
-        at_once = _at_once(bk, first, accepted.shape)
+        first._check_memory(bk, accepted, 1)
+        at_once = _at_once(bk, first, accepted)
         data = first._prepare(bk, accepted)
 
         def fit(index: int, train: Train, evaluate: Evaluate) -> Outcome:
@@ -83,14 +88,14 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
                 return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
         if bk.name == "numpy":
-            outcomes = _side_by_side(fit, len(selectors), at_once, lambda: get_engine(name, bk, 1)[1])
+            outcomes = _side_by_side(fit, len(selectors), at_once, engine)
         else:
             outcomes = []
             bk.synchronize()  # other threads read what the caller's stream has still to compute
             for start in range(0, len(selectors), at_once):
                 outcomes += _stacked(fit, range(start, min(start + at_once, len(selectors))), bk, evaluate)
     for selector, outcome in zip(selectors, outcomes, strict=True):
-        selector._warn(outcome, len(accepted))
+        selector._warn(outcome, accepted.shape[0])
     return selectors
 
 
@@ -105,13 +110,13 @@ def _check_alike(selectors: Sequence[DUFS]) -> None:
                 )
 
 
-def _at_once(bk: Backend, selector: DUFS, shape: tuple[int, int]) -> int:
+def _at_once(bk: Backend, selector: DUFS, X: Any) -> int:
     """How many fits may be in work at once: cores on the CPU, draws that fit memory on a GPU; at least 1."""
     most = n_threads(selector.n_jobs) if bk.name == "numpy" else _MOST_TOGETHER
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
-    step = selector.step_problem(shape, 1)
+    step, _ = selector.memory_of(X, 1)
     if bk.name == "numpy":
         return max(1, min(most, available // (2 * max(1, predicted_bytes(selector.engine_, step)))))
     while most > 1:

@@ -14,6 +14,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
+from dufs_core.table import take_columns
 from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepInfo, Train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
@@ -71,7 +72,8 @@ class Search:
         than chance, its columns are held closed (unless it is a single column, which says nothing either way)
         and the next run looks at the others; a convincing run ends the search.
 
-        X (n, d) scaled data, where the backend computes; columns (d',) the positions that may be selected, NumPy.
+        X (n, d) scaled data, where the backend computes, or a `dufs_core.table.Table`; columns (d',) the
+        positions that may be selected, NumPy.
         """
         outcomes: list[Outcome] = []
         earlier = iter(keeper.start.outcomes if keeper else ())
@@ -95,7 +97,7 @@ class Search:
             nothing = Run(bk.xp.zeros(0, dtype=X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
             return Outcome(nothing, columns, Gap(0.0, 1.0))
         if len(columns) < X.shape[1]:
-            X = X.T[bk.xp.asarray(columns)].T
+            X = take_columns(bk, X, columns)
         start = keep = None
         if keeper is not None:
             start = keeper.start.position if len(earlier) == len(keeper.start.outcomes) else None

@@ -17,6 +17,7 @@ from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer, State
+from dufs_core.table import take_rows
 
 DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
@@ -205,7 +206,7 @@ def _batches(bk: Backend, seed: int, X: Array, schedule: Schedule, taken: int) -
     epoch, done = divmod(taken, 1 if full else -(-n // int(schedule.batch_size or n)))
     while True:
         for rows in batches(bk, seed, epoch, n, schedule)[done:]:
-            yield rows, X if full else X.T[:, rows].T
+            yield rows, X if full else take_rows(X, rows)
         epoch, done = epoch + 1, 0
 
 
@@ -229,7 +230,7 @@ def train(
     Parameters
     ----------
     X : (n, d)
-        Scaled data in Fortran order.
+        Scaled data in Fortran order, or a `dufs_core.table.Table`.
     columns : (d,) int
         Position of each column in the user's data: what its draws are keyed by.
     evaluate

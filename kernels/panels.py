@@ -430,6 +430,28 @@ def finish(
 
 
 @inner
+def quadratic_forms(M: Any, W: Any, count: int, n: int, tile: Any, sums: Any) -> None:
+    """sums (panels, LANES) = x' L x for the columns x of the first `count` panels of W, L the halved lower tiles of M.
+
+    W (panels, rows, LANES); tile (1, ROWS, LANES) is work.
+    """
+    small_code()
+    rows, m, number = W.shape[1] * LANES, M.shape[1] * LANES, M.dtype.type
+    for p in range(count):
+        store(sums, p * LANES, spread(0.0))
+    for j in range(0, n, DEPTH):
+        for i in range(j, n, ROWS):
+            left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
+            depth = min(DEPTH, min(i + ROWS, n) - j)
+            for p in range(count):
+                tile_set(M, left, W, p * rows + j * LANES, tile, 0, depth)
+                dots = spread(number(0))
+                for h in range(height):
+                    dots = dots + load(tile, h * LANES) * load(W, p * rows + (i + h) * LANES)
+                store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
+
+
+@inner
 def column_dots(
     X: Any, z: Any, open_: Any, n_open: int, M: Any, per_row: bool, W: Any, tile: Any, sums: Any, dz: Any,
     part: int, parts: int,
@@ -455,26 +477,19 @@ def column_dots(
                 for i in range(whole, n):
                     x = get(X, k + i)
                     put(W, p * rows + i * LANES + l, x * get(z, k + i) if per_row else x)
-        for p in range(count):
-            store(sums, p * LANES, spread(0.0))
-        for j in range(0, n, DEPTH):
-            for i in range(0 if per_row else j, n, ROWS):
-                left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
-                depth = min(DEPTH, n - j) if per_row else min(DEPTH, min(i + ROWS, n) - j)
-                for p in range(count):
-                    tile_set(M, left, W, p * rows + j * LANES, tile, 0, depth)
-                    if per_row:
-                        for l in range(min(LANES, n_open - (first + p) * LANES)):
-                            k = get(open_, (first + p) * LANES + l) * n + i
-                            for h in range(height):
-                                value = number(2) * get(X, k + h) * get(tile, h * LANES + l)
-                                put(dz, k + h, get(dz, k + h) + value)
-                    else:
-                        dots = spread(number(0))
-                        for h in range(height):
-                            dots = dots + load(tile, h * LANES) * load(W, p * rows + (i + h) * LANES)
-                        store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
         if not per_row:
+            quadratic_forms(M, W, count, n, tile, sums)
             for c in range(min(count * LANES, n_open - first * LANES)):
                 k = get(open_, first * LANES + c)
                 put(dz, k, number(4 * get(z, k) * get(sums, c)))
+            continue
+        for j in range(0, n, DEPTH):
+            for i in range(0, n, ROWS):
+                left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
+                for p in range(count):
+                    tile_set(M, left, W, p * rows + j * LANES, tile, 0, min(DEPTH, n - j))
+                    for l in range(min(LANES, n_open - (first + p) * LANES)):
+                        k = get(open_, (first + p) * LANES + l) * n + i
+                        for h in range(height):
+                            value = number(2) * get(X, k + h) * get(tile, h * LANES + l)
+                            put(dz, k + h, get(dz, k + h) + value)

@@ -40,6 +40,7 @@ class Settings(NamedTuple):
     absolute: float
     per_row: bool  # one gate per row and column
     only_scores: bool  # of the gates in Shared.z: one pass, no step
+    given: bool  # G of the one draw lies in the work of the one team, and M is left there: X is not read
     rule: int
     learning_rate: float
     momentum: float
@@ -139,25 +140,12 @@ def _powers_and_derivative(powers: Any, H: Any, dA: Any, N: Any, n: int, barrier
 
 
 @inlined
-def _draw(
-    settings: Settings, X: Any, z: Any, dz: Any, scores: Any, draw: int, work: TeamWork, mine: ThreadWork, team: int,
-    thread: int, barriers: Any, part: int, parts: int,
-) -> None:  # fmt: skip
-    """Score of one draw and its derivative: one member's share."""
-    n, first = X.shape[1], (1 + team) * SLOTS
-    G, H, dA, powers = work.G[team], work.H[team], work.dA[team], work.powers[team]
-    g, kth, largest, q, r, half_ddeg = (
-        work.vectors[team, 0], work.vectors[team, 1], work.vectors[team, 2], work.vectors[team, 3],
-        work.vectors[team, 4], work.vectors[team, 5],
-    )  # fmt: skip
-    row_sums, by_panel, rows, weights = (
-        work.row_sums[team],
-        work.by_panel[team],
-        mine.rows[thread],
-        mine.weights[thread],
-    )
-    A, At, active = powers[0], powers[powers.shape[0] - 1], mine.active[thread]
-
+def _gram(
+    settings: Settings, X: Any, z: Any, draw: int, work: TeamWork, active: Any, team: int, thread: int, barriers: Any,
+    part: int, parts: int,
+) -> int:  # fmt: skip
+    """G of one draw; lists the columns (`_listed`) and returns how many have a gate inside (0, 1)."""
+    n, first, G = X.shape[1], (1 + team) * SLOTS, work.G[team]
     n_active, n_open = _listed(z[draw], active)
     if len(work.partial[team]) and n_active > GATHERED:  # few rows, many columns: every member has columns of its own
         partial, packed = work.partial[team], work.W[thread if parts > 1 else 2 * team]
@@ -182,6 +170,32 @@ def _draw(
                 packed, packed, G, n, count, False, chunk > 0, chunk == chunks - 1, part, parts
             )  # fmt: skip
     wait_for_all(barriers, first, parts)
+    return n_open
+
+
+@inlined
+def _draw(
+    settings: Settings, X: Any, z: Any, dz: Any, scores: Any, draw: int, work: TeamWork, mine: ThreadWork, team: int,
+    thread: int, barriers: Any, part: int, parts: int,
+) -> None:  # fmt: skip
+    """Score of one draw and its derivative: one member's share."""
+    n, first = X.shape[1], (1 + team) * SLOTS
+    G, H, dA, powers = work.G[team], work.H[team], work.dA[team], work.powers[team]
+    g, kth, largest, q, r, half_ddeg = (
+        work.vectors[team, 0], work.vectors[team, 1], work.vectors[team, 2], work.vectors[team, 3],
+        work.vectors[team, 4], work.vectors[team, 5],
+    )  # fmt: skip
+    row_sums, by_panel, rows, weights = (
+        work.row_sums[team],
+        work.by_panel[team],
+        mine.rows[thread],
+        mine.weights[thread],
+    )
+    A, At, active = powers[0], powers[powers.shape[0] - 1], mine.active[thread]
+
+    n_open = 0
+    if not settings.given:
+        n_open = _gram(settings, X, z, draw, work, active, team, thread, barriers, part, parts)
 
     if part == 0:
         panels.diagonal(G, n, g)
@@ -215,10 +229,11 @@ def _draw(
         dA, G, g, n, kth, rows, weights, db / b, row_sums, not settings.per_row, part, parts
     )  # fmt: skip
     wait_for_all(barriers, first, parts)
-    panels.column_dots(
-        X, z[draw], active[1], n_open, dA, settings.per_row, mine.W[thread], mine.tile[thread], mine.sums[thread],
-        dz[draw], part, parts,
-    )  # fmt: skip
+    if not settings.given:
+        panels.column_dots(
+            X, z[draw], active[1], n_open, dA, settings.per_row, mine.W[thread], mine.tile[thread], mine.sums[thread],
+            dz[draw], part, parts,
+        )  # fmt: skip
     if part == 0:
         scores[0, draw], scores[1, draw], scores[2, draw], scores[3, draw] = S, b, substituted, isolated / n
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, NamedTuple
@@ -47,7 +48,7 @@ class DenseEngine:
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
         columns = np.require(X.T, requirements=_LAYOUT)
         d, n = columns.shape
-        settings = _settings(objective, X.dtype, n, per_row=z.ndim == 3, only_scores=True)
+        settings = kernel_settings(objective, X.dtype, n, per_row=z.ndim == 3, only_scores=True)
         work = self.arrays(len(z), d, n, X.dtype, objective, z.ndim == 3)
         work.shared.z[:] = z[:, :, None] if z.ndim == 2 else z.swapaxes(1, 2)
         work.shared.dz[:] = 0
@@ -70,7 +71,6 @@ class DenseEngine:
         problem: its arguments up to `done`. Nobody waits for a thread that fails or never starts.
         """
         from dufs_core.kernels import steps
-        from dufs_core.kernels.team import ABANDONED, SLOTS
 
         arguments: tuple[Any, ...] = (*problem, work.shared, work.team, work.mine)
         if not self._compiled:
@@ -81,21 +81,27 @@ class DenseEngine:
             except OSError:  # compiled, but the disk is too full for the cache
                 steps.run(*nothing, 0, 1)
             self._compiled = True
+        self.in_team(work, lambda thread, threads: steps.run(*arguments, thread, threads))
+
+    def in_team(self, work: _Work, member: Callable[[int, int], None]) -> None:
+        """member(thread, threads) in all threads at once, with the barriers of `work`."""
+        from dufs_core.kernels.team import ABANDONED, SLOTS
+
         threads, start = work.threads, Event()
 
-        def member(thread: int) -> None:
+        def guarded(thread: int) -> None:
             if thread:
                 start.wait()
             try:
-                steps.run(*arguments, thread, threads)
+                member(thread, threads)
             except BaseException:
                 work.shared.barriers[ABANDONED::SLOTS] = 1
                 raise
 
         try:
-            others = [self._pool.submit(member, thread) for thread in range(1, threads)]
+            others = [self._pool.submit(guarded, thread) for thread in range(1, threads)]
             start.set()
-            member(0)
+            guarded(0)
             for other in others:
                 other.result()
         except BaseException:
@@ -193,7 +199,7 @@ class _CompiledSteps:
         self.mu = self.mu.copy()  # callers may have kept the one before
         work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective, per_row=False)
         work.shared.dz[:] = 0
-        settings = _settings(
+        settings = kernel_settings(
             objective, X.dtype, n, per_row=False, only_scores=False, rule=self._rule,
             learning_rate=float(optimizer.learning_rate), momentum=float(optimizer.momentum),
             margin=DECIDED_MARGIN * objective.gate_sigma, undecided_enough=float(schedule.tol * d),
@@ -217,8 +223,8 @@ class _CompiledSteps:
         self._first[:], self._second[:], self._mean_square[:] = saved["first"], saved["second"], saved["running"]
 
 
-def _settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:
-    """The objective in the kernels' terms; `step` holds what only whole steps need."""
+def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:
+    """The objective in the kernels' terms; `step` holds what only whole steps need, and `given`."""
     from dufs_core.kernels import steps
 
     rule = objective.bandwidth
@@ -232,7 +238,7 @@ def _settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scor
     relative, absolute = noise_level(np.finfo(dtype))
     defaults: dict[str, Any] = {
         "rule": steps.SGD, "learning_rate": 0.0, "momentum": 0.0, "margin": 0.0, "undecided_enough": 0.0,
-        "seed": np.uint64(0),
+        "seed": np.uint64(0), "given": False,
     }  # fmt: skip
     return steps.Settings(
         lam=float("nan") if objective.lam is None else float(objective.lam),

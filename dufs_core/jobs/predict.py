@@ -12,7 +12,6 @@ from dufs_core.jobs.identity import DataSet, Fit
 from dufs_core.jobs.job import Job
 from dufs_core.jobs.work import load
 from dufs_core.memory import predicted_bytes
-from dufs_core.validation import n_threads
 
 _STEPS = 4  # of a probe; the first, which may compile, is not counted
 _COSTLY = (
@@ -50,8 +49,8 @@ def _probe(data: DataSet, fit: Fit) -> dict[str, Any]:
         X = load(data)
         selector = DUFS(**(dict(fit.settings) | changes), callbacks=[lambda info: ends.append(time.perf_counter())])
         backend = get_backend(selector.backend)
-        engine, _ = get_engine(selector.engine, backend, fit.threads)
-        step = selector.step_problem(X.shape, n_threads(selector.n_jobs))
+        engine = selector.engine_ = get_engine(selector.engine, backend, fit.threads)[0]
+        step, _ = selector.memory_of(X, fit.threads)
         memory = X.nbytes + X.shape[0] * X.shape[1] * step.itemsize + predicted_bytes(engine, step)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,0 +1,185 @@
+"""Sparse data: scaled columns that stay sparse, with the centring kept beside them.
+
+Centring is implicit, because x_k - m_k 1 has no zeros. A column with at most an eighth of its entries stored is thin:
+its values are kept uncentred, since m_k^2 is at most 1/7 of its variance then, so that subtracting the mean from sums
+costs no digits. The others are spread: their stored values are kept centred, and an entry that is not stored stands
+for -m_k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dufs_core.backend import Array
+from dufs_core.data import SCALINGS, check_range, not_finite
+
+_BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
+_THIN = 8  # a thin column stores at most n / _THIN entries
+
+
+def is_thin(X: Any) -> Array:
+    """Which columns of X (CSR or CSC) are thin, bool (d,)."""
+    n, d = X.shape
+    stored = np.diff(X.indptr) if X.format == "csc" else np.bincount(X.indices, minlength=d)
+    thin: Array = stored <= n // _THIN
+    return thin
+
+
+class SparseTable:
+    """Scaled sparse data (n, d), as the trainer and the search take them.
+
+    Attributes
+    ----------
+    matrix : scipy.sparse.csc_array, or csr_array where rows will be taken
+        Stored values in the dtype of the fit.
+    shift : ndarray (d,), float64
+        m, the means of the scaled columns.
+    thin : ndarray (d,) of bool
+    """
+
+    def __init__(self, matrix: Any, shift: Array, thin: Array) -> None:
+        self.matrix, self.shift, self.thin = matrix, shift, thin
+        self.shape: tuple[int, int] = matrix.shape
+        self.dtype = matrix.dtype
+
+    def take_columns(self, columns: Array) -> SparseTable:
+        """Some of the columns."""
+        return SparseTable(self.matrix[:, columns], self.shift[columns], self.thin[columns])
+
+    def take_rows(self, rows: Array) -> SparseTable:
+        """Some of the rows, as columns (CSC)."""
+        return SparseTable(self.matrix[rows].tocsc(), self.shift, self.thin)
+
+    def dense(self, rows: Array | slice, columns: Array) -> Array:
+        """The rows and columns as an array, centred, in Fortran order."""
+        part = self.matrix[:, columns][rows].tocsc()
+        shift = self.shift[columns].astype(self.dtype)
+        out = np.empty(part.shape, dtype=self.dtype, order="F")
+        out[:] = -shift
+        thin = np.repeat(np.where(self.thin[columns], shift, 0), np.diff(part.indptr))
+        out.T[np.repeat(np.arange(len(columns)), np.diff(part.indptr)), part.indices] = part.data - thin
+        return out
+
+
+class PreparedSparse(NamedTuple):
+    """As `dufs_core.data.Prepared`."""
+
+    X: SparseTable
+    constant: Array  # (d,) bool
+
+
+def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedSparse:
+    """Scale sparse data as `dufs_core.data.prepare` scales dense ones, to the same numbers within rounding.
+
+    Parameters
+    ----------
+    X : scipy sparse matrix or array (n, d), CSR or CSC
+        Any real dtype and index dtype; duplicates are summed, stored zeros are zeros. Not written to.
+    scaling : "columns", "global" or "none"
+    dtype : float32 or float64
+    by_rows : bool
+        Whether rows will be taken (minibatches).
+
+    Raises
+    ------
+    ValueError
+        As `dufs_core.data.prepare`.
+    """
+    if scaling not in SCALINGS:
+        raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {scaling!r}")
+    _check_finite(X)
+    columns = _canonical_columns(X)
+    n, d = columns.shape
+    indptr = columns.indptr.astype(np.int64)
+    stored = np.diff(indptr)
+    thin = is_thin(columns)
+    values = np.empty(len(columns.data), dtype=dtype)
+    shift, constant = np.zeros(d), np.zeros(d, dtype=bool)
+    largest = max((float(abs(b).max(initial=0)) for _, b in _blocks(columns.data, indptr)), default=0.0)
+    square_sum = 0.0
+    for block, entries in _blocks(columns.data, indptr):
+        first, last = indptr[block.start], indptr[block.stop]
+        count = stored[block]
+        sums = _Sums(indptr[block.start : block.stop + 1] - first, count)
+        low, high = sums.reduce(np.minimum, entries), sums.reduce(np.maximum, entries)
+        low = np.where(count < n, np.minimum(low, 0), low)
+        high = np.where(count < n, np.maximum(high, 0), high)
+        constant[block] = low == high
+        if scaling == "columns":  # as in `prepare`
+            unit = np.maximum(abs(low), abs(high))
+        else:
+            unit = np.full(len(count), largest if scaling == "global" else 1.0)
+        entries /= np.repeat(np.where(unit > 0, unit, 1), count)
+        mean = sums.reduce(np.add, entries) / n
+        mean[constant[block]] = 0
+        entries[np.repeat(constant[block], count)] = 0
+        centred = entries - np.repeat(mean, count)
+        squares = sums.reduce(np.add, centred**2) + (n - count) * mean**2
+        if scaling == "columns":
+            deviation = np.sqrt(squares / n)
+            scale = np.where(deviation > 0, deviation, 1)
+            mean /= scale
+            entries /= np.repeat(scale, count)
+            centred /= np.repeat(scale, count)
+        elif scaling == "global":
+            square_sum += float(squares.sum())
+        else:
+            peak = np.maximum(sums.reduce(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
+            check_range(peak, block.start, n, d, dtype)
+        shift[block] = mean
+        values[first:last] = np.where(np.repeat(thin[block], count), entries, centred)
+    if scaling == "global" and square_sum > 0:
+        common = np.sqrt(square_sum / (n * max(1, d - int(constant.sum()))))
+        values /= values.dtype.type(common)
+        shift /= common
+    indices = columns.indices.astype(np.int32, copy=False)
+    matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))
+    matrix.has_canonical_format = True
+    return PreparedSparse(SparseTable(matrix.tocsr() if by_rows else matrix, shift, thin), constant)
+
+
+class _Sums:
+    """Reductions over the stored entries of each column; 0 for a column that stores nothing."""
+
+    def __init__(self, indptr: Array, count: Array) -> None:
+        self._starts, self._some = indptr[:-1][count > 0], count > 0
+
+    def reduce(self, function: Any, entries: Array) -> Array:
+        out = np.zeros(len(self._some))
+        if len(self._starts):
+            out[self._some] = function.reduceat(entries, self._starts)
+        return out
+
+
+def _blocks(values: Array, indptr: Array) -> Iterator[tuple[slice, Array]]:
+    """Slices of columns and a float64 copy of what each stores."""
+    start, d = 0, len(indptr) - 1
+    while start < d:
+        stop = int(np.searchsorted(indptr, indptr[start] + _BLOCK_ENTRIES, side="right")) - 1
+        block = slice(start, min(d, max(stop, start + 1)))
+        yield block, values[indptr[block.start] : indptr[block.stop]].astype(np.float64)
+        start = block.stop
+
+
+def _canonical_columns(X: Any) -> Any:
+    """X as CSC with sorted rows and no duplicates; shares X's arrays where it is that already."""
+    X = sparse.csc_array(X) if X.format == "csc" else X
+    columns = sparse.csc_array(X.tocsc(), copy=False)
+    if not columns.has_canonical_format:
+        if X.format == "csc":
+            columns = columns.copy()
+        columns.sum_duplicates()
+    return columns
+
+
+def _check_finite(X: Any) -> None:
+    """Raise ValueError, with their number and the first column, if X stores NaN or infinite values."""
+    if X.data.dtype.kind != "f" or bool(np.isfinite(X.data).all()):
+        return
+    bad = np.flatnonzero(~np.isfinite(X.data))
+    columns = X.indices[bad] if X.format == "csr" else np.searchsorted(X.indptr, bad, side="right") - 1
+    raise not_finite(len(bad), X.shape[0] * X.shape[1], int(columns.min()))

@@ -1,0 +1,222 @@
+"""Sparse X gives what dense X gives, stays sparse, and is not written to (T1, T5, T6, N1, N9, N12)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import generators as gen
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dufs_core import DUFS
+from dufs_core.backend import get_backend
+from dufs_core.data import prepare
+from dufs_core.engines import get_engine
+from dufs_core.engines.sparse import SparseEngine
+from dufs_core.gap import permutation_gap
+from dufs_core.objective import Objective, dense_scores_and_grad
+from dufs_core.sparse import prepare_sparse
+
+bk = get_backend("numpy")
+QUICK = {"max_iter": 60, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "tol": 0.0}
+pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+
+
+def counts(n=90, d=60, seed=0):
+    """Thin and spread columns; empty and full ones, a constant 0.3, one at 1e4 + 0.1 N(0, 1) (N1), an empty row."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(2.0, 1.0, size=(n, d)) * (rng.random((n, d)) < np.where(np.arange(d) < 45, 0.06, 0.5))
+    X[7] = 0
+    X[:, 3] = 0
+    X[:, 4] = 0.3
+    X[:, 5] = 1e4 + 0.1 * rng.normal(size=n)
+    X[:, :2] = 0
+    X[::11, :2] = rng.normal(3, 0.3, size=(len(X[::11]), 2))  # two that agree
+    return X
+
+
+def with_explicit_zeros(X):
+    """CSR that stores some of the zeros, with int64 indices."""
+    rows, columns = np.nonzero((X != 0) | (np.add.outer(np.arange(X.shape[0]), np.arange(X.shape[1])) % 5 == 0))
+    indptr = np.searchsorted(rows, np.arange(X.shape[0] + 1)).astype(np.int64)
+    stored = sparse.csr_array((X[rows, columns], columns.astype(np.int64), indptr), shape=X.shape)
+    stored.indices, stored.indptr = stored.indices.astype(np.int64), stored.indptr.astype(np.int64)
+    return stored
+
+
+def unsorted_duplicates(X):
+    """CSC whose rows come backwards, every entry in two halves."""
+    rows = [np.repeat(np.flatnonzero(column)[::-1], 2) for column in X.T]
+    indptr = np.concatenate([[0], np.cumsum([len(r) for r in rows])])
+    values = np.concatenate([X[r, k] / 2 for k, r in enumerate(rows)])
+    return sparse.csc_array((values, np.concatenate(rows), indptr), shape=X.shape)
+
+
+def bytes_of(X):
+    return [getattr(X, part).tobytes() for part in ("data", "indices", "indptr")]
+
+
+@pytest.mark.parametrize("scaling", ["columns", "global", "none"])
+@pytest.mark.parametrize("make", [sparse.csr_array, sparse.csc_matrix, with_explicit_zeros, unsorted_duplicates])
+def test_prepared_as_dense(scaling, make):
+    X = counts()
+    given = make(X)
+    before = bytes_of(given)
+    expected, found = prepare(X, scaling, "float64"), prepare_sparse(given, scaling, "float64", by_rows=False)
+    assert bytes_of(given) == before
+    np.testing.assert_array_equal(found.constant, expected.constant)
+    assert set(np.flatnonzero(found.constant)) == {3, 4}
+    everything = found.X.dense(slice(None), np.arange(X.shape[1]))
+    np.testing.assert_allclose(everything, expected.X, atol=1e-9)  # of 1e4: 12 digits
+    rows = np.array([5, 80, 7])
+    by_rows = prepare_sparse(given, scaling, "float64", by_rows=True).X
+    np.testing.assert_array_equal(by_rows.dense(rows, np.array([50, 5, 2])), everything[np.ix_(rows, [50, 5, 2])])
+    np.testing.assert_array_equal(by_rows.take_rows(rows).dense(slice(None), np.arange(60)), everything[rows])
+
+
+def compare(X, objective, dtype, tolerance):
+    """Scores and derivatives of draws with one and three threads against the operations in float64, in units of n."""
+    n, d = X.shape
+    data = prepare_sparse(sparse.csr_array(X), "columns", dtype, by_rows=False).X
+    z = np.clip(0.5 + np.random.default_rng(0).normal(size=(3, d)) / 2, 0, 1)
+    undecided = (z > 0) & (z < 1)
+    exact = dense_scores_and_grad(bk, objective, prepare(X, "columns", "float64").X, z, undecided)
+    z = z.astype(dtype)
+    one, three = (SparseEngine(threads)._scores_and_grad(bk, objective, data, z, undecided) for threads in (1, 3))
+    for found, again in zip(one, three, strict=True):
+        np.testing.assert_array_equal(found, again)
+    assert one.dz.dtype == dtype
+    assert abs(one.S - exact.S).max() <= tolerance * (exact.S.max() + n)
+    assert abs(one.dz - np.where(undecided, exact.dz, 0)).max() <= tolerance * n
+    gen.assert_close(one.b, exact.b, tolerance, "b")
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-9), ("float32", 1e-4)])
+@pytest.mark.parametrize(
+    "objective",
+    [
+        Objective(),
+        Objective(power=4, bandwidth="q90"),
+        Objective(power=1, bandwidth=90.0),
+        Objective(bandwidth_gradient=False, power=3),
+    ],
+)
+def test_engine_equals_operations(objective, dtype, tolerance):
+    compare(np.hstack([counts(), counts(seed=1)]), objective, dtype, tolerance)
+
+
+def test_threads_share_one_draw():
+    """Enough rows for three threads to be worth their while, and spread columns in two chunks."""
+    thin, spread = sparse.random(400, 300, 0.05, random_state=0), sparse.random(400, 700, 0.3, random_state=1)
+    compare(sparse.hstack([thin, spread]).toarray(), Objective(), "float32", 1e-4)
+
+
+def test_close_neighbours_far_from_zero():
+    """N1: every value stored, at 1e4 + 0.1 N(0, 1); the distances in float32 are those of float64."""
+    X = 1e4 + 0.1 * np.random.default_rng(0).normal(size=(40, 50))
+    data = prepare_sparse(sparse.csr_array(X), "none", "float32", by_rows=False).X
+    everything = np.ones((1, 50), np.float32)
+    value, _ = get_engine("auto", bk, 1, True)[1](bk, Objective(), everything[0] * 3, 0 * everything, data)
+    exact, _ = Objective().value_and_grad(bk, np.full(50, 3.0), np.zeros((1, 50)), prepare(X, "none", "float64").X)
+    gen.assert_close(value.bandwidth, exact.bandwidth, 1e-4, "b")
+    gen.assert_close(value.score, exact.score, 1e-4, "S")
+
+
+@pytest.mark.parametrize("scaling", ["columns", "global"])
+def test_fit_equals_dense(scaling):
+    X = counts()
+    dense = DUFS(**QUICK, scaling=scaling, dtype="float64").fit(X)
+    for given in (sparse.csr_matrix(X), with_explicit_zeros(X), sparse.coo_array(X), unsorted_duplicates(X)):
+        before = given.data.tobytes()
+        fit = DUFS(**QUICK, scaling=scaling, dtype="float64").fit(given)
+        assert given.data.tobytes() == before
+        assert fit.engine_ == "sparse"
+        np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
+        np.testing.assert_array_equal(fit.ranking_, dense.ranking_)
+        np.testing.assert_array_equal(fit.constant_features_, [3, 4])
+        assert fit.permutation_gap_ == pytest.approx(dense.permutation_gap_, abs=1e-9)
+        selected = fit.transform(given)
+        assert sparse.issparse(selected)
+        np.testing.assert_allclose(selected.toarray(), X[:, fit.support_])
+
+
+def test_minibatches_equal_dense():
+    X = counts()
+    settings = {**QUICK, "batch_size": 31, "dtype": "float64", "max_iter": 20}
+    dense, fit = DUFS(**settings).fit(X), DUFS(**settings).fit(sparse.csc_array(X))
+    np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
+    np.testing.assert_array_equal(fit.ranking_, dense.ranking_)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.bool_, np.float32])
+def test_other_dtypes(dtype):
+    X = (counts() * 3).clip(0, 100).astype(dtype)
+    settings = {**QUICK, "max_iter": 10, "dtype": "float64"}
+    np.testing.assert_allclose(
+        DUFS(**settings).fit(sparse.csr_array(X)).mu_, DUFS(**settings).fit(np.asarray(X)).mu_, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("make", [sparse.csr_array, sparse.csc_array])
+def test_not_finite(make):
+    X = counts()
+    X[3, 50], X[9, 40], X[11, 50] = np.nan, np.inf, -np.inf
+    with pytest.raises(ValueError, match="3 of 5400 values, the first in column 40"):
+        DUFS(**QUICK).fit(make(X))
+
+
+def test_nothing_stored():
+    fit = DUFS(**QUICK).fit(sparse.csr_array((20, 5)))
+    assert len(fit.constant_features_) == 5
+    assert np.isfinite(fit.mu_).all()
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"engine": "dense"}, "engine='dense' cannot take sparse X"),
+        ({"engine": "operations"}, "engine='operations' cannot take sparse X"),
+        ({"gate_noise": "sample"}, 'gate_noise="sample" cannot take sparse X'),
+        ({"backend": "cupy"}, 'backend="cupy" cannot take sparse X'),
+    ],
+)
+def test_what_sparse_data_cannot_have(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        DUFS(**(QUICK | parameters)).fit(sparse.csr_array(counts()))
+
+
+def test_the_engine_takes_nothing_else():
+    with pytest.raises(ValueError, match='engine="sparse" takes sparse X'):
+        DUFS(**QUICK, engine="sparse").fit(counts())
+
+
+def test_permutation_gap_in_blocks(monkeypatch):
+    """Many columns are read a few at a time; the gap is that of all at once."""
+    data = prepare_sparse(sparse.csr_array(counts()), "columns", "float64", by_rows=False).X
+    columns = np.arange(8, 60)
+    everything = data.dense(slice(None), np.arange(60))
+    at_once = permutation_gap(bk, everything, columns)
+    monkeypatch.setattr("dufs_core.gap._ELEMENTS", 90 * 5)
+    assert permutation_gap(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
+
+
+def test_a_fit_does_not_densify():
+    """1000 x 100,000 with 200,000 entries, 400 MB in dense float32, fits in 100 MB. The peak of a fresh process."""
+    code = (
+        "import resource, warnings, scipy.sparse\n"
+        "from dufs_core import DUFS\n"
+        "warnings.simplefilter('ignore')\n"
+        "settings = dict(max_iter=2, n_restarts=1, random_state=0, n_draws=2, backend='numpy', lam=1e3,\n"
+        "    optimizer='sgd')\n"  # all gates close: shuffling so many columns takes long
+        "small = scipy.sparse.random(30, 40, 0.1, format='csr', random_state=0)\n"
+        "X = scipy.sparse.random(1000, 100_000, 0.002, format='csr', random_state=0)\n"
+        "DUFS(**settings).fit(small)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "fit = DUFS(**settings, n_features_to_select=10).fit(X)\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    kilobytes = 1 if sys.platform != "darwin" else 1000
+    assert int(out) / kilobytes < 150_000
