@@ -26,6 +26,10 @@ def get_engine(name: str, bk: Backend, threads: int) -> tuple[str, Evaluate]:
         from dufs_core.engines.cuda import CudaEngine
 
         return "cuda", CudaEngine()
+    if bk.name == "cupy" and name == "streaming":
+        from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+
+        return "cuda_streaming", CudaStreamingEngine()
     if name not in ("auto", *ENGINES, "cuda"):
         raise ValueError(f'engine must be "auto" or one of {", ".join(map(repr, ENGINES))}, "cuda"; got {name!r}')
     if name not in ("auto", "operations") and (name == "cuda") != (bk.name == "cupy"):
