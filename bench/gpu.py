@@ -29,6 +29,7 @@ SLICES: dict[str, Callable[[Backend, bool], Any]] = {
     "steps": gpu_slices.steps,
     "fits": gpu_slices.fits,
     "memory": gpu_slices.memory,
+    "streaming": gpu_slices.streaming,
     "first_call": gpu_slices.first_call,
 }
 

@@ -25,7 +25,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
         "summary<T>", "gate_dots<T>",
     ),
     "streaming_rows.cu": ("norms<T>", "tile_nearest<T>", "tile_affinity<T>", "tile_pull<T>"),
-}
+}  # fmt: skip
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block, as in common.cuh
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves

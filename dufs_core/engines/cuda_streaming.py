@@ -6,7 +6,8 @@ few (`_Fused`), else in some rows at a time by library products with our kernels
 
 Multiply-adds of a draw with m open and w undecided columns, a squared gap counting as one: n^2 m for every two
 neighbours, n^2 m for the degrees, n^2 (3 t m - m + w) for the walks, n^2 (m + 2 t m + w) for the pull: 14 n^2 m for
-t = 2 and w = m. `_RowTiles` finds all neighbours in one pass. The Gram form takes 1.5 n^3 + 1.5 n^2 d and O(n^2) memory.
+t = 2 and w = m. `_RowTiles` finds all neighbours in one pass. The Gram form takes 1.5 n^3 + 1.5 n^2 d, and O(n^2)
+memory.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ def pretended(device, monkeypatch):
     monkeypatch.setattr(gpu, "get_backend", lambda name: device)
     monkeypatch.setattr(gpu_slices, "card", lambda bk: {"name": "pretended"})
     monkeypatch.setattr(gpu_slices, "QUICK", [(6, 3, 2)])
+    monkeypatch.setattr(gpu_slices, "QUICK_STREAMED", [(6, 3)])
     monkeypatch.setattr(gpu_slices, "QUICK_SIDE", 64)
     monkeypatch.setattr(gpu_slices, "QUICK_FITS", ((8, 3, 2),))
     for name in ("correctness", "first_call"):
@@ -41,7 +42,8 @@ def test_slices_are_kept_and_resumed(pretended, tmp_path, capsys, monkeypatch):
     out = capsys.readouterr().out
     assert "kernels: done already" in out
     result = json.loads(file.read_text())
-    assert list(result["slices"]) == ["correctness", "kernels", "machine", "steps", "fits", "memory", "first_call"]
+    slices = ["correctness", "kernels", "machine", "steps", "fits", "memory", "streaming", "first_call"]
+    assert list(result["slices"]) == slices
     assert all(found["card"] == "pretended" for found in result["slices"].values())
     (kernels,) = result["slices"]["kernels"]["found"]
     assert {"gated<T>", "distances<T>", "backward<T>", "loss<T>"} <= set(kernels["milliseconds"])
@@ -50,6 +52,10 @@ def test_slices_are_kept_and_resumed(pretended, tmp_path, capsys, monkeypatch):
         assert step["without_graphs"]["median"] > 0
         assert step["floor"] > 0
         assert isinstance(step["torch"], str | dict)
+    (step,) = result["slices"]["streaming"]["found"]["steps"]
+    assert step["engine"]["median"] > 0
+    assert step["gram_form"]["median"] > 0
+    assert step["predicted"] > 0
     (fit,) = result["slices"]["fits"]["found"]
     assert fit["cupy"]["seconds"] > 0
     assert fit["cupy"]["top"] == fit["numpy"]["top"]
