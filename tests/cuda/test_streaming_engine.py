@@ -112,7 +112,7 @@ def test_streaming_takes_what_is_predicted(device):
     for n, d, draws, power, rule, per_sample in (
         (300, 30, 2, 2, "max", False), (200, 30, 3, 3, "max", True), (250, 70, 1, 1, 2.0, False),
     ):  # fmt: skip
-        eps = gen.draws(0, d, n if per_sample else None, draws)
+        eps = gen.draws(0, d, n if per_sample else None, draws) / 10  # every gate is undecided
         arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
         given = arrays[1].nbytes * per_sample
         objective = Objective(power=power, bandwidth=rule)
@@ -125,7 +125,7 @@ def test_streaming_takes_what_is_predicted(device):
         predicted = predicted_bytes(
             "cuda_streaming", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample)
         )
-        assert 0.75 * predicted <= peak <= 1.05 * predicted, (n, d, peak, predicted)
+        assert 0.85 * predicted <= peak <= 1.05 * predicted, (n, d, peak, predicted)
 
 
 def test_streaming_memory_grows_with_n_not_its_square():
