@@ -224,9 +224,9 @@ class _RowTiles:
             pass
 
     def walk(self, Y: Array, out: Array) -> None:
-        s = self.step
+        s, xp = self.step, self.step.bk.xp
         for rows, K in self._affinities():
-            product = s.bk.xp.matmul(Y, K.T)
+            product = xp.matmul(Y, K.T)
             product *= (1 / s.deg[rows]).astype(s.dtype)
             out[:, rows] = product
 

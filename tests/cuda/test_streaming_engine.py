@@ -12,10 +12,14 @@ import pytest
 import reference
 from test_engine import both, check, cpu, problem
 
+from dufs_core import DUFS
 from dufs_core.engines import cuda_streaming, get_engine
 from dufs_core.engines.cuda import CudaEngine
 from dufs_core.engines.cuda_streaming import CudaStreamingEngine
 from dufs_core.errors import MemoryLimitError
+from dufs_core.gradcheck import suite
+from dufs_core.gradcheck.registry import engines
+from dufs_core.gradcheck.registry import operations as registered
 from dufs_core.kernels import cuda
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Objective
@@ -177,6 +181,31 @@ def test_streaming_steps_are_the_same_bits_and_overwrite_nothing(device, form):
     for other, other_dmu in [(value, dmu), engine(device, Objective(), mu, eps, X)]:
         np.testing.assert_array_equal(other_dmu.get(), kept[0])
         np.testing.assert_array_equal(other.score, kept[1])
+
+
+@pytest.mark.parametrize("name", ["median", "max"])
+def test_gradient_of_the_streaming_engine(device, name):
+    """By the verifier's five-point differences, along random directions and every gate."""
+    chain = next(op for op in registered() if op.is_chain and name in op.name and "sample" in op.name)
+    result = suite.check_gradients(device, chain, "cuda_streaming", engines()["cuda_streaming"].load(), 1, 1)
+    assert not result.failures, result.failures[0]
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_streaming_fit(device, monkeypatch):
+    from dufs_core import cupy_backend
+
+    monkeypatch.setattr(cupy_backend, "cupy_backend", lambda: device)
+    pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
+    settings = {"max_iter": 4, "n_restarts": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
+    X = gen.noise(20, 4)
+    want = DUFS(**settings, backend="numpy", engine="operations").fit(X)
+    got = DUFS(**settings, backend="cupy", engine="streaming").fit(X)
+    np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
+    assert got.engine_ == "cuda_streaming"
+    assert any(launch.kernel == "pull<double>" for launch in device.xp.launches)
+    with pytest.raises(MemoryLimitError, match="engine 'cuda_streaming'"):
+        DUFS(**settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
 
 
 def test_streaming_is_an_engine_of_this_backend(device):
