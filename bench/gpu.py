@@ -30,6 +30,7 @@ SLICES: dict[str, Callable[[Backend, bool], Any]] = {
     "population": gpu_slices.population,
     "fits": gpu_slices.fits,
     "memory": gpu_slices.memory,
+    "streaming": gpu_slices.streaming,
     "first_call": gpu_slices.first_call,
 }
 

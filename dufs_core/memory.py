@@ -82,11 +82,29 @@ def _sparse(p: Problem) -> int:
     return (int(work) + noise) // p.itemsize
 
 
+def _cuda_streaming(p: Problem) -> int:
+    from dufs_core.engines.cuda_streaming import FUSED_COLUMNS, tile_rows
+
+    column = p.n * p.d
+    kept = (2 * (p.power + 1) + 2) * column  # the walks, B Xt, and the data once more
+    kept += p.n * (4 + 5 * 8 // p.itemsize) + p.draws * p.d * 8 // p.itemsize
+    moving = 0
+    if p.d > FUSED_COLUMNS:  # two tiles of rows; the operands of their products, and a product
+        rows = tile_rows(p.n)
+        kept += 2 * rows * p.n
+        moving = (2 * p.power + 2) * p.d * rows
+    if p.per_sample:  # the noise; the gates of one draw, and whether each is open and undecided
+        kept += p.draws * column
+        moving = max(moving, 2 * column + 4 * column // p.itemsize)
+    return kept + moving
+
+
 _ENTRIES: dict[str, Callable[[Problem], int]] = {
     "operations": _operations,
     "dense": _dense,
     "sparse": _sparse,
     "cuda": _cuda,
+    "cuda_streaming": _cuda_streaming,
 }
 
 

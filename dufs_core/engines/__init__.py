@@ -39,6 +39,10 @@ def get_engine(name: str, bk: Backend, threads: int, sparse: bool = False) -> tu
         from dufs_core.engines.cuda import CudaEngine
 
         return "cuda", CudaEngine()
+    if bk.name == "cupy" and name == "streaming":
+        from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+
+        return "cuda_streaming", CudaStreamingEngine()
     if name not in ("auto", *ENGINES, "cuda"):
         known = ", ".join(map(repr, (*ENGINES, "sparse", "cuda")))
         raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}')

@@ -145,6 +145,13 @@ def _load_cuda() -> Evaluate:
     return CudaEngine()
 
 
+def _load_cuda_streaming() -> Evaluate:
+    from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+
+    return CudaStreamingEngine()
+
+
 register_engine(Engine("operations", partial(_load, "operations")))
 register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
 register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
+register_engine(Engine("cuda_streaming", _load_cuda_streaming, backends=("cupy",)))

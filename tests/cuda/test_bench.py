@@ -27,6 +27,7 @@ def pretended(device, monkeypatch):
     monkeypatch.setattr(gpu, "get_backend", lambda name: device)
     monkeypatch.setattr(gpu_slices, "card", lambda bk: {"name": "pretended"})
     monkeypatch.setattr(gpu_slices, "QUICK", [(6, 3, 2)])
+    monkeypatch.setattr(gpu_slices, "QUICK_STREAMED", [(6, 3)])
     monkeypatch.setattr(gpu_slices, "QUICK_SIDE", 64)
     monkeypatch.setattr(gpu_slices, "QUICK_STEPS", [(6, 3)])
     monkeypatch.setattr(gpu_slices, "QUICK_POPULATIONS", [(6, 3, 4)])
@@ -51,6 +52,7 @@ def test_slices_are_kept_and_resumed(pretended, tmp_path, capsys, monkeypatch):
         "population",
         "fits",
         "memory",
+        "streaming",
         "first_call",
     ]
     assert all(found["card"] == "pretended" for found in result["slices"].values())
@@ -63,6 +65,10 @@ def test_slices_are_kept_and_resumed(pretended, tmp_path, capsys, monkeypatch):
     assert all(isinstance(step[peer], str | dict) for peer in ("featselectlib", "torch"))
     (population,) = result["slices"]["population"]["found"]
     assert list(population["times_one"]) == ["1", "4"]
+    (step,) = result["slices"]["streaming"]["found"]["steps"]
+    assert step["engine"]["median"] > 0
+    assert step["gram_form"]["median"] > 0
+    assert step["predicted"] > 0
     (fit,) = result["slices"]["fits"]["found"]
     assert fit["cupy"]["seconds"] > 0
     assert fit["cupy"]["top"] == fit["numpy"]["top"]

@@ -12,10 +12,15 @@ import pytest
 import test_emulated
 import test_engine
 import test_fit
+import test_streaming_engine
+import test_streaming_kernels
 
 from dufs_core.backend import get_backend
 from dufs_core.engines.cuda import CudaEngine
+from dufs_core.engines.cuda_streaming import CudaStreamingEngine
 from dufs_core.kernels import cuda
+from dufs_core.memory import Problem as MemoryProblem
+from dufs_core.memory import predicted_bytes
 from dufs_core.objective import Objective
 from dufs_core.optim import get_optimizer
 from dufs_core.trainer import Problem, Schedule
@@ -29,12 +34,16 @@ ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_kernels_compile_once", "test_an_unknown_kernel_has_no_file", "test_threads_of_kernels_and_launches_agree",
     "test_the_cuda_engine_takes_what_is_predicted", "test_a_given_bandwidth_with_many_columns",
     "test_the_stand_in_is_as_strict_as_cupy", "test_a_fit_equals_the_cpu_s", "test_transform_stays_on_the_device",
-    "test_arrays_that_cannot_be_used", "test_auto_takes_the_device",
+    "test_arrays_that_cannot_be_used", "test_auto_takes_the_device", "test_streamed_entries_beyond_32_bits",
+    "test_streaming_chooses_its_form_by_the_open_columns", "test_streaming_takes_what_is_predicted",
+    "test_streaming_on_a_full_device", "test_the_launches_of_a_streaming_step",
+    "test_tiles_of_streaming_kernels_and_launches_agree", "test_streaming_memory_grows_with_n_not_its_square",
 }  # fmt: skip
-for _module in (test_emulated, test_engine, test_fit):
+FIXTURES = ("large", "table", "form")
+for _module in (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine):
     globals().update({
         name: value for name, value in vars(_module).items()
-        if (name.startswith("test_") and name not in ELSEWHERE and callable(value)) or name in ("large", "table")
+        if (name.startswith("test_") and name not in ELSEWHERE and callable(value)) or name in FIXTURES
     })  # fmt: skip
 
 
@@ -167,3 +176,44 @@ def test_entries_beyond_32_bits_on_the_card(device):
     device.kernels.launch("affinity<T>", np.dtype(np.float32), n, D, b, np.int64(1), np.int64(n), D, deg, q, r)
     assert float(D[0, -1, -1]) == 1
     np.testing.assert_allclose(deg.get(), 1 + (n - 1) * np.exp(-1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", list(cuda.ELEMENT))
+@pytest.mark.parametrize(("n", "d", "power"), [(3000, 7, 2), (2500, 64, 3), (2000, 300, 2), (1500, 100, 1)])
+@pytest.mark.parametrize("per_sample", [False, True])
+def test_streaming_equals_the_gram_form_on_the_card(device, dtype, n, d, power, per_sample):
+    """At sizes with many tiles, in both forms; a hundredfold of rounding is allowed in float32."""
+    moved = arrays(device, n, d, 2, dtype, per_sample)
+    objective = Objective(power=power, n_neighbors=5, lam=0.1)
+    engine = CudaStreamingEngine()
+    value, dmu = engine(device, objective, *moved)
+    want, want_dmu = CudaEngine()(device, objective, *moved)
+    tolerance = 1e-9 if dtype == "float64" else 1e-3
+    assert value.loss == pytest.approx(want.loss, rel=tolerance)
+    gap = float(abs(dmu - want_dmu).max() / abs(want_dmu).max())
+    assert gap <= tolerance, f"gradient: {gap:.3g}"
+    for _ in range(10):
+        other, other_dmu = engine(device, objective, *moved)
+        assert other.loss == value.loss
+        assert bool((other_dmu == dmu).all())
+
+
+@pytest.mark.parametrize("d", [64, 256])
+def test_streaming_a_hundred_thousand_rows(device, d):
+    """Where an n x n array would take 40 GB: memory as predicted and below 8 GB, and the same bits twice."""
+    n = 100_000
+    free, _ = device.xp.cuda.runtime.memGetInfo()
+    if free < 9 * 10**9:
+        pytest.skip(f"this test may take 8 GB, {free / 10**9:.1f} GB are free")
+    moved = arrays(device, n, d, 1, np.float32)
+    pool = device.xp.get_default_memory_pool()
+    pool.free_all_blocks()
+    before = pool.total_bytes()
+    value, dmu = CudaStreamingEngine()(device, Objective(), *moved)
+    taken = pool.total_bytes() - before
+    assert taken <= 8 * 10**9
+    assert taken <= 1.2 * predicted_bytes("cuda_streaming", MemoryProblem(n, d, 1, 4))
+    assert np.isfinite(value.loss)
+    other, other_dmu = CudaStreamingEngine()(device, Objective(), *moved)
+    assert other.loss == value.loss
+    assert bool((other_dmu == dmu).all())

@@ -1,0 +1,220 @@
+"""The streaming CUDA engine on the stand-in device: its numbers, its memory, and what it launches."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections import deque
+
+import fake_cupy
+import generators as gen
+import numpy as np
+import pytest
+import reference
+from test_engine import both, check, cpu, problem
+
+from dufs_core import DUFS
+from dufs_core.engines import cuda_streaming, get_engine
+from dufs_core.engines.cuda import CudaEngine
+from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+from dufs_core.errors import MemoryLimitError
+from dufs_core.gradcheck import suite
+from dufs_core.gradcheck.registry import engines
+from dufs_core.gradcheck.registry import operations as registered
+from dufs_core.kernels import cuda
+from dufs_core.memory import Problem, predicted_bytes
+from dufs_core.objective import Objective
+
+pytestmark = pytest.mark.cuda_launch
+FORMS = ["fused", "rows"]
+
+
+@pytest.fixture(params=FORMS)
+def form(request, monkeypatch):
+    """Tiles in registers, or rows of matrices by library products, ten rows of 70 at a time."""
+    if request.param == "rows":
+        monkeypatch.setattr(cuda_streaming, "FUSED_COLUMNS", 0)
+        monkeypatch.setattr(cuda_streaming, "TILE_ELEMENTS", 700)
+    return request.param
+
+
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (9, 3), (70, 7)])
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
+def test_streaming_numbers(device, form, n, d, per_sample, t, rule, lam):
+    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(3, n - 1), lam=lam)
+    mu, eps, X = problem(n, d, per_sample)
+    want, (got,) = both(device, objective, mu, eps, X, CudaStreamingEngine())
+    check(want, got, X)
+    # the float64 engine of the Gram form gives the same
+    other = CudaEngine()(device, objective, *(device.xp.asarray(a) for a in (mu, eps, X)))
+    gen.assert_close(got[1].get(), other[1].get(), 1e-10)
+
+
+@pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 1, None)])
+def test_streaming_against_the_independent_reference(device, form, rule, k, t, lam):
+    """Python loops over direct differences, differentiated by the complex step."""
+    mu, eps, X = problem(7, 3)
+    loss, gradient = reference.mean_value_and_grad(
+        X, mu, eps, lam=lam, delta=1e-6, rule=rule, k=k, C=2.0, t=t, fixed=4.0
+    )
+    objective = Objective(
+        lam=lam, power=t, bandwidth=4.0 if rule == "fixed" else rule, n_neighbors=k, bandwidth_factor=2.0
+    )
+    value, dmu = CudaStreamingEngine()(device, objective, *(device.xp.asarray(a) for a in (mu, eps, X)))
+    assert value.loss == pytest.approx(loss, rel=1e-11)
+    gen.assert_close(dmu.get(), gradient, 1e-10)
+
+
+@pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "constant column", "closed", "open", "both"])
+def test_streaming_special_cases(device, form, name):
+    X = {"duplicates": gen.duplicates_and_others(8, 5), "twins": gen.twins(), "equal": gen.identical_rows(),
+         "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
+    d = X.shape[1]
+    mu, eps = np.full(d, {"closed": -9.0, "open": 9.0}.get(name, 0.5)), gen.draws(1, d, count=3)
+    if name == "both":  # one draw with all gates closed between two others
+        eps[1] = -9.0
+    for objective in (
+        Objective(bandwidth="median", zero_rule="one"), Objective(bandwidth="max", lam=0.2),
+        Objective(bandwidth="q90", bandwidth_gradient=False), Objective(power=1, n_neighbors=5),
+    ):  # fmt: skip
+        want, (got,) = both(device, objective, mu, eps, X, CudaStreamingEngine())
+        check(want, got, X)
+
+
+def test_streaming_float32_is_as_near_as_the_operations(device, form):
+    """Root mean square error against float64 over problems: score at most 2, gradient at most 3 times theirs."""
+    plain, streamed = [], []
+    for seed in range(8):
+        X, mu, eps = gen.noise(40, 5, seed), np.full(5, 0.5), gen.draws(seed, 5, count=2)
+        single = [a.astype(np.float32) for a in (mu, eps, X)]
+        exact, (got,) = both(device, Objective(), *single, CudaStreamingEngine())
+        value, dmu = Objective().value_and_grad(cpu, *single)
+        assert got[1].dtype == np.float32
+        for errors, (score, gradient) in ((plain, (value.score, dmu)), (streamed, (got[0].score, got[1].get()))):
+            errors.append([gen.relative(score, exact[0].score), gen.relative(gradient, exact[1])])
+    plain, streamed = (np.sqrt(np.mean(np.square(e), axis=0)) for e in (plain, streamed))
+    assert streamed[0] <= 2 * plain[0]
+    assert streamed[1] <= 3 * plain[1]
+
+
+@pytest.mark.parametrize("d", [64, 65])
+def test_streaming_chooses_its_form_by_the_open_columns(device, d):
+    mu, eps, X = problem(66, d)
+    eps[1, 0] = -20.0  # closed in the second draw
+    mu, eps = mu + 0.3, eps / 10
+    want, (got,) = both(device, Objective(n_neighbors=5), mu, eps, X, CudaStreamingEngine())
+    check(want, got, X)
+    launched = [launch.kernel for launch in device.xp.launches]
+    assert launched.count("tile_nearest<double>") == (d == 65)
+    assert launched.count("nearest<double>") == (1 if d == 65 else 2)
+
+
+def test_streaming_takes_what_is_predicted(device):
+    """Traced peaks on the stand-in device, whose arrays are NumPy's."""
+    both(device, Objective(), *problem(9, 2, dtype=np.float32), CudaStreamingEngine())  # loads what is loaded once
+    device.xp.launches = deque(maxlen=0)  # keeps nothing
+    for n, d, draws, power, rule, per_sample in (
+        (300, 30, 2, 2, "max", False), (200, 30, 3, 3, "max", True), (250, 70, 1, 1, 2.0, False),
+    ):  # fmt: skip
+        eps = gen.draws(0, d, n if per_sample else None, draws) / 10  # every gate is undecided
+        arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
+        given = arrays[1].nbytes * per_sample
+        objective = Objective(power=power, bandwidth=rule)
+        tracemalloc.start()
+        try:
+            CudaStreamingEngine()(device, objective, *arrays)
+            peak = tracemalloc.get_traced_memory()[1] + given
+        finally:
+            tracemalloc.stop()
+        predicted = predicted_bytes(
+            "cuda_streaming", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample)
+        )
+        assert 0.85 * predicted <= peak <= 1.05 * predicted, (n, d, peak, predicted)
+
+
+def test_streaming_memory_grows_with_n_not_its_square():
+    one, two = (predicted_bytes("cuda_streaming", Problem(n, 256, 4, 4)) for n in (100_000, 200_000))
+    assert one < 8 * 10**9
+    assert two < 2 * one
+    assert predicted_bytes("cuda_streaming", Problem(100_000, 64, 4, 4)) < 100_000 * 64 * 4 * 9
+
+
+def test_streaming_on_a_full_device(device, monkeypatch):
+    monkeypatch.setitem(fake_cupy.limits, "array", 1000)
+    with pytest.raises(MemoryLimitError, match=r"no memory left for streaming steps over 20 rows and 3 columns \(Out"):
+        both(device, Objective(), *problem(20, 3), CudaStreamingEngine())
+
+
+def test_streaming_refuses_neighbours_that_are_not_there(device):
+    with pytest.raises(ValueError, match="got n_neighbors=9 for 9 rows"):
+        both(device, Objective(n_neighbors=9), *problem(9, 3), CudaStreamingEngine())
+
+
+def test_the_launches_of_a_streaming_step(device):
+    """By name and grid, for n = 70 rows, one draw of 3 columns of which 1 is saturated and 1 is closed."""
+    mu, eps, X = problem(70, 4, draws=1, dtype=np.float32)
+    mu = np.array([0.5, 9, 0.4, -9], np.float32)
+    both(device, Objective(n_neighbors=5), mu, eps * 0, X, CudaStreamingEngine())
+    assert [(launch.kernel, *launch.grid) for launch in device.xp.launches] == [
+        ("gated_columns<float>", 1),
+        ("nearest<float>", 2),
+        ("bandwidth<float>", 1),
+        ("degrees<float>", 2),
+        ("divided<float>", 1),
+        ("walk<float>", 2),
+        ("walk<float>", 2),
+        ("row_terms<float>", 1),
+        ("pull<float>", 2),
+        ("summary<float>", 1),
+        ("gate_dots<float>", 1),
+    ]
+    walks = [launch for launch in device.xp.launches if launch.kernel == "walk<float>"]
+    assert [len(launch.arguments[3]) for launch in walks] == [6, 5]  # the last leaves out C of the saturated column
+
+
+def test_streaming_steps_are_the_same_bits_and_overwrite_nothing(device, form):
+    mu, eps, X = (device.xp.asarray(a) for a in problem(70, 3))
+    engine = CudaStreamingEngine()
+    value, dmu = engine(device, Objective(), mu, eps, X)
+    kept = dmu.get(), value.score.copy()
+    engine(device, Objective(), mu + 0.2, eps, X)
+    for other, other_dmu in [(value, dmu), engine(device, Objective(), mu, eps, X)]:
+        np.testing.assert_array_equal(other_dmu.get(), kept[0])
+        np.testing.assert_array_equal(other.score, kept[1])
+
+
+@pytest.mark.parametrize("name", ["median", "max"])
+def test_gradient_of_the_streaming_engine(device, name):
+    """By the verifier's five-point differences, along random directions and every gate."""
+    chain = next(op for op in registered() if op.is_chain and name in op.name and "sample" in op.name)
+    result = suite.check_gradients(device, chain, "cuda_streaming", engines()["cuda_streaming"].load(), 1, 1)
+    assert not result.failures, result.failures[0]
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_streaming_fit(device, monkeypatch):
+    from dufs_core import cupy_backend
+
+    monkeypatch.setattr(cupy_backend, "cupy_backend", lambda: device)
+    pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
+    settings = {"max_iter": 4, "n_restarts": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
+    X = gen.noise(20, 4)
+    want = DUFS(**settings, backend="numpy", engine="operations").fit(X)
+    got = DUFS(**settings, backend="cupy", engine="streaming").fit(X)
+    np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
+    assert got.engine_ == "cuda_streaming"
+    assert any(launch.kernel == "pull<double>" for launch in device.xp.launches)
+    with pytest.raises(MemoryLimitError, match="engine 'cuda_streaming'"):
+        DUFS(**settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
+
+
+def test_streaming_is_an_engine_of_this_backend(device):
+    name, engine = get_engine("streaming", device, 1)
+    assert name == "cuda_streaming"
+    assert isinstance(engine, CudaStreamingEngine)
+
+
+def test_tiles_of_streaming_kernels_and_launches_agree():
+    assert f"constexpr int TILE = {cuda_streaming._TILE};" in cuda.source("streaming.cu")
+    assert cuda_streaming.tile_rows(2**40) == 1
+    assert cuda_streaming.tile_rows(70) == 70
