@@ -155,7 +155,7 @@ def kernels(bk: Backend, quick: bool) -> list[dict[str, Any]]:
 def _without_graphs() -> Iterator[None]:
     """Inside, no step is captured: the launches of one that would be are made one by one."""
     capture = Replay._capture
-    Replay._capture = lambda self: setattr(self, "refused", "switched off")  # type: ignore[method-assign]
+    Replay._capture = lambda self, run: setattr(self, "refused", "switched off")  # type: ignore[method-assign]
     try:
         yield
     finally:

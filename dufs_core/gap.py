@@ -20,7 +20,7 @@ from dufs_core.table import dense
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
 _ELEMENTS = 1 << 21  # entries of the columns in hand
-_ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
+GAP_ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
 
 
 class Gap(NamedTuple):
@@ -54,7 +54,7 @@ def permutation_gap(
         return Gap(0.0, 1.0)
     xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
-    n, m = min(X.shape[0], _ROWS), len(subset)
+    n, m = min(X.shape[0], GAP_ROWS), len(subset)
     rows = (
         slice(None) if X.shape[0] == n else random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:n]
     )

@@ -29,6 +29,7 @@ class Problem(NamedTuple):
     fixed_bandwidth: bool = False
     per_sample: bool = False  # one gate a sample: draws of shape (draws, n, d)
     threads: int = 1
+    fits: int = 1  # on a GPU: how many share the draws
     spread: int = 0  # columns of sparse data that are written out for products (`dufs_core.sparse`)
 
 
@@ -60,10 +61,10 @@ def _columns(p: Problem) -> int:
 
 
 def _cuda(p: Problem) -> int:
-    from dufs_core.engines.cuda import FUSED_COLUMNS, draws_together, is_captured, n_matrices
+    from dufs_core.engines.cuda import FUSED_COLUMNS, draws_together, is_stacked_captured, n_matrices
 
     fused = p.fixed_bandwidth and p.d <= FUSED_COLUMNS
-    captured = is_captured(p.n, p.d, p.draws)
+    captured = is_stacked_captured(p.n, p.d, p.draws, p.fits)
     together = p.draws if captured else draws_together(p.n, p.d, p.draws)
     kept = together * (n_matrices(p.power, not fused) * p.n * p.n + (1 + p.per_sample) * p.n * p.d) + p.n * p.d
     if p.per_sample:

@@ -7,28 +7,33 @@ the CPU every core computes a fit of its own, without barriers between threads. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from queue import SimpleQueue
-from threading import Condition, Event
+from threading import Condition
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 from scipy.sparse import issparse
+from sklearn.utils.validation import validate_data
 
+from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, on_device
 from dufs_core.engines import get_engine
+from dufs_core.errors import InterruptedFit
 from dufs_core.estimator import DUFS
+from dufs_core.gap import GAP_ROWS
 from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.search import Outcome
 from dufs_core.trainer import RECORD, Problem, Run, StepInfo, Train, finished, initial_mu, train
-from dufs_core.validation import n_threads
+from dufs_core.validation import check_parameters, n_threads
 
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
 _MOST_TOGETHER = 256  # fits in one stack
+_GAP_MATRICES = 12  # that a permutation gap has at a time (dufs_core.gap)
 
 _Fit = Callable[[int, Train, Evaluate], Outcome]  # the fit of one number, with this trainer and engine
 
@@ -54,13 +59,14 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     ValueError
         If the selectors differ in another parameter, and as `DUFS.fit`.
     MemoryLimitError
-        If one fit alone would need more memory than there is. Otherwise as many are in work at once as have room.
+        If one fit alone would need more memory than there is. Otherwise as many are in work at once as have room;
+        max_memory holds for all of them together.
 
     Notes
     -----
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
-    problems); within rounding on a GPU where cuBLAS multiplies. Minibatches, one gate per sample, and selectors with
-    callbacks are trained one after the other on a GPU.
+    problems); within rounding on a GPU where cuBLAS multiplies. Minibatches, one gate per sample, and a selector with
+    callbacks are trained apart from the stack on a GPU.
     """
     selectors = list(selectors)
     if not selectors:
@@ -69,18 +75,19 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     first = selectors[0]
     bk, accepted = first._accept(X)
     for selector in selectors[1:]:
-        selector._accept(X)
+        validate_data(selector, X, skip_check_array=True)  # names and number of features
+        check_parameters(selector, *accepted.shape)
     seeds = [selector._seed() for selector in selectors]
     with bk.device_of(accepted) if on_device(accepted) else nullcontext():
         name, evaluate = get_engine(first.engine, bk, 1, issparse(accepted))
 
         def engine() -> Evaluate:
-            return get_engine(name, bk, 1, issparse(accepted))[1]
+            return get_engine(first.engine, bk, 1, issparse(accepted))[1]
 
         for selector in selectors:
             selector.engine_ = name
         first._check_memory(bk, accepted, 1)
-        at_once = _at_once(bk, first, accepted)
+        at_once = _at_once(bk, first, accepted, len(selectors))
         data = first._prepare(bk, accepted)
 
         def fit(index: int, train: Train, evaluate: Evaluate) -> Outcome:
@@ -100,6 +107,11 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
 
 def _check_alike(selectors: Sequence[DUFS]) -> None:
+    if len({id(selector) for selector in selectors}) < len(selectors):
+        raise ValueError("One selector is given twice: give each fit an object of its own (sklearn.base.clone)")
+    saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
+    if len(set(saved)) < len(saved):
+        raise ValueError("Two selectors save their state to the same path: give each Checkpoint a path of its own")
     expected = selectors[0].get_params()
     for position, selector in enumerate(selectors):
         for name, value in selector.get_params().items():
@@ -110,48 +122,89 @@ def _check_alike(selectors: Sequence[DUFS]) -> None:
                 )
 
 
-def _at_once(bk: Backend, selector: DUFS, X: Any) -> int:
+def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     """How many fits may be in work at once: cores on the CPU, draws that fit memory on a GPU; at least 1."""
-    most = n_threads(selector.n_jobs) if bk.name == "numpy" else _MOST_TOGETHER
+    most = min(count, n_threads(selector.n_jobs) if bk.name == "numpy" else _MOST_TOGETHER)
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
-    step, _ = selector.memory_of(X, 1)
-    if bk.name == "numpy":
-        return max(1, min(most, available // (2 * max(1, predicted_bytes(selector.engine_, step)))))
+    (n, d), (step, kept) = X.shape, selector.memory_of(X, 1)
+    data = n * d * step.itemsize if kept is None else kept
+    r = min(n, GAP_ROWS)
+    own = (data if selector.n_restarts > 1 else 0) + step.itemsize * (_GAP_MATRICES * r * r + 3 * r * d)
     while most > 1:
-        if 2 * predicted_bytes(selector.engine_, step._replace(draws=most * step.draws)) <= available:
+        if bk.name == "numpy":
+            steps = most * predicted_bytes(selector.engine_, step)
+        else:
+            steps = predicted_bytes(selector.engine_, step._replace(draws=most * step.draws, fits=most))
+        if data + most * own + steps <= available:
             break
-        most //= 2
+        most -= -(-most // 8)
     return most
-
-
-def _wait(futures: Sequence[Future[Outcome]], stopped: Event) -> list[Outcome]:
-    """The results in order. An error, or Ctrl-C, ends all."""
-    try:
-        return [future.result() for future in futures]
-    except BaseException:
-        stopped.set()
-        for future in futures:
-            future.cancel()
-        raise
 
 
 class _Stopped(Exception):
     """Another fit failed, or the user ended all."""
 
 
-def _stoppable(train: Train, stopped: Event) -> Train:
-    def stoppable(*arguments: Any, progress: Any = None, **how: Any) -> Run:
-        def look(info: StepInfo) -> None:
-            if stopped.is_set():
-                raise _Stopped
-            if progress is not None:
-                progress(info)
+class _Stop:
+    """Whether all fits are to end, and why."""
 
-        return train(*arguments, progress=look, **how)
+    def __init__(self) -> None:
+        self.cause: BaseException | None = None
 
-    return stoppable
+    def watched(self, train: Train) -> Train:
+        """`train`, ended by _Stopped once there is a cause.
+
+        A run that is kept goes on if the cause is that another was asked to save and end: it is asked as well.
+        """
+
+        def stoppable(*arguments: Any, progress: Any = None, **how: Any) -> Run:
+            def look(info: StepInfo) -> None:
+                if self.cause is not None and not (how["keep"] and isinstance(self.cause, InterruptedFit)):
+                    raise _Stopped
+                if progress is not None:
+                    progress(info)
+
+            return train(*arguments, progress=look, **how)
+
+        return stoppable
+
+
+def _run_all(
+    member: Callable[[int], Outcome],
+    indices: Sequence[int],
+    threads: int,
+    stop: _Stop,
+    release: Callable[[], None] = lambda: None,
+) -> list[Outcome]:
+    """member(index) of all, in threads. The first error, or Ctrl-C, ends all, `release` being called, and is raised."""
+
+    def guarded(index: int) -> Outcome:
+        try:
+            return member(index)
+        except BaseException as error:
+            if stop.cause is None and not isinstance(error, _Stopped):
+                stop.cause = error
+            release()
+            raise
+
+    with ThreadPoolExecutor(threads) as pool:
+        futures: list[Future[Outcome]] = []
+        try:
+            futures += [pool.submit(guarded, index) for index in indices]
+            wait(futures, return_when=FIRST_EXCEPTION)
+        except BaseException as error:
+            stop.cause = error
+            raise
+        finally:
+            if stop.cause is not None:
+                release()
+                for future in futures:
+                    future.cancel()
+    if stop.cause is not None:
+        raise stop.cause
+    return [future.result() for future in futures]
 
 
 def _side_by_side(fit: _Fit, count: int, at_once: int, engine: Callable[[], Evaluate]) -> list[Outcome]:
@@ -159,31 +212,28 @@ def _side_by_side(fit: _Fit, count: int, at_once: int, engine: Callable[[], Eval
     engines: SimpleQueue[Evaluate] = SimpleQueue()
     for _ in range(at_once):
         engines.put(engine())
-    stopped = Event()
+    stop = _Stop()
 
     def member(index: int) -> Outcome:
         evaluate = engines.get()
         try:
-            return fit(index, _stoppable(train, stopped), evaluate)
+            return fit(index, stop.watched(train), evaluate)
         finally:
             engines.put(evaluate)
 
-    with ThreadPoolExecutor(at_once) as pool:
-        return _wait([pool.submit(member, index) for index in range(count)], stopped)
+    return _run_all(member, range(count), at_once, stop)
 
 
 def _stacked(fit: _Fit, indices: range, bk: Backend, evaluate: Evaluate) -> list[Outcome]:
     """A thread for every fit; their training runs meet, and those on the same columns advance as one."""
-    together, stopped = _Together(bk, evaluate, len(indices)), Event()
+    together, stop = _Together(bk, evaluate, len(indices)), _Stop()
 
     def member(index: int) -> Outcome:
-        try:
-            return fit(index, _stoppable(together.train, stopped), evaluate)
-        finally:
-            together.leave()
+        outcome = fit(index, stop.watched(together.train), evaluate)
+        together.leave()
+        return outcome
 
-    with ThreadPoolExecutor(len(indices)) as pool:
-        return _wait([pool.submit(member, index) for index in indices], stopped)
+    return _run_all(member, indices, len(indices), stop, together.give_up)
 
 
 class _Request:
@@ -204,28 +254,32 @@ class _Request:
 
     @property
     def key(self) -> Any:
-        """Runs with the same key can advance together."""
-        return self.columns.tobytes(), self.optimizer.name, self.optimizer.learning_rate, self.how["jitter"]
+        """Runs with the same key can advance together; one that is watched stands alone."""
+        alone = id(self) if self.watched else None
+        return alone, self.columns.tobytes(), self.optimizer.name, self.optimizer.learning_rate, self.how["jitter"]
 
 
 class _Together:
-    """Trains the runs of all members once every member waits for one, or has left."""
+    """Trains the runs of all members once every member waits for one, or has left. One that fails ends all."""
 
     def __init__(self, bk: Backend, evaluate: Evaluate, members: int) -> None:
         self._bk, self._evaluate, self._members = bk, evaluate, members
+        self._given_up = False
         self._changed = Condition()
         self._waiting: list[_Request] = []
 
     def train(self, *arguments: Any, **how: Any) -> Run:
         """As `dufs_core.trainer.train`."""
         request = _Request(arguments, how)
+        self._bk.synchronize()  # another member's thread may compute the run
         with self._changed:
             self._waiting.append(request)
             self._start_if_complete()
-            self._changed.wait_for(lambda: request.run is not None or request.error is not None)
+            self._changed.wait_for(lambda: request.run is not None or request.error is not None or self._given_up)
         if request.error is not None:
             raise request.error
-        assert request.run is not None
+        if request.run is None:
+            raise _Stopped
         return request.run
 
     def leave(self) -> None:
@@ -234,20 +288,28 @@ class _Together:
             self._members -= 1
             self._start_if_complete()
 
+    def give_up(self) -> None:
+        """Nobody waits any longer."""
+        self._given_up = True
+        with self._changed:
+            self._changed.notify_all()
+
     def _start_if_complete(self) -> None:
-        if not self._waiting or len(self._waiting) < self._members:
+        if self._given_up or not self._waiting or len(self._waiting) < self._members:
             return
         requests, self._waiting = self._waiting, []
         groups: dict[Any, list[_Request]] = {}
         for request in requests:
             groups.setdefault(request.key, []).append(request)
-        for group in groups.values():
-            try:
+        try:
+            for group in groups.values():
                 for request, run in zip(group, self._runs(group), strict=True):
                     request.run = run
-            except BaseException as error:
-                for request in group:
-                    request.error = error
+            self._bk.synchronize()
+        except BaseException as error:
+            self._given_up = True
+            for request in requests:
+                request.error = error
         self._changed.notify_all()
 
     def _runs(self, group: list[_Request]) -> list[Run]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from dufs_core import DUFS, fit_population
+from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError
 
@@ -67,16 +69,34 @@ def test_others_are_refused():
     with pytest.raises(ValueError, match="lam must be None"):
         fit_population([DUFS(), DUFS(lam=-1.0)], X)
     with pytest.raises(MemoryLimitError):
-        fit_population([DUFS(max_memory=10_000)] * 2, X)
+        fit_population([DUFS(max_memory=10_000), DUFS(max_memory=10_000)], X)
 
 
-def test_an_error_in_one_ends_all():
+@pytest.mark.parametrize("position", [0, 1, 2])
+def test_an_error_in_one_ends_all(position):
     """The others would take years, and are told."""
 
     def fail(info):
         raise RuntimeError("broken callback")
 
-    endless = {"max_iter": 10**12, "tol": 0.0, "n_restarts": 1}
-    given = [DUFS(random_state=0, callbacks=[fail], **endless), *(DUFS(random_state=i, **endless) for i in (1, 2))]
+    given = [DUFS(random_state=i, max_iter=10**12, tol=0.0, n_restarts=1, n_jobs=3) for i in range(3)]
+    given[position].callbacks = [fail]
     with pytest.raises(RuntimeError, match="broken callback"):
         fit_population(given, X)
+
+
+def test_what_cannot_share_is_refused(tmp_path):
+    selector = DUFS()
+    with pytest.raises(ValueError, match="One selector is given twice"):
+        fit_population([selector, selector], X)
+    saving = [DUFS(callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
+    with pytest.raises(ValueError, match="to the same path"):
+        fit_population(saving, X)
+
+
+def test_sparse_data():
+    table = csr_array(X * (abs(X) > 0.5))
+    settings = {"max_iter": 30, "n_restarts": 1, "random_state": 0}
+    together = fit_population([DUFS(lam=lam, **settings) for lam in (None, 0.1)], table)
+    for got, lam in zip(together, (None, 0.1), strict=True):
+        assert_same(got, DUFS(lam=lam, **settings).fit(table))

@@ -16,7 +16,6 @@ from dufs_core.backend import Array, Backend
 from dufs_core.errors import MemoryLimitError
 from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective import Objective, Value
-from dufs_core.ops import gates
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.trainer import PopulationSteps, Problem, Steps
 
@@ -32,6 +31,11 @@ _TILE, _BACKWARD_TILE = 64, 32  # as in tiles.cuh and backward.cu
 def is_captured(n: int, d: int, draws: int) -> bool:
     """Whether a step of this size runs as a CUDA graph."""
     return draws * n * n * (2 * d + 2 * n) <= CAPTURED_WORK
+
+
+def is_stacked_captured(n: int, d: int, draws: int, fits: int) -> bool:
+    """Whether a step of the draws of several fits is captured: each alone would be, and all together have room."""
+    return is_captured(n, d, draws // fits) and draws * n * max(n, d) <= ELEMENTS_TOGETHER
 
 
 def draws_together(n: int, d: int, draws: int) -> int:
@@ -92,25 +96,27 @@ def new_plan(bk: Backend, objectives: Sequence[Objective], X: Array, eps_shape: 
 class Replay:
     """Launches as `run` queues them: the first time one by one, then captured in a graph that is launched instead.
 
-    `refused` says why there is no graph, if capturing failed: `run` then serves as well.
+    `run` is given anew at every call, though it must queue the same: kept here it would make a cycle with what owns
+    this object, and the device's memory would wait for Python's collector. `refused` says why there is no graph, if
+    capturing failed: `run` then serves as well.
     """
 
-    def __init__(self, bk: Backend, run: Callable[[], None], captured: bool) -> None:
-        self._bk, self._run, self._captured = bk, run, captured
+    def __init__(self, bk: Backend, captured: bool) -> None:
+        self._bk, self._captured = bk, captured
         self._warm = False
         self.graph: Any = None
         self.refused: str | None = None
 
-    def __call__(self) -> None:
+    def __call__(self, run: Callable[[], None]) -> None:
         if self._captured and self._warm and self.graph is None and self.refused is None:
-            self._capture()
+            self._capture(run)
         if self.graph is not None:
             self.graph.launch()
         else:
-            self._run()
+            run()
         self._warm = True  # every kernel is compiled: nothing but launches is left to capture
 
-    def _capture(self) -> None:
+    def _capture(self, run: Callable[[], None]) -> None:
         cuda = self._bk.xp.cuda
         stream = cuda.Stream(non_blocking=True)
         stream.wait_event(cuda.get_current_stream().record())
@@ -118,7 +124,7 @@ class Replay:
             with stream:
                 stream.begin_capture()
                 try:
-                    self._run()
+                    run()
                 finally:
                     graph = stream.end_capture()
             self.graph = graph
@@ -148,9 +154,9 @@ class Plan:
         self.fixed = not isinstance(rule, str)
         self.k = 1 if self.fixed else objective.n_neighbors
         check_n_neighbors(self.k, n)
-        self.captured = is_captured(n, d, R)
+        self.captured = is_stacked_captured(n, d, R, F)
         self.together = r = R if self.captured else draws_together(n, d, R)
-        self.replay = Replay(bk, self.run, self.captured)
+        self.replay = Replay(bk, self.captured)
         self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
         xp, f8 = bk.xp, bk.xp.float64
@@ -189,7 +195,7 @@ class Plan:
         self.mu[0] = mu
         self.eps[...] = eps
         self.load(X)
-        self.replay()
+        self.replay(self.run)
         dmu, host, R = self.dmu[0].copy(), self.bk.to_host(self.report), self.R
         S, b, substituted = (host[2 + i * R : 2 + (i + 1) * R] for i in range(3))
         return Value(float(host[0]), S, b, substituted != 0, float(host[1])), dmu
@@ -238,13 +244,9 @@ class Plan:
 
     def _open_and_undecided(self) -> tuple[Array, Array]:
         """Whether a column is open, and whether its gate is undecided, in any draw of any fit: bool (d,)."""
-        is_open = is_wanted = self.bk.xp.zeros(self.d, dtype=bool)
-        for fit in range(self.fits):
-            eps = self.eps[fit * self.per_fit : (fit + 1) * self.per_fit]
-            z, saved = gates.forward(self.bk, self.mu[fit], eps, self.objective.gate_sigma)
-            axes = tuple(range(z.ndim - 1))
-            is_open, is_wanted = is_open | (z != 0).any(axis=axes), is_wanted | saved.undecided.any(axis=axes)
-        return is_open, is_wanted
+        eps = self.eps.reshape(self.fits, -1, self.d)
+        u = self.mu[:, None, :] + self.dtype.type(self.objective.gate_sigma) * eps
+        return (u > 0).any(axis=(0, 1)), ((u > 0) & (u < 1)).any(axis=(0, 1))
 
     def _some(self, columns: Array) -> tuple[Array, Array, Array]:
         """Data, mu and noise of some columns."""

@@ -8,6 +8,7 @@ on small problems.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +66,7 @@ class CudaSteps:
             self._start[...] = step - 1 + taken
             self._clock[...] = step - 1 + taken
             for _ in range(steps):
-                replay()
+                replay(partial(self._step, plan))
             clock, done, records = (self._bk.to_host(a) for a in (self._clock, self._done, self._records))
             for fit, now, table in zip(self._fits, clock, records, strict=True):
                 found[fit].append(table[: int(now) - (step - 1 + taken)].copy())
@@ -93,7 +94,7 @@ class CudaSteps:
             draws = len(problems) * problems[0].schedule.n_draws
             plan = new_plan(self._bk, [p.objective for p in problems], batch, (draws, batch.shape[1]))
             plan.mu = self._mu  # all plans, one for each size of a batch, move the same gates
-            found = self._plans[batch.shape] = plan, Replay(self._bk, lambda: self._step(plan), plan.captured)
+            found = self._plans[batch.shape] = plan, Replay(self._bk, plan.captured)
         return found
 
     def _step(self, plan: Plan) -> None:

@@ -9,7 +9,7 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, fit_population, population, random
+from dufs_core import DUFS, fit_population, population, random, search
 from dufs_core.backend import get_backend
 from dufs_core.data import prepare
 from dufs_core.datasets import two_moons
@@ -285,11 +285,31 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
 
-    assert counts == [4, 1]
+    assert sum(counts) == 5
+    assert len(counts) > 1
 
     def fail(info):
         raise RuntimeError("broken callback")
 
-    made[3].callbacks = [fail]
-    with pytest.raises(RuntimeError, match="broken callback"):
-        fit_population(made, X)
+    for position in (0, 3):
+        made = [DUFS(random_state=seed, max_iter=10**9, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
+        made[position].callbacks = [fail]
+        with pytest.raises(RuntimeError, match="broken callback"):
+            fit_population(made, X)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
+    """The others wait for it, or train for years: they are told."""
+    failed, plain = [], search.permutation_gap
+
+    def fail_once(*arguments, **how):
+        if not failed:
+            failed.append(True)
+            raise MemoryError("no room for a gap")
+        return plain(*arguments, **how)
+
+    monkeypatch.setattr(search, "permutation_gap", fail_once)
+    made = [DUFS(random_state=seed, max_iter=3, n_restarts=4, n_draws=2) for seed in range(4)]
+    with pytest.raises(MemoryError, match="no room for a gap"):
+        fit_population(made, gen.noise(15, 4))
