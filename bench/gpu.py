@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import gpu_slices
+from bench import gpu_slices, gpu_streaming
 from bench.common import save
 from dufs_core.backend import Backend, get_backend
 from dufs_core.errors import BackendUnavailableError
@@ -30,7 +30,7 @@ SLICES: dict[str, Callable[[Backend, bool], Any]] = {
     "population": gpu_slices.population,
     "fits": gpu_slices.fits,
     "memory": gpu_slices.memory,
-    "streaming": gpu_slices.streaming,
+    "streaming": gpu_streaming.streaming,
     "first_call": gpu_slices.first_call,
 }
 

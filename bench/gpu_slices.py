@@ -23,7 +23,6 @@ from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
 from dufs_core.datasets import two_moons
 from dufs_core.engines.cuda import CudaEngine, Replay, is_captured
-from dufs_core.engines.cuda_streaming import CudaStreamingEngine
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Objective
 
@@ -39,10 +38,6 @@ SIZES = [(100, 50, 16), (500, 1024, 4), (1000, 784, 4), (1000, 10_000, 4), (5000
 QUICK = [(100, 50, 16), (500, 200, 4)]
 FITS = ((100, 50, 1000), (500, 1024, 200), (1000, 784, 200))  # rows, columns, steps
 QUICK_FITS = ((100, 50, 200),)
-# rows, columns of streaming steps with one draw: against the Gram form, then where no n x n array fits
-STREAMED = [(5000, 50), (20_000, 50), (20_000, 256), (100_000, 50), (100_000, 256)]
-QUICK_STREAMED = [(5000, 50), (5000, 256)]
-GRAM_ROWS = 20_000  # up to so many the Gram form is timed beside
 SIDE, QUICK_SIDE = 8192, 2048  # of the matrices whose product and copy are timed
 
 
@@ -280,33 +275,6 @@ def memory(bk: Backend, quick: bool) -> list[dict[str, Any]]:
         found.append({"n": n, "d": d, "draws": draws, "bytes": int(taken), "predicted": predicted})
         del engine
     return found
-
-
-def streaming(bk: Backend, quick: bool) -> dict[str, Any]:
-    """One streaming step, all gates undecided: time beside its floor and the Gram form's, bytes beside the prediction.
-
-    The floor: 14 n^2 d multiply-adds at the rate of a product (dufs_core/engines/cuda_streaming.py).
-    """
-    rates, found, pool = machine(bk, quick), [], bk.xp.get_default_memory_pool()
-    for n, d in QUICK_STREAMED if quick else STREAMED:
-        X = _arrays(bk, n, d, 1)[2]
-        moved = [bk.xp.full(d, 0.5, dtype="float32"), bk.xp.zeros((1, d), dtype="float32"), X]
-        pool.free_all_blocks()
-        before, engine = pool.total_bytes(), CudaStreamingEngine()
-        engine(bk, Objective(), *moved)
-        taken = int(pool.total_bytes() - before)
-        repeats = 3 if n > GRAM_ROWS else 7
-        record: dict[str, Any] = {
-            "n": n, "d": d, "bytes": taken, "predicted": predicted_bytes("cuda_streaming", Problem(n, d, 1, 4)),
-            "floor": 1e3 * 14 * n * n * d / rates["product_float32"],
-            "engine": _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats),
-        }  # fmt: skip
-        record["engine_over_floor"] = record["engine"]["median"] / record["floor"]
-        if n <= GRAM_ROWS:
-            gram = CudaEngine()
-            record["gram_form"] = _timed(bk, lambda e=gram, m=moved: e(bk, Objective(), *m), repeats)
-        found.append(record)
-    return {"rates": rates, "steps": found}
 
 
 def first_call(bk: Backend, quick: bool) -> dict[str, float]:

@@ -29,12 +29,10 @@ KERNELS = {  # file: the kernels in it, each for the element type T
     "affinity.cu": ("affinity<T>", "affinity_from_data<T>", "symmetrise<T>", "score<T>", "totals<T>"),
     "product.cu": ("product<T, true>", "product<T, false>", "combine<T>"),
     "backward.cu": ("degree_terms<T>", "backward<T>", "finish<T>"),
-    "streaming.cu": (
-        "gated_columns<T>", "nearest<T>", "degrees<T>", "divided<T>", "walk<T>", "row_terms<T>", "pull<T>",
-        "summary<T>", "gate_dots<T>",
-    ),
+    "streaming.cu": ("nearest<T>", "degrees<T>", "walk<T>", "pull<T>"),
     "streaming_rows.cu": ("norms<T>", "tile_nearest<T>", "tile_affinity<T>", "tile_pull<T>"),
-}  # fmt: skip
+    "streaming_terms.cu": ("gated_columns<T>", "divided<T>", "row_terms<T>", "summary<T>", "gate_dots<T>"),
+}
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block, as in common.cuh
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves

@@ -27,7 +27,7 @@ def pretended(device, monkeypatch):
     monkeypatch.setattr(gpu, "get_backend", lambda name: device)
     monkeypatch.setattr(gpu_slices, "card", lambda bk: {"name": "pretended"})
     monkeypatch.setattr(gpu_slices, "QUICK", [(6, 3, 2)])
-    monkeypatch.setattr(gpu_slices, "QUICK_STREAMED", [(6, 3)])
+    monkeypatch.setattr(gpu.gpu_streaming, "QUICK", [(6, 3)])
     monkeypatch.setattr(gpu_slices, "QUICK_SIDE", 64)
     monkeypatch.setattr(gpu_slices, "QUICK_STEPS", [(6, 3)])
     monkeypatch.setattr(gpu_slices, "QUICK_POPULATIONS", [(6, 3, 4)])

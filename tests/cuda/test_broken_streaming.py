@@ -32,12 +32,9 @@ def launch(library, *, kernel, **how):
         library.launch(
             "walk<float>", 1, Xt, s.b, s.deg, s.walks[1].reshape(-1, N), *map(i64, (M, 2 * M, N)), *out, **how
         )
-    elif kernel == "pull":
+    else:
         out = new(M, N, of=f32), new(N), new(N)
         library.launch("pull<float>", 1, s.walks, s.b, s.share, *map(i64, (2, M, M, N)), *out, **how)
-    else:
-        out = new(1), new(1), new(1)
-        library.launch("summary<float>", 1, s.share, s.score, s.deg, s.slopes, s.b, np.float64(1), i64(N), *out, **how)
     return out
 
 
@@ -59,9 +56,8 @@ FAULTS = [  # kernel that shows it, text as it is, text that may be broken
     ("pull", "(2 * t - 1 - block) * m", "(FAULT ? block : 2 * t - 1 - block) * m"),
     ("pull", "depth = count - k0 < DEPTH<T> ? (int)(count - k0) : DEPTH<T>",
      "depth = count - k0 < DEPTH<T> ? (int)(count - k0) - FAULT : DEPTH<T>"),
-    ("summary", "i = threadIdx.x; i < n", "i = threadIdx.x; i < n + FAULT"),
     # a barrier that some threads miss
-    ("summary", "count = block_sum(count);", "if (threadIdx.x < 64 || !FAULT) count = block_sum(count);"),
+    ("walk", "add_products<T>(Y,", "if (threadIdx.x < 64 || !FAULT) add_products<T>(Y,"),
 ]  # fmt: skip
 
 
@@ -100,3 +96,11 @@ def test_streaming_indices_of_32_bits(broken):  # noqa: F811
     with pytest.raises(KernelError, match=r"walk<float>: out\[-21474\d+\], valid 0 to 2147483855"):
         library.launch("walk<float>", blocks, np.zeros((1, n), f32), np.ones(1), np.ones(n), Y,
                        *map(i64, (1, width, n)), out, blocks=range(blocks - 1, blocks))  # fmt: skip
+
+
+def test_a_summary_past_the_end(broken):  # noqa: F811
+    library = broken("streaming_terms.cu", "i = threadIdx.x; i < n", "i = threadIdx.x; i <= n", "float32")
+    s = streamed(M, N, "float32")
+    with pytest.raises(KernelError, match=r"summary<float>: score\[70\], valid 0 to 69, block 0, thread 70"):
+        library.launch("summary<float>", 1, s.share, s.score, s.deg, s.slopes, s.b, np.float64(1), i64(N), new(1),
+                       new(1), new(1))  # fmt: skip

@@ -15,12 +15,11 @@ import test_fit
 import test_streaming_engine
 import test_streaming_kernels
 
+from dufs_core import memory
 from dufs_core.backend import get_backend
 from dufs_core.engines.cuda import CudaEngine
 from dufs_core.engines.cuda_streaming import CudaStreamingEngine
 from dufs_core.kernels import cuda
-from dufs_core.memory import Problem as MemoryProblem
-from dufs_core.memory import predicted_bytes
 from dufs_core.objective import Objective
 from dufs_core.optim import get_optimizer
 from dufs_core.trainer import Problem, Schedule
@@ -212,7 +211,7 @@ def test_streaming_a_hundred_thousand_rows(device, d):
     value, dmu = CudaStreamingEngine()(device, Objective(), *moved)
     taken = pool.total_bytes() - before
     assert taken <= 8 * 10**9
-    assert taken <= 1.2 * predicted_bytes("cuda_streaming", MemoryProblem(n, d, 1, 4))
+    assert taken <= 1.2 * memory.predicted_bytes("cuda_streaming", memory.Problem(n, d, 1, 4))
     assert np.isfinite(value.loss)
     other, other_dmu = CudaStreamingEngine()(device, Objective(), *moved)
     assert other.loss == value.loss
