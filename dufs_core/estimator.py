@@ -17,7 +17,7 @@ from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory
+from dufs_core.memory import Problem, check_memory, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
@@ -88,8 +88,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations", "dense" or "cuda", default "auto"
-        See `dufs_core.engines`; the numbers are the same within rounding. "cuda" needs the CuPy backend.
+    engine : "auto", "operations", "dense", "streaming" or "cuda", default "auto"
+        See `dufs_core.engines`; the numbers are the same within rounding. "dense" holds n x n arrays, "streaming"
+        takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy. X may live on either side.
     dtype : "float32" or "float64", default "float32"
@@ -97,7 +98,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more
         is refused before it allocates anything.
     n_jobs : int or None, default None
-        Threads of the "dense" engine; None or -1: all cores. Results do not depend on it.
+        Threads of "dense" and "streaming"; None or -1: all cores. Results do not depend on it.
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
         1: a progress bar on standard error.
@@ -164,7 +165,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense", "cuda"] = "auto",
+        engine: Literal["auto", "operations", "dense", "streaming", "cuda"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         max_memory: int | None = None,
@@ -258,8 +259,10 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_parameters(self, n, d)
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         with bk.device_of(X) if home else nullcontext():
-            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs))
-            self._check_memory(bk, n, d)
+            step = self._step_problem(n, d)
+            limit = step_limit(bk, step, n, self.max_memory)
+            self.engine_, evaluate = get_engine(self.engine, bk, step.threads, step, limit)
+            check_memory(bk, self.engine_, step, n, self.max_memory)
             data = prepare(X, self.scaling, self.dtype, bk.xp if home else np)
             data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
             columns = np.flatnonzero(~data.constant)
@@ -294,15 +297,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
 
-    def _check_memory(self, bk: Backend, n: int, d: int) -> None:
-        """Raise MemoryLimitError if the fit would not fit."""
+    def _step_problem(self, n: int, d: int) -> Problem:
+        """What the cost and the memory of a step depend on."""
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
-        step = Problem(
+        return Problem(
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample",
             n_threads(self.n_jobs),
         )  # fmt: skip
-        check_memory(bk, self.engine_, step, n, self.max_memory)
 
     def _search(self, evaluate: Evaluate, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""

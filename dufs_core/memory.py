@@ -46,6 +46,27 @@ def _dense(p: Problem) -> int:
     return int(work) // p.itemsize + max(outside, _noise(p))
 
 
+def _streaming(p: Problem) -> int:
+    from dufs_core.engines.streaming import CHUNKS
+    from dufs_core.kernels.streaming import BLOCK, GROUP
+    from dufs_core.kernels.vector import LANES
+
+    rows, wide, double = -(-p.n // LANES) * LANES, -(-p.d // LANES) * LANES, 8 // p.itemsize
+    groups = -(-rows // (GROUP * LANES))
+    kept = rows * wide * (2 * p.power + 1 + p.per_sample + 2)  # F_a, B_a, and two as factors
+    sums = rows * (min(CHUNKS, groups) * double + 8 * double)
+    thread = min(GROUP * LANES, rows) * (2 * BLOCK + 2 * wide * (1 + double) + 3) + BLOCK * LANES
+    last = rows * p.d * 4 * double if p.per_sample else 0  # C Xt and dS/dXt in float64
+    buffers = (1 << 18) // p.itemsize  # of NumPy, where it sums float32 numbers in float64
+    return (
+        kept
+        + sums
+        + buffers
+        + min(p.threads, groups) * thread
+        + max(last + p.n * p.d * 4 * p.draws * p.per_sample, _noise(p))
+    )
+
+
 def _noise(p: Problem) -> int:
     """Entries of the 64-bit words that one gate a sample is drawn from, four draws at once."""
     return -(-max(1, p.draws // 2) // 4) * p.n * p.d * 88 // p.itemsize if p.per_sample else 0
@@ -70,7 +91,9 @@ def _cuda(p: Problem) -> int:
     return kept
 
 
-_ENTRIES: dict[str, Callable[[Problem], int]] = {"operations": _operations, "dense": _dense, "cuda": _cuda}
+_ENTRIES: dict[str, Callable[[Problem], int]] = {
+    "operations": _operations, "dense": _dense, "streaming": _streaming, "cuda": _cuda,
+}  # fmt: skip
 
 
 def predicted_bytes(engine: str, problem: Problem) -> int:
@@ -97,6 +120,12 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
+def step_limit(bk: Backend, problem: Problem, n_rows: int, max_memory: int | None) -> int | None:
+    """Bytes that a step may allocate beside the scaled copy of the data; None where that cannot be told."""
+    available = available_bytes(bk) if max_memory is None else max_memory
+    return None if available is None else available - n_rows * problem.d * problem.itemsize
+
+
 def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_memory: int | None) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
@@ -111,10 +140,11 @@ def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_me
     max_memory : int or None
         Bytes that the fit may allocate; None: what is available.
     """
-    available = available_bytes(bk) if max_memory is None else max_memory
-    if available is None:
-        return
     data = n_rows * problem.d * problem.itemsize
+    limit = step_limit(bk, problem, n_rows, max_memory)
+    if limit is None:
+        return
+    available = limit + data
     needed = data + predicted_bytes(engine, problem)
     if needed <= available:
         return
@@ -124,6 +154,9 @@ def check_memory(bk: Backend, engine: str, problem: Problem, n_rows: int, max_me
         f"{_size(needed)} (engine {engine!r}, {8 * problem.itemsize}-bit numbers; one n x n array takes "
         f"{_size(problem.n**2 * problem.itemsize)}); {_size(available)} {whose}. "
     )
+    streaming = data + predicted_bytes("streaming", problem) if bk.name == "numpy" and engine != "streaming" else needed
+    if streaming <= available:
+        message += f'engine="streaming" would need {_size(streaming)}. '
     fits = _largest_batch(engine, problem, available - data)
     if fits >= 3:
         message += f"Set batch_size={fits} or less: steps of so many rows fit."

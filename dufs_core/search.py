@@ -69,6 +69,8 @@ class Search:
         if len(columns) < X.shape[1]:
             X = X.T[bk.xp.asarray(columns)].T
         with _Progress(self.verbose, self.schedule.max_iter, index) as progress:
+            if self.verbose and hasattr(self.evaluate, "progress"):
+                self.evaluate.progress = progress.inside
             run = train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
                 jitter=self.jitter, callbacks=self.callbacks, progress=progress.update,
@@ -95,6 +97,11 @@ class _Progress:
         if self._bar is not None:
             self._bar.update(info.step - self._bar.n)
             self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
+
+    def inside(self, share: float) -> None:
+        """What an engine has done of a long step."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{share:.0%} of a step")
 
     def __enter__(self) -> Self:
         return self

@@ -18,8 +18,9 @@ n^2 (m + m/2 + 3 m + 2 m + (5 m + u) / 2) <= 9.5 n^2 m.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from threading import Event, Lock
+from time import perf_counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,7 +30,8 @@ from dufs_core.objective import Objective, Scores, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 
 CHUNKS = 32  # groups of rows are dealt out to so many sums over pairs, which any number of threads adds up alike
-_CALL = 1 << 33  # multiply-adds of one compiled call: 0.1 to 0.2 s, after which Ctrl-C is heard
+_CALL = 1 << 33  # multiply-adds of one compiled call: 0.1 to 0.3 s, after which Ctrl-C is heard
+_REPORT = 0.5  # seconds between two reports of progress
 
 
 class _Mine(NamedTuple):
@@ -52,14 +54,15 @@ class StreamingEngine:
 
     def __init__(self, threads: int) -> None:
         self.progress: Callable[[float], None] | None = None
-        self._threads = threads
+        self.threads = threads
+        self._done, self._reported = 0.0, 0.0
         self._pool = ThreadPoolExecutor(threads)
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
-        n, d = X.shape
+        n = len(X)
         if isinstance(objective.bandwidth, str):
             quantile_of(objective.bandwidth)
             check_n_neighbors(objective.n_neighbors, n)
@@ -67,14 +70,17 @@ class StreamingEngine:
             raise ValueError(f"power must be a whole number of at least 1; got {objective.power}")
         dz = np.zeros_like(z)
         results = []
+        self._done, self._reported = 0.0, perf_counter()
         for draw in range(len(z)):
-            one = _Draw(self, objective, X, z[draw], undecided[draw], (draw, len(z)))
-            results.append(one.scores(dz[draw]))
+            results.append(_Draw(self, objective, X, z[draw], undecided[draw], len(z)).scores(dz[draw]))
         S, b, substituted, isolated = np.array(results).T
         return Scores(S, b, substituted > 0, isolated, dz)
 
     def together(self, count: int, work: Callable[[int, _Mine], Iterator[float]], mine: list[_Mine]) -> None:
-        """work(0), ..., work(count - 1), each by one thread. What they yield is ignored: there they can be stopped."""
+        """work(0), ..., work(count - 1), each by one thread.
+
+        They yield the share of the step that they have done since; there they can be stopped.
+        """
         numbers, lock, stopped = iter(range(count)), Lock(), Event()
 
         def member(thread: int) -> None:
@@ -83,33 +89,32 @@ class StreamingEngine:
                     number = next(numbers, None)
                 if number is None:
                     return
-                for _ in work(number, mine[thread]):
+                for share in work(number, mine[thread]):
+                    with lock:
+                        self._done += share
                     if stopped.is_set():
                         return
+                    if thread == 0 and self.progress and perf_counter() - self._reported > _REPORT:
+                        self._reported = perf_counter()
+                        self.progress(min(self._done, 1.0))
 
         others: list[Any] = []
         try:
-            others += [self._pool.submit(member, thread) for thread in range(1, min(self._threads, count))]
+            others += [self._pool.submit(member, thread) for thread in range(1, len(mine))]
             member(0)
             for other in others:
                 other.result()
         except BaseException:
             stopped.set()
-            for other in others:
-                other.cancel()
-                other.exception() if not other.cancelled() else None
+            wait(others)
             raise
-
-    @property
-    def threads(self) -> int:
-        return self._threads
 
 
 class _Draw:
     """One draw: the arrays of O(n d), and the passes over them in order."""
 
     def __init__(
-        self, engine: StreamingEngine, objective: Objective, X: Array, z: Array, undecided: Array, which: tuple[int, int]
+        self, engine: StreamingEngine, objective: Objective, X: Array, z: Array, undecided: Array, draws: int
     ) -> None:
         from dufs_core.kernels import streaming as kernels
         from dufs_core.kernels.vector import LANES
@@ -122,25 +127,30 @@ class _Draw:
         self.undecided = undecided
         self.open = np.flatnonzero(is_open & active)
         self.columns = np.concatenate([self.open, np.flatnonzero(active & ~is_open)])  # wanted ones first
-        self.m = len(self.columns)
+        self.m = max(1, len(self.columns))  # all gates closed: one column of zeros
         P = -(-self.n // LANES)
-        self.wide = -(-max(self.m, 1) // LANES) * LANES  # columns in full panels
+        self.wide = -(-self.m // LANES) * LANES  # columns in full panels
         t, wide = self.t, self.wide
         self.F = np.zeros((t + 1, P, wide, LANES), self.dtype)
         self.B = np.zeros((t + self.per_row, P, wide, LANES), self.dtype)
         self.g = np.zeros(P * LANES, self.dtype)
         self.groups = -(-P // kernels.GROUP)
+        group = min(kernels.GROUP, P)
         self.mine = [
             _Mine(
-                np.zeros((kernels.GROUP, kernels.BLOCK, LANES), self.dtype),
-                np.zeros((kernels.GROUP, kernels.BLOCK, LANES), self.dtype),
+                np.zeros((group, kernels.BLOCK, LANES), self.dtype),
+                np.zeros((group, kernels.BLOCK, LANES), self.dtype),
                 np.zeros((kernels.BLOCK, LANES), self.dtype),
-                np.zeros((kernels.GROUP, 2 * wide, LANES), self.dtype),
-                np.zeros((kernels.GROUP, 2 * wide, LANES)),
-                np.zeros((kernels.GROUP, objective.n_neighbors + 1, LANES), self.dtype),
+                np.zeros((group, 2 * wide, LANES), self.dtype),
+                np.zeros((group, 2 * wide, LANES)),
+                np.zeros((group, objective.n_neighbors + 1, LANES), self.dtype),
             )
-            for _ in range(min(engine.threads, max(self.groups, 1)))
+            for _ in range(min(engine.threads, self.groups))
         ]
+        m, u, rule = self.m, len(self.open), isinstance(objective.bandwidth, str)
+        last = (1 + 2 * t) * m + u if self.per_row else ((1 + 2 * t) * m + u) / 2
+        applied = 3 * m * t if self.per_row else 3 * m * t - m
+        self.whole = draws * self.n * P * (m * rule + m / 2 + applied + last)  # in multiply-adds of LANES
         for k, column in enumerate(self.columns):
             gated = np.zeros(P * LANES, self.dtype)
             np.multiply(X[:, column], z[:, column] if self.per_row else z[column], out=gated[: self.n])
@@ -213,7 +223,7 @@ class _Draw:
                 self.kernels.neighbours(
                     self.F[0], self.g, self.m, k, first, count, start, stop, mine.block, mine.best
                 )  # fmt: skip
-                yield (stop - start) * count * self.m
+                yield (stop - start) * count * self.m / self.whole
             here = slice(first * mine.best.shape[-1], (first + count) * mine.best.shape[-1])
             self.kth[here], largest[here] = mine.best[:count, k - 1].ravel(), mine.best[:count, k].ravel()
 
@@ -232,7 +242,7 @@ class _Draw:
                 first, count = self.group(number)
                 for start, stop in self.spans(first * self.F.shape[-1], columns):
                     call(chunk, mine, first, count, start, stop)
-                    yield (stop - start) * count * columns
+                    yield (stop - start) * count * columns / self.whole
 
         self.engine.together(min(CHUNKS, self.groups), work, self.mine)
 
@@ -261,7 +271,7 @@ class _Draw:
         """F_(a+1) = P F_a and, with `both`, B_(a+1) = P B_a."""
         F, B, wide = self.F, self.B, self.wide
         R = self.rows_of(F[a], B[a]) if both else self.rows_of(F[a])
-        columns = wide + self.m if both else self.m
+        columns = wide + self.m if both else self.m  # those of B begin with a new panel
 
         def work(number: int, mine: _Mine) -> Iterator[float]:
             first, count = self.group(number)
@@ -271,7 +281,7 @@ class _Draw:
                     F[0], self.g, self.m, self.minus_inverse, R, columns, first, count, start, stop,
                     mine.block, mine.sums, mine.out,
                 )  # fmt: skip
-                yield (stop - start) * count * (self.m + columns)
+                yield (stop - start) * count * (2 + both) * self.m / self.whole
             here = slice(first, first + count)
             inverse = self.inverse[here]
             F[a + 1, here] = mine.out[:count, :wide] * inverse
@@ -306,7 +316,7 @@ class _Draw:
             mine.out[:] = 0
             for start, stop in self.spans(0, (1 + 2 * t) * m + u):
                 call(0, number, mine, first, count, start, stop)
-                yield (stop - start) * count * ((1 + 2 * t) * m + u)
+                yield (stop - start) * count * ((1 + 2 * t) * m + u) / self.whole
             products[first : first + count] = mine.out[:count, :u]
 
         self.engine.together(self.groups, work, self.mine)

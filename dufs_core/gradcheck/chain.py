@@ -147,4 +147,5 @@ def _load_cuda() -> Evaluate:
 
 register_engine(Engine("operations", partial(_load, "operations")))
 register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
+register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
 register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
