@@ -250,6 +250,14 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
         "work.shared.dz[:1, :, 0].repeat(len(z), axis=0) if",
     ),
     (ENGINES + "dense", "_scores_and_grad", "the last call's gradient left", "work.shared.dz[:] = 0", "pass"),
+    # the streaming engine
+    (ENGINES + "streaming", "scores", "1/b for 1/b^2 in db", "db = -weighted / b", "db = -weighted"),
+    (ENGINES + "streaming", "scores", "the score's own derivative dropped", "dXt = S[:u] + squares", "dXt = squares"),
+    (ENGINES + "streaming", "scores", "one row statistic short", "F[t - a], dtype", "F[max(t - a - 1, 0)], dtype"),
+    (ENGINES + "streaming", "scores", "the step through P' dropped", " + deg * B[t, :, :u]", ""),
+    (ENGINES + "streaming", "scores", "row sums of C dropped", "by_row[:, None] * F[0, :, :u] - products", "-products"),
+    (ENGINES + "streaming", "scores", "a held bandwidth is not held", "self.objective.bandwidth_gradient", "True"),
+    (KERNELS + "streaming", "gradient", "powers off by one", "F[t - 1 - a], slopes", "F[t - a], slopes"),
     # one draw in compiled code
     (KERNELS + "steps", "_draw", "a held bandwidth is not held", " or not settings.bandwidth_gradient:", ":"),
     (KERNELS + "steps", "_draw", "a given bandwidth keeps a derivative", "settings.quantile < 0 or ", ""),
@@ -467,6 +475,8 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
 ENGINES_OF = {
     "dufs_core.objective": ("operations",),
     ENGINES + "dense": ("dense",),
+    ENGINES + "streaming": ("streaming",),
+    KERNELS + "streaming": ("streaming",),
     KERNELS + "steps": ("dense",),
     KERNELS + "panels": ("dense",),
 }

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.engines import dense
-from dufs_core.kernels import panels, steps, team, tile, vector
+from dufs_core.kernels import panels, steps, streaming, team, tile, vector
 
 LANES, ROWS = 4, 2
 DEPTH = 8  # two panels
@@ -133,7 +133,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
-    "_BLOCK": BLOCK, "_GROUP": GROUP,
+    "_BLOCK": BLOCK, "_GROUP": GROUP, "BLOCK": 2 * LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
 }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ class _Shared:
 def install() -> None:
     """Put the functions and the small sizes into every module that has one of that name; spoil the work arrays."""
     replaced = {function.__name__: function for function in _FUNCTIONS} | _SIZES
-    for module in (vector, tile, team, panels, steps, dense):
+    for module in (vector, tile, team, panels, steps, streaming, dense):
         for name in replaced.keys() & vars(module).keys():
             setattr(module, name, replaced[name])
     steps.panels = _Shared()

@@ -123,14 +123,14 @@ OPTIONS: dict[str, Option] = {
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
         choices=("columns", "global", "none"),
     ),
-    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense", "cuda")),
+    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense", "streaming", "cuda")),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
     "max_memory": Option(
         "bytes that the fit may allocate; none: what is available", _or_none(_whole_number), metavar="BYTES|none"
     ),
     "n_jobs": Option(
-        "threads of the dense engine; none: all cores",
+        "threads of the engine on the CPU; none: all cores",
         _or_none(_whole_number),
         metavar="N|none",
     ),

@@ -19,12 +19,12 @@ from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory, sparse_problem
+from dufs_core.memory import Problem, check_memory, sparse_bytes, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
-from dufs_core.sparse import prepare_sparse
+from dufs_core.sparse import is_thin, prepare_sparse
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule, Train, train
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
@@ -91,9 +91,10 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         number of rows: all rows.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations", "dense", "sparse" or "cuda", default "auto"
-        See `dufs_core.engines`; the numbers are the same within rounding. "cuda" needs the CuPy backend, and sparse X
-        has an engine of its own.
+    engine : "auto", "operations", "dense", "streaming", "sparse" or "cuda", default "auto"
+        See `dufs_core.engines`; the numbers are the same within rounding. "dense" holds n x n arrays, "streaming"
+        takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend, and sparse
+        X has an engine of its own.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy. X may live on either side.
     dtype : "float32" or "float64", default "float32"
@@ -101,7 +102,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more
         is refused before it allocates anything.
     n_jobs : int or None, default None
-        Threads of the "dense" engine; None or -1: all cores. Results do not depend on it.
+        Threads of "dense" and "streaming"; None or -1: all cores. Results do not depend on it.
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
         1: a progress bar on standard error.
@@ -169,7 +170,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         n_restarts: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense", "sparse", "cuda"] = "auto",
+        engine: Literal["auto", "operations", "dense", "streaming", "sparse", "cuda"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         max_memory: int | None = None,
@@ -294,8 +295,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         bk, X = self._accept(X)
         seed = self._seed()
         with bk.device_of(X) if on_device(X) else nullcontext():
-            self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs), sparse.issparse(X))
-            self._check_memory(bk, X, n_threads(self.n_jobs))
+            evaluate = self._engine(bk, X, n_threads(self.n_jobs))
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
         self._warn(best, X.shape[0])
         return self
@@ -374,20 +374,25 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )
         return get_backend("numpy" if self.backend == "auto" else self.backend)
 
-    def memory_of(self, X: Any, threads: int) -> tuple[Problem, int | None]:
-        """One step on X for `dufs_core.memory`, and the bytes kept beside it; None: those of one scaled copy."""
+    def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
+        """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
         n, d = X.shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
         step = Problem(
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
         )
-        return sparse_problem(step, X) if self.engine_ == "sparse" else (step, None)
+        if sparse.issparse(X):
+            return step._replace(spread=int((~is_thin(X)).sum())), sparse_bytes(step, X)
+        return step, n * d * size
 
-    def _check_memory(self, bk: Backend, X: Any, threads: int) -> None:
-        """Raise MemoryLimitError if the fit would not fit."""
+    def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
+        """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
         step, data = self.memory_of(X, threads)
-        check_memory(bk, self.engine_, step, X.shape[0], self.max_memory, data)
+        limit = step_limit(bk, data, self.max_memory)
+        self.engine_, evaluate = get_engine(self.engine, bk, threads, step, limit, sparse.issparse(X))
+        check_memory(bk, self.engine_, step, data, self.max_memory)
+        return evaluate
 
     def _search(self, evaluate: Evaluate, train: Train, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""

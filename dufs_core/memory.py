@@ -50,6 +50,27 @@ def _dense(p: Problem) -> int:
     return int(work) // p.itemsize + max(outside, _noise(p))
 
 
+def _streaming(p: Problem) -> int:
+    from dufs_core.engines.streaming import CHUNKS
+    from dufs_core.kernels.streaming import BLOCK, GROUP
+    from dufs_core.kernels.vector import LANES
+
+    rows, wide, double = -(-p.n // LANES) * LANES, -(-p.d // LANES) * LANES, 8 // p.itemsize
+    groups = -(-rows // (GROUP * LANES))
+    kept = rows * wide * (2 * p.power + 1 + p.per_sample + 2)  # F_a, B_a, and two as factors
+    sums = rows * (min(CHUNKS, groups) * double + 8 * double)
+    thread = min(GROUP * LANES, rows) * (2 * BLOCK + 2 * wide * (1 + double) + 3) + BLOCK * LANES
+    last = rows * p.d * 4 * double if p.per_sample else 0  # C Xt and dS/dXt in float64
+    buffers = (1 << 18) // p.itemsize  # of NumPy, where it sums float32 numbers in float64
+    return (
+        kept
+        + sums
+        + buffers
+        + min(p.threads, groups) * thread
+        + max(last + p.n * p.d * 4 * p.draws * p.per_sample, _noise(p))
+    )
+
+
 def _noise(p: Problem) -> int:
     """Entries of the 64-bit words that one gate a sample is drawn from, four draws at once."""
     return -(-max(1, p.draws // 2) // 4) * p.n * p.d * 88 // p.itemsize if p.per_sample else 0
@@ -103,6 +124,7 @@ def _cuda_streaming(p: Problem) -> int:
 _ENTRIES: dict[str, Callable[[Problem], int]] = {
     "operations": _operations,
     "dense": _dense,
+    "streaming": _streaming,
     "sparse": _sparse,
     "cuda": _cuda,
     "cuda_streaming": _cuda_streaming,
@@ -133,16 +155,14 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
-def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
-    """The problem of sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
+def sparse_bytes(problem: Problem, X: Any) -> int:
+    """Bytes that the scaled copies of sparse X (CSR or CSC) take beside the steps.
 
     Kept: stored values and their rows, once more without the columns that take no part; on the way: X in columns.
     """
-    from dufs_core.sparse import is_thin
-
     kept = 2 * X.nnz * (problem.itemsize + 4)
     on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + problem.itemsize) + _PREPARATION
-    return problem._replace(spread=int((~is_thin(X)).sum())), max(kept, on_the_way)
+    return int(max(kept, on_the_way))
 
 
 def needed_bytes(engine: str, problem: Problem, data: int) -> int:
@@ -150,9 +170,13 @@ def needed_bytes(engine: str, problem: Problem, data: int) -> int:
     return data + predicted_bytes(engine, problem)
 
 
-def check_memory(
-    bk: Backend, engine: str, problem: Problem, n_rows: int, max_memory: int | None, data: int | None = None
-) -> None:
+def step_limit(bk: Backend, data: int, max_memory: int | None) -> int | None:
+    """Bytes that a step may allocate beside `data`; None where that cannot be told."""
+    available = available_bytes(bk) if max_memory is None else max_memory
+    return None if available is None else available - data
+
+
+def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memory: int | None) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
     Parameters
@@ -161,19 +185,15 @@ def check_memory(
         The engine that will compute.
     problem : Problem
         One step; ``problem.n`` is its number of rows.
-    n_rows : int
-        Rows of the whole data, of which one scaled copy is kept.
+    data : int
+        Bytes that are kept beside the step: a scaled copy of the data.
     max_memory : int or None
         Bytes that the fit may allocate; None: what is available.
-    data : int or None
-        Bytes that are kept beside the step; None: those of one scaled copy.
     """
-    available = available_bytes(bk) if max_memory is None else max_memory
-    if available is None:
+    limit = step_limit(bk, data, max_memory)
+    if limit is None:
         return
-    if data is None:
-        data = n_rows * problem.d * problem.itemsize
-    needed = needed_bytes(engine, problem, data)
+    available, needed = limit + data, needed_bytes(engine, problem, data)
     if needed <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
@@ -182,6 +202,9 @@ def check_memory(
         f"{_size(needed)} (engine {engine!r}, {8 * problem.itemsize}-bit numbers; one n x n array takes "
         f"{_size(problem.n**2 * problem.itemsize)}); {_size(available)} {whose}. "
     )
+    streaming = data + predicted_bytes("streaming", problem) if bk.name == "numpy" and engine != "streaming" else needed
+    if streaming <= available:
+        message += f'engine="streaming" would need {_size(streaming)}. '
     fits = _largest_batch(engine, problem, available - data)
     if fits >= 3:
         message += f"Set batch_size={fits} or less: steps of so many rows fit."

@@ -15,12 +15,10 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
 from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, on_device
-from dufs_core.engines import get_engine
 from dufs_core.errors import InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.gap import GAP_ROWS
@@ -79,14 +77,9 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         check_parameters(selector, *accepted.shape)
     seeds = [selector._seed() for selector in selectors]
     with bk.device_of(accepted) if on_device(accepted) else nullcontext():
-        name, evaluate = get_engine(first.engine, bk, 1, issparse(accepted))
-
-        def engine() -> Evaluate:
-            return get_engine(first.engine, bk, 1, issparse(accepted))[1]
-
+        evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
-            selector.engine_ = name
-        first._check_memory(bk, accepted, 1)
+            selector.engine_ = first.engine_
         at_once = _at_once(bk, first, accepted, len(selectors))
         data = first._prepare(bk, accepted)
 
@@ -95,7 +88,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
                 return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
         if bk.name == "numpy":
-            outcomes = _side_by_side(fit, len(selectors), at_once, engine)
+            outcomes = _side_by_side(fit, len(selectors), at_once, lambda: first._engine(bk, accepted, 1))
         else:
             outcomes = []
             bk.synchronize()  # other threads read what the caller's stream has still to compute
@@ -128,8 +121,7 @@ def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
-    (n, d), (step, kept) = X.shape, selector.memory_of(X, 1)
-    data = n * d * step.itemsize if kept is None else kept
+    (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
     r = min(n, GAP_ROWS)
     own = (data if selector.n_restarts > 1 else 0) + step.itemsize * (_GAP_MATRICES * r * r + 3 * r * d)
     while most > 1:

@@ -103,6 +103,8 @@ class Search:
             start = keeper.start.position if len(earlier) == len(keeper.start.outcomes) else None
             keep = _kept(keeper, earlier)
         with _Bar(self.verbose, self.schedule.max_iter, len(earlier)) as bar:
+            if self.verbose and hasattr(self.evaluate, "progress"):
+                self.evaluate.progress = bar.inside
             run = self.train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
                 jitter=self.jitter, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
@@ -133,6 +135,11 @@ class _Bar:
         if self._bar is not None:
             self._bar.update(info.step - self._bar.n)
             self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
+
+    def inside(self, share: float) -> None:
+        """What an engine has done of a long step."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{share:.0%} of a step")
 
     def __enter__(self) -> Self:
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 import subprocess
 import sys
@@ -56,7 +57,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
         "DUFS(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
-        "    DUFS(backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
+        "    DUFS(engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
         "except MemoryLimitError as error:\n"
         "    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -65,6 +66,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
     message, grown = out.splitlines()
     assert "60,000 rows and 50 columns" in message
     assert "one n x n array takes 14.4 GB); 20 GB are allowed by max_memory" in message
+    assert re.search(r'engine="streaming" would need \d+ MB', message)
     kilobytes = 1 if sys.platform != "darwin" else 1000  # macOS counts bytes
     assert int(grown) / kilobytes < 60_000  # the copy of X alone would be 12,000
 
@@ -72,7 +74,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_advice_fits():
     X = gen.noise(300, 4)
-    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy"}
+    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
     limit = 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
         DUFS(**settings, max_memory=limit).fit(X)
@@ -87,7 +89,7 @@ def test_the_advice_fits():
 
 def test_where_no_batch_fits_the_data_are_named():
     with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
-        check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 100_000, 300_000_000)
+        check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 400_000_000, 300_000_000)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])
@@ -112,6 +114,7 @@ def test_a_failed_allocation_leaves_the_next_fit_whole():
         "import resource, numpy as np\n"
         "from dufs_core import DUFS\n"
         "settings = dict(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
+        "settings |= dict(engine='dense')\n"
         "X = np.random.default_rng(0).normal(size=(6000, 3)).astype(np.float32)\n"
         "DUFS(**settings).fit(X[:20])\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"

@@ -6,9 +6,12 @@ evaluate(bk, objective, mu, eps, X) -> (Value, dmu), as `dufs_core.objective.Obj
 from __future__ import annotations
 
 from dufs_core.backend import Array, Backend
+from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Evaluate, Objective, Value
 
-ENGINES = ("operations", "dense")
+ENGINES = ("operations", "dense", "streaming")
+_PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
+_CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
 
 
 def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
@@ -16,13 +19,28 @@ def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Arra
     return objective.value_and_grad(bk, mu, eps, X)
 
 
-def get_engine(name: str, bk: Backend, threads: int, sparse: bool = False) -> tuple[str, Evaluate]:
+def get_engine(
+    name: str,
+    bk: Backend,
+    threads: int,
+    problem: Problem | None = None,
+    limit: int | None = None,
+    sparse: bool = False,
+) -> tuple[str, Evaluate]:
     """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "dense" on the CPU, "cuda" elsewhere, and "sparse" for sparse data. `threads` is for "dense" and
-    "sparse". Raises ValueError for an unknown name, and for an engine of another backend or another kind of data.
+    "auto" is "sparse" for sparse data and "cuda" on a GPU. On the CPU it is "dense", unless "streaming" will be faster
+    at this problem or "dense" would allocate more than `limit` bytes. `threads` is for the compiled engines of the CPU.
+    Raises ValueError for an unknown name, and for an engine of another backend or another kind of data.
     """
-    if sparse and name in ("auto", "sparse"):
+    if name not in ("auto", *ENGINES, "sparse", "cuda"):
+        known = ", ".join(map(repr, (*ENGINES, "sparse", "cuda")))
+        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}')
+    if sparse and name not in ("auto", "sparse"):
+        raise ValueError(
+            f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'
+        )
+    if sparse:
         from dufs_core.engines.sparse import SparseEngine
 
         return "sparse", SparseEngine(threads)
@@ -31,29 +49,42 @@ def get_engine(name: str, bk: Backend, threads: int, sparse: bool = False) -> tu
             'engine="sparse" takes sparse X (a SciPy matrix or array); X is dense: use engine="auto", or '
             "scipy.sparse.csr_array(X) if most of it is 0"
         )
-    if sparse and name in (*ENGINES, "cuda"):
-        raise ValueError(
-            f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'
-        )
-    if bk.name == "cupy" and name in ("auto", "cuda"):
-        from dufs_core.engines.cuda import CudaEngine
-
-        return "cuda", CudaEngine()
-    if bk.name == "cupy" and name == "streaming":
-        from dufs_core.engines.cuda_streaming import CudaStreamingEngine
-
-        return "cuda_streaming", CudaStreamingEngine()
-    if name not in ("auto", *ENGINES, "cuda"):
-        known = ", ".join(map(repr, (*ENGINES, "sparse", "cuda")))
-        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}')
-    if name not in ("auto", "operations") and (name == "cuda") != (bk.name == "cupy"):
+    on_gpu = bk.name == "cupy"
+    if (name == "cuda" and not on_gpu) or (name == "dense" and on_gpu):
         raise ValueError(
             f'engine={name!r} does not compute with backend="{bk.name}"; engine="auto" picks one that does'
         )
     if name == "auto":
-        name = "dense"
-    if name == "operations":
-        return name, operations
-    from dufs_core.engines.dense import DenseEngine
+        name = "cuda" if on_gpu else _chosen(problem, limit)
+    if name == "cuda":
+        from dufs_core.engines.cuda import CudaEngine
 
-    return name, DenseEngine(threads)
+        return name, CudaEngine()
+    if name == "streaming" and on_gpu:
+        from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+
+        return "cuda_streaming", CudaStreamingEngine()
+    if name == "streaming":
+        from dufs_core.engines.streaming import StreamingEngine
+
+        return name, StreamingEngine(threads)
+    if name == "dense":
+        from dufs_core.engines.dense import DenseEngine
+
+        return name, DenseEngine(threads)
+    return name, operations
+
+
+def _chosen(problem: Problem | None, limit: int | None) -> str:
+    """ "dense" or "streaming", whichever needs fewer multiply-adds in a step with every column open."""
+    if problem is None:
+        return "dense"
+    n, d, t = problem.n, problem.d, problem.power
+    dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
+    streaming = (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
+    if problem.per_sample:
+        streaming += (t + 3) * d  # every pair twice in the last pass
+    needed = predicted_bytes("dense", problem)
+    if limit is not None and needed > limit and predicted_bytes("streaming", problem) < needed:
+        return "streaming"
+    return "dense" if dense <= streaming else "streaming"

@@ -153,5 +153,6 @@ def _load_cuda_streaming() -> Evaluate:
 
 register_engine(Engine("operations", partial(_load, "operations")))
 register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
+register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
 register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
 register_engine(Engine("cuda_streaming", _load_cuda_streaming, backends=("cupy",)))

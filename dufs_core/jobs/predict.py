@@ -7,11 +7,10 @@ import warnings
 from typing import Any
 
 from dufs_core.backend import get_backend
-from dufs_core.engines import get_engine
 from dufs_core.jobs.identity import DataSet, Fit
 from dufs_core.jobs.job import Job
 from dufs_core.jobs.work import load
-from dufs_core.memory import predicted_bytes
+from dufs_core.memory import needed_bytes
 
 _STEPS = 4  # of a probe; the first, which may compile, is not counted
 _COSTLY = (
@@ -48,14 +47,17 @@ def _probe(data: DataSet, fit: Fit) -> dict[str, Any]:
     try:
         X = load(data)
         selector = DUFS(**(dict(fit.settings) | changes), callbacks=[lambda info: ends.append(time.perf_counter())])
-        backend = get_backend(selector.backend)
-        engine = selector.engine_ = get_engine(selector.engine, backend, fit.threads)[0]
-        step, _ = selector.memory_of(X, fit.threads)
-        memory = X.nbytes + X.shape[0] * X.shape[1] * step.itemsize + predicted_bytes(engine, step)
+        selector._engine(get_backend(selector.backend), X, fit.threads)
+        step, data_bytes = selector.memory_of(X, fit.threads)
+        memory = X.nbytes + needed_bytes(selector.engine_, step, data_bytes)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             selector.fit(X)
     except Exception as error:  # the sweep records it as the fit's; here it is the prediction
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
     steps = len(ends) - 1
-    return {"bytes": int(memory), "engine": engine, "step_seconds": (ends[-1] - ends[0]) / steps if steps else None}
+    return {
+        "bytes": int(memory),
+        "engine": selector.engine_,
+        "step_seconds": (ends[-1] - ends[0]) / steps if steps else None,
+    }
