@@ -15,14 +15,15 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, on_device
-from dufs_core.data import Prepared, device_table, prepare
+from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory, sparse_problem
+from dufs_core.memory import Problem, check_memory, chunked_bytes, sparse_problem
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
+from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule
@@ -239,7 +240,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like (n_samples, n_features)
             Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
             PyTorch, JAX or any library with DLPack, which is used where it lies. A sparse SciPy matrix or array
-            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`.
+            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`. With batch_size,
+            data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
+            `dufs_core.source`.
         y : ignored
 
         Raises
@@ -251,10 +254,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
+        on_disk = is_source(X) and self._step_rows(X.shape[0]) < X.shape[0]
+        if is_source(X) and not on_disk:
+            X = X[:]  # sparse rows on disk become sparse rows in memory
         is_sparse = sparse.issparse(X)
         bk = self._backend_for_sparse() if is_sparse else get_backend(self.backend)
         home = on_device(X)
-        if home:
+        if on_disk:
+            check_table(X)
+            validate_data(self, X, skip_check_array=True)
+        elif home:
             X = device_table(bk, X)
             validate_data(self, X, skip_check_array=True)  # names and number of features
         else:
@@ -268,17 +277,20 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self.engine_, evaluate = get_engine(self.engine, bk, n_threads(self.n_jobs), is_sparse)
             self._check_memory(bk, X)
             data: Any
-            if is_sparse:
+            if on_disk:
+                data = Source(bk, X, self.scaling, self.dtype)
+            elif is_sparse:
                 data = prepare_sparse(X, self.scaling, self.dtype, by_rows=self._step_rows(n) < n)
             else:
                 data = prepare(X, self.scaling, self.dtype, bk.xp if home else np)
                 data = Prepared(bk.to_device(data.X), bk.to_host(data.constant))
             columns = np.flatnonzero(~data.constant)
+            table = data if on_disk else data.X
             search = self._search(evaluate, n, len(columns))
             with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
             with nullcontext() if with_blas else one_blas_thread():
-                best, n_runs = search.best(bk, data.X, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
-            self._store(bk, data, best, n_runs)
+                best, n_runs = search.best(bk, table, columns, int(seed) & 0xFFFFFFFFFFFFFFFF)
+            self._store(bk, data.constant, best, n_runs)
         self._warn(best, n)
         return self
 
@@ -300,7 +312,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return X[:, bk.xp.asarray(np.flatnonzero(self.support_))]
 
     def _step_rows(self, n: int) -> int:
-        return n if self.batch_size is None else min(n, int(self.batch_size))
+        return min(n, int(self.batch_size)) if is_int(self.batch_size) else n
 
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
@@ -331,6 +343,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         data = None
         if self.engine_ == "sparse":
             step, data = sparse_problem(step, X)
+        elif is_source(X) and step.n < n:
+            data = chunked_bytes(step)
         check_memory(bk, self.engine_, step, n, self.max_memory, data)
 
     def _search(self, evaluate: Evaluate, n: int, d: int) -> Search:
@@ -366,12 +380,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             verbose=self.verbose,
         )
 
-    def _store(self, bk: Backend, data: Prepared, best: Outcome, n_runs: int) -> None:
-        run, d = best.run, data.X.shape[1]
+    def _store(self, bk: Backend, constant: Array, best: Outcome, n_runs: int) -> None:
+        run, d = best.run, len(constant)
         lowest = float(run.mu.min()) if len(run.mu) else 0.0
         aside = min(lowest, 0.0) - _BELOW * self.gate_sigma
         mu = np.full(d, aside, dtype=self.dtype)
-        mu[data.constant] = aside - self.gate_sigma
+        mu[constant] = aside - self.gate_sigma
         mu[best.columns] = bk.to_host(run.mu)
         self.mu_ = mu
         self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
@@ -388,7 +402,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
         self.permutation_gap_, self.p_value_ = best.gap
-        self.constant_features_ = np.flatnonzero(data.constant)
+        self.constant_features_ = np.flatnonzero(constant)
         self.backend_ = bk.name
 
     def _warn(self, best: Outcome, n: int) -> None:

@@ -126,6 +126,13 @@ def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
     return problem._replace(spread=int((~is_thin(X)).sum())), max(kept, on_the_way)
 
 
+def chunked_bytes(problem: Problem) -> int:
+    """Bytes beside the steps of a fit that reads its batches: the one in use, the next one, and chunks on the way."""
+    from dufs_core.source import CHUNK_BYTES
+
+    return 2 * problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES
+
+
 def check_memory(
     bk: Backend, engine: str, problem: Problem, n_rows: int, max_memory: int | None, data: int | None = None
 ) -> None:
