@@ -254,7 +254,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
-        on_disk = is_source(X) and self._step_rows(X.shape[0]) < X.shape[0]
+        if type(X).__module__.split(".")[0] == "cupyx":
+            raise ValueError(
+                "X is a sparse matrix on a GPU, which no engine takes: X.get() brings it to the host, X.toarray() "
+                "makes it dense where it is"
+            )
+        on_disk = is_source(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
         if is_source(X) and not on_disk:
             X = X[:]  # sparse rows on disk become sparse rows in memory
         is_sparse = sparse.issparse(X)
@@ -312,7 +317,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return X[:, bk.xp.asarray(np.flatnonzero(self.support_))]
 
     def _step_rows(self, n: int) -> int:
-        return min(n, int(self.batch_size)) if is_int(self.batch_size) else n
+        return n if self.batch_size is None else min(n, int(self.batch_size))
 
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
@@ -457,5 +462,5 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.gate_noise == "batch"
         return tags

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tracemalloc
 
 import generators as gen
 import numpy as np
@@ -15,6 +16,7 @@ from dufs_core import DUFS
 from dufs_core import source as source_module
 from dufs_core.backend import get_backend
 from dufs_core.data import prepare
+from dufs_core.memory import Problem, chunked_bytes, predicted_bytes
 from dufs_core.source import Source, is_source, statistics
 
 bk = get_backend("numpy")
@@ -186,6 +188,29 @@ def test_a_minibatch_fit_does_not_load_the_data(tmp_path):
     command = [sys.executable, "-c", code, str(path)]
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert int(out) < 90_000  # kB; the scaled copy alone would be 120,000
+
+
+def test_predicted_memory(tmp_path):
+    """Within a fifth of the traced peak, which is more than 100 MB; the mapped file itself is not traced."""
+    stored = np.lib.format.open_memmap(tmp_path / "X.npy", mode="w+", dtype=np.float32, shape=(4000, 2500))
+    for start in range(0, 4000, 500):
+        stored[start : start + 500] = np.random.default_rng(start).normal(size=(500, 2500))
+    settings = {"max_iter": 2, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
+    settings |= {
+        "lam": 370.0,
+        "optimizer": "sgd",
+    }  # all gates are closed after the first step, decided after the second
+    DUFS(**settings).fit(np.array(stored[:20, :30]))
+    problem = Problem(2000, 2500, 2, 4, threads=1)
+    predicted = chunked_bytes(problem) + predicted_bytes("dense", problem)
+    tracemalloc.start()
+    try:
+        DUFS(**settings, batch_size=2000).fit(stored)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak > 100e6
+    assert abs(predicted / peak - 1) < 0.2, (predicted, peak)
 
 
 @pytest.mark.parametrize("ending", ["npy", "h5"])
