@@ -370,6 +370,7 @@ def _load(args: argparse.Namespace, seed: int) -> _Source:
     if misplaced:
         raise UsageError(f"{misplaced[0]} is for two-moons, not for a file")
     from dufs_core.io import file_fingerprint, read_table
+    from dufs_core.source import is_source
 
     with _as_usage_errors():
         table = read_table(
@@ -379,8 +380,10 @@ def _load(args: argparse.Namespace, seed: int) -> _Source:
             transpose=args.transpose,
             header=args.header,
             index_column=args.index_column,
+            on_disk=getattr(args, "batch_size", None) is not None,
         )
-        _check_finite(args.file, table.X, table.feature_names)
+        if not is_source(table.X):  # the fit checks those as it reads them
+            _check_finite(args.file, table.X, table.feature_names)
         described = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
     return _Source(table.X, table.feature_names, None, described, table.notes)
 

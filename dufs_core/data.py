@@ -70,8 +70,14 @@ def device_table(bk: Backend, X: Any) -> Array:
             "X to the host first (X.get() in CuPy, X.cpu() in PyTorch)"
         )
     X = bk.to_device(X)
-    if X.ndim != 2:
-        raise ValueError(f"Expected 2D array, got {X.ndim}D array instead (shape={X.shape})")
+    check_table(X)
+    return X
+
+
+def check_table(X: Any) -> None:
+    """Raise ValueError, in scikit-learn's words where it has some, unless X is a table of real numbers."""
+    if len(X.shape) != 2:
+        raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead (shape={X.shape})")
     n, d = X.shape
     if n < 2 or d < 1:
         what = f"{n} sample(s)" if n < 2 else "0 feature(s)"
@@ -80,7 +86,6 @@ def device_table(bk: Backend, X: Any) -> Array:
         )
     if X.dtype.kind not in "fiub":
         raise ValueError(f"X must hold real numbers; its dtype is {X.dtype}")
-    return X
 
 
 def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:

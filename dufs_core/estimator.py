@@ -16,15 +16,16 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, on_device
-from dufs_core.data import Prepared, device_table, prepare
+from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory, sparse_bytes, step_limit
+from dufs_core.memory import Problem, check_memory, chunked_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
-from dufs_core.sparse import is_thin, prepare_sparse
+from dufs_core.source import Source, is_source
+from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule, Train, train
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
@@ -280,7 +281,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like (n_samples, n_features)
             Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
             PyTorch, JAX or any library with DLPack, which is used where it lies. A sparse SciPy matrix or array
-            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`.
+            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`. With batch_size,
+            data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
+            `dufs_core.source`.
         y : ignored
 
         Raises
@@ -302,8 +305,19 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _accept(self, X: Any) -> tuple[Backend, Any]:
         """The backend, and X as an array on one of its sides. Raises ValueError for bad data or parameters."""
+        if type(X).__module__.split(".")[0] == "cupyx":
+            raise ValueError(
+                "X is a sparse matrix on a GPU, which no engine takes: X.get() brings it to the host, X.toarray() "
+                "makes it dense where it is"
+            )
+        on_disk = self._on_disk(X)
+        if is_source(X) and not on_disk:
+            X = X[:]  # sparse rows on disk become sparse rows in memory
         bk = self._backend_for_sparse() if sparse.issparse(X) else get_backend(self.backend)
-        if on_device(X):
+        if on_disk:
+            check_table(X)
+            validate_data(self, X, skip_check_array=True)
+        elif on_device(X):
             X = device_table(bk, X)
             validate_data(self, X, skip_check_array=True)  # names and number of features
         else:
@@ -319,6 +333,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _prepare(self, bk: Backend, X: Any) -> Any:
         """The scaled data, as `dufs_core.data.Prepared`."""
+        if self._on_disk(X):
+            source = Source(bk, X, self.scaling, self.dtype)
+            return Prepared(source, source.constant)
         if sparse.issparse(X):
             return prepare_sparse(X, self.scaling, self.dtype, by_rows=self._step_rows(X.shape[0]) < X.shape[0])
         data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
@@ -334,7 +351,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
             best, n_runs = search.best(bk, data.X, columns, seed, keeper)
-        self._store(bk, data, best, n_runs)
+        self._store(bk, data.constant, best, n_runs)
         return best
 
     def transform(self, X: Any) -> Any:
@@ -353,6 +370,10 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         validate_data(self, X, reset=False, skip_check_array=True)
         with bk.device_of(X):
             return X[:, bk.xp.asarray(np.flatnonzero(self.support_))]
+
+    def _on_disk(self, X: Any) -> bool:
+        """Whether batches are read from where X is stored."""
+        return is_source(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
 
     def _step_rows(self, n: int) -> int:
         return n if self.batch_size is None else min(n, int(self.batch_size))
@@ -383,8 +404,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
         )
         if sparse.issparse(X):
-            return step._replace(spread=int((~is_thin(X)).sum())), sparse_bytes(step, X)
-        return step, n * d * size
+            return sparse_problem(step, X)
+        return step, chunked_bytes(step) if self._on_disk(X) else n * d * size
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
@@ -428,12 +449,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             train=train,
         )
 
-    def _store(self, bk: Backend, data: Prepared, best: Outcome, n_runs: int) -> None:
-        run, d = best.run, data.X.shape[1]
+    def _store(self, bk: Backend, constant: Array, best: Outcome, n_runs: int) -> None:
+        run, d = best.run, len(constant)
         lowest = float(run.mu.min()) if len(run.mu) else 0.0
         aside = min(lowest, 0.0) - _BELOW * self.gate_sigma
         mu = np.full(d, aside, dtype=self.dtype)
-        mu[data.constant] = aside - self.gate_sigma
+        mu[constant] = aside - self.gate_sigma
         mu[best.columns] = bk.to_host(run.mu)
         self.mu_ = mu
         self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
@@ -450,7 +471,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
         self.permutation_gap_, self.p_value_ = best.gap
-        self.constant_features_ = np.flatnonzero(data.constant)
+        self.constant_features_ = np.flatnonzero(constant)
         self.backend_ = bk.name
 
     def _warn(self, best: Outcome, n: int) -> None:
@@ -505,5 +526,5 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.target_tags.required = False
-        tags.input_tags.sparse = self.engine in ("auto", "sparse")
+        tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.gate_noise == "batch"
         return tags

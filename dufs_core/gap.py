@@ -19,7 +19,7 @@ from dufs_core.table import dense
 # The 0.9 quantile: the largest neighbour distance hangs on one outlier, the median is too local.
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
-_ELEMENTS = 1 << 21  # entries of the columns in hand
+_ELEMENTS = 1 << 19  # entries of the columns in hand
 GAP_ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
 
 

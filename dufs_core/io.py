@@ -11,6 +11,7 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +75,7 @@ def read_table(
     transpose: bool = False,
     header: bool | None = None,
     index_column: str | Sequence[str] = (),
+    on_disk: bool = False,
 ) -> Table:
     """Read a table of numbers from a file; its ending says the format.
 
@@ -93,6 +95,9 @@ def read_table(
     index_column : str or sequence of str
         Columns of a text file that identify samples: they are not features. A column is given by its name
         or by its number, counted from 0.
+    on_disk : bool
+        Leave the table of an .npy or HDF5 file where it is: X is then a numpy.memmap or an open h5py dataset
+        (`dufs_core.source`). Other files, and HDF5 tables that would be turned, are read.
 
     Returns
     -------
@@ -131,12 +136,12 @@ def read_table(
     if suffix == ".npy":
         if variable is not None or labels is not None:
             raise FileFormatError(f"--variable and --labels are for files of several arrays; {path} holds one")
-        X = _load_npy(path)
+        X = _load_npy(path, on_disk)
         return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
     if suffix == ".npz":
         return _choose(path, "npz", _npz_variables(path), variable, labels, transpose)
     if _HDF5_SIGNATURE in (head[:8], head[512:520]):
-        return _choose_hdf5(path, variable, labels, transpose)
+        return _choose_hdf5(path, variable, labels, transpose, on_disk and not transpose)
     if suffix == ".mat":
         return _choose(path, "mat", _mat_variables(path), variable, labels, transpose)
     raise FileFormatError(f"{path} is not an HDF5 file, whatever its ending says")
@@ -303,7 +308,7 @@ def _npy_header(file: Any) -> tuple[tuple[int, ...], np.dtype[Any]]:
     return shape, dtype
 
 
-def _load_npy(path: Path) -> Array:
+def _load_npy(path: Path, on_disk: bool) -> Array:
     with path.open("rb") as file:
         if file.read(2) == b"PK":
             raise FileFormatError(f"{path} is an .npz file by its contents; rename it")
@@ -316,6 +321,8 @@ def _load_npy(path: Path) -> Array:
         def load() -> Array:
             file.seek(0)
             try:
+                if on_disk:
+                    return np.load(path, mmap_mode="r", allow_pickle=False)
                 return np.lib.format.read_array(file, allow_pickle=False)
             except (ValueError, EOFError) as error:
                 raise _damaged(path, "an .npy array", error) from error
@@ -400,7 +407,7 @@ def _mat_variables(path: Path) -> list[_Variable]:
     return [_Variable(name, tuple(shape), kind, kind in _MAT_NUMERIC, loader(name)) for name, shape, kind in found]
 
 
-def _choose_hdf5(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
+def _choose_hdf5(path: Path, variable: str | None, labels: str | None, transpose: bool, on_disk: bool) -> Table:
     """MATLAB 7.3 (arrays are stored transposed, which the attribute MATLAB_class gives away) and plain HDF5."""
     try:
         import h5py
@@ -410,8 +417,9 @@ def _choose_hdf5(path: Path, variable: str | None, labels: str | None, transpose
             f"{path} is HDF5{' (MATLAB 7.3)' if remedy else ''}, which needs h5py: pip install h5py{remedy}"
         ) from None
     try:
-        with h5py.File(path, "r") as file:
-            variables = [v for name in file if (v := _hdf5_variable(name, file[name])) is not None]
+        opened = h5py.File(path, "r")  # left open, it closes with the dataset that is handed out
+        with nullcontext(opened) if on_disk else opened as file:
+            variables = [v for name in file if (v := _hdf5_variable(name, file[name], on_disk)) is not None]
             return _choose(path, "hdf5", variables, variable, labels, transpose)
     except FileFormatError:
         raise
@@ -419,7 +427,7 @@ def _choose_hdf5(path: Path, variable: str | None, labels: str | None, transpose
         raise _damaged(path, "HDF5", error) from error
 
 
-def _hdf5_variable(name: str, item: Any) -> _Variable | None:
+def _hdf5_variable(name: str, item: Any, on_disk: bool) -> _Variable | None:
     """A dataset, or MATLAB's group of a sparse matrix; None for anything else."""
     if name.startswith("#"):  # MATLAB's own bookkeeping
         return None
@@ -445,5 +453,5 @@ def _hdf5_variable(name: str, item: Any) -> _Variable | None:
     kind = matlab_class or ("text" if item.dtype.hasobject else _kind_text(item.dtype))
     numeric = _is_numeric(item.dtype) and (matlab_class is None or matlab_class in _MAT_NUMERIC)
     if matlab_class is None:
-        return _Variable(name, item.shape, kind, numeric, lambda: item[()])
+        return _Variable(name, item.shape, kind, numeric, lambda: item if on_disk and item.ndim == 2 else item[()])
     return _Variable(name, item.shape[::-1], kind, numeric, lambda: item[()].T)

@@ -155,14 +155,25 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
-def sparse_bytes(problem: Problem, X: Any) -> int:
-    """Bytes that the scaled copies of sparse X (CSR or CSC) take beside the steps.
+def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
+    """The problem of sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
 
-    Kept: stored values and their rows, once more without the columns that take no part; on the way: X in columns.
+    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
+    step: X in columns, its scaled values, and the blocks that they are computed in.
     """
+    from dufs_core.sparse import is_thin
+
+    problem = problem._replace(spread=int((~is_thin(X)).sum()))
     kept = 2 * X.nnz * (problem.itemsize + 4)
     on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + problem.itemsize) + _PREPARATION
-    return int(max(kept, on_the_way))
+    return problem, max(kept, on_the_way - predicted_bytes("sparse", problem))
+
+
+def chunked_bytes(problem: Problem) -> int:
+    """Bytes beside the steps of a fit that reads its batches: the next one and chunks on the way to it."""
+    from dufs_core.source import CHUNK_BYTES
+
+    return problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES // 2
 
 
 def needed_bytes(engine: str, problem: Problem, data: int) -> int:

@@ -99,24 +99,25 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedS
     thin = is_thin(columns)
     values = np.empty(len(columns.data), dtype=dtype)
     shift, constant = np.zeros(d), np.zeros(d, dtype=bool)
-    largest = max((float(abs(b).max(initial=0)) for _, b in _blocks(columns.data, indptr)), default=0.0)
+    largest = max(float(columns.data.max(initial=0)), -float(columns.data.min(initial=0)))
     square_sum = 0.0
-    for block, entries in _blocks(columns.data, indptr):
-        first, last = indptr[block.start], indptr[block.stop]
-        count = stored[block]
-        sums = _Sums(indptr[block.start : block.stop + 1] - first, count)
+    for part, entries in _blocks(columns.data, indptr):
+        first, last = indptr[part.start], indptr[part.stop]
+        count = stored[part]
+        sums = _Sums(indptr[part.start : part.stop + 1] - first, count)
         low, high = sums.reduce(np.minimum, entries), sums.reduce(np.maximum, entries)
-        low = np.where(count < n, np.minimum(low, 0), low)
-        high = np.where(count < n, np.maximum(high, 0), high)
-        constant[block] = low == high
+        some_zeros = count < n
+        low[some_zeros] = np.minimum(low[some_zeros], 0)
+        high[some_zeros] = np.maximum(high[some_zeros], 0)
+        constant[part] = low == high
         if scaling == "columns":  # as in `prepare`
-            unit = np.maximum(abs(low), abs(high))
+            unit = np.maximum(-low, high)
         else:
             unit = np.full(len(count), largest if scaling == "global" else 1.0)
         entries /= np.repeat(np.where(unit > 0, unit, 1), count)
         mean = sums.reduce(np.add, entries) / n
-        mean[constant[block]] = 0
-        entries[np.repeat(constant[block], count)] = 0
+        mean[constant[part]] = 0
+        entries[np.repeat(constant[part], count)] = 0
         centred = entries - np.repeat(mean, count)
         squares = sums.reduce(np.add, centred**2) + (n - count) * mean**2
         if scaling == "columns":
@@ -129,9 +130,9 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedS
             square_sum += float(squares.sum())
         else:
             peak = np.maximum(sums.reduce(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
-            check_range(peak, block.start, n, d, dtype)
-        shift[block] = mean
-        values[first:last] = np.where(np.repeat(thin[block], count), entries, centred)
+            check_range(peak, part.start, n, d, dtype)
+        shift[part] = mean
+        values[first:last] = np.where(np.repeat(thin[part], count), entries, centred)
     if scaling == "global" and square_sum > 0:
         common = np.sqrt(square_sum / (n * max(1, d - int(constant.sum()))))
         values /= values.dtype.type(common)
@@ -149,7 +150,7 @@ class _Sums:
         self._starts, self._some = indptr[:-1][count > 0], count > 0
 
     def reduce(self, function: Any, entries: Array) -> Array:
-        out = np.zeros(len(self._some))
+        out: Array = np.zeros(len(self._some))
         if len(self._starts):
             out[self._some] = function.reduceat(entries, self._starts)
         return out

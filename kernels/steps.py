@@ -143,7 +143,7 @@ def _powers_and_derivative(powers: Any, H: Any, dA: Any, N: Any, n: int, barrier
 def _gram(
     settings: Settings, X: Any, z: Any, draw: int, work: TeamWork, active: Any, team: int, thread: int, barriers: Any,
     part: int, parts: int,
-) -> int:  # fmt: skip
+) -> Any:  # fmt: skip
     """G of one draw; lists the columns (`_listed`) and returns how many have a gate inside (0, 1)."""
     n, first, G = X.shape[1], (1 + team) * SLOTS, work.G[team]
     n_active, n_open = _listed(z[draw], active)

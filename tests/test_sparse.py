@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
 import generators as gen
 import numpy as np
@@ -15,7 +16,9 @@ from dufs_core.backend import get_backend
 from dufs_core.data import prepare
 from dufs_core.engines import get_engine
 from dufs_core.engines.sparse import SparseEngine
+from dufs_core.errors import MemoryLimitError
 from dufs_core.gap import permutation_gap
+from dufs_core.memory import Problem, predicted_bytes, sparse_problem
 from dufs_core.objective import Objective, dense_scores_and_grad
 from dufs_core.sparse import prepare_sparse
 
@@ -190,6 +193,32 @@ def test_what_sparse_data_cannot_have(parameters, message):
 def test_the_engine_takes_nothing_else():
     with pytest.raises(ValueError, match='engine="sparse" takes sparse X'):
         DUFS(**QUICK, engine="sparse").fit(counts())
+
+
+def test_sparse_on_a_device():
+    matrix = type("csr_matrix", (), {"__module__": "cupyx.scipy.sparse._csr", "shape": (5, 5), "dtype": np.dtype("f4")})
+    with pytest.raises(ValueError, match="X is a sparse matrix on a GPU"):
+        DUFS(**QUICK).fit(matrix())
+
+
+def test_predicted_memory():
+    """Within a fifth of the traced peak, where that is some hundred MB."""
+    X = sparse.random(2400, 20_000, 0.02, format="csr", random_state=0, dtype=np.float32)
+    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
+    settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
+    DUFS(**settings).fit(X[:20, :30])
+    problem, data = sparse_problem(Problem(2400, 20_000, 2, 4, threads=1), X)
+    predicted = data + predicted_bytes("sparse", problem)
+    tracemalloc.start()
+    try:
+        DUFS(**settings).fit(X)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak > 100e6
+    assert abs(predicted / peak - 1) < 0.2, (predicted, peak)
+    with pytest.raises(MemoryLimitError, match="engine 'sparse'"):
+        DUFS(**settings, max_memory=10**8).fit(X)
 
 
 def test_permutation_gap_in_blocks(monkeypatch):
