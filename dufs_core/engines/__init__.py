@@ -61,7 +61,7 @@ def get_engine(
 
         return name, CudaEngine()
     if name == "streaming" and on_gpu:
-        from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+        from dufs_core.engines.cuda_streaming import CudaStreamingEngine  # type: ignore[import-not-found,unused-ignore]
 
         return "cuda_streaming", CudaStreamingEngine()
     if name == "streaming":
