@@ -121,7 +121,7 @@ def test_close_neighbours_far_from_zero():
     X = 1e4 + 0.1 * np.random.default_rng(0).normal(size=(40, 50))
     data = prepare_sparse(sparse.csr_array(X), "none", "float32", by_rows=False).X
     everything = np.ones((1, 50), np.float32)
-    value, _ = get_engine("auto", bk, 1, True)[1](bk, Objective(), everything[0] * 3, 0 * everything, data)
+    value, _ = get_engine("auto", bk, 1, sparse=True)[1](bk, Objective(), everything[0] * 3, 0 * everything, data)
     exact, _ = Objective().value_and_grad(bk, np.full(50, 3.0), np.zeros((1, 50)), prepare(X, "none", "float64").X)
     gen.assert_close(value.bandwidth, exact.bandwidth, 1e-4, "b")
     gen.assert_close(value.score, exact.score, 1e-4, "S")
