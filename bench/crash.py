@@ -141,7 +141,7 @@ def disturbed(folder: Path, job: Path, whole: float, kills: int, terms: int, rng
         counts["resumed"] += not first and any((directory / "checkpoints").glob("*.ckpt*"))
         first = False
         if kind == "kill" and rng.random() < 0.5:
-            in_writes, pid = True, in_child(arguments, dies_at(1 + int(rng.expovariate(1 / 60))))
+            in_writes, pid = True, in_child(arguments, dies_at(1 + int(rng.expovariate(1 / (3 * len(UNDISTURBED))))))
         else:
             in_writes, pid = False, in_child(arguments)
             if kind:
@@ -194,6 +194,7 @@ def main() -> int:
         job = folder / "job.toml"
         job.write_text(JOB.replace("SEEDS", str(list(range(arguments.seeds)))))
         alone = folder / "alone"
+        mock.patch("dufs_core.jobs.command.find_spec", return_value=None).start()  # no pictures: they take longest
         with redirect_stdout(io.StringIO()):  # imports and compiles, for every fork
             command(["sweep", str(job), "--out", str(folder / "warm-up")])
         began = time.perf_counter()

@@ -81,12 +81,16 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
     elif args.workers is not None and args.workers > 1:
         pool = spread.processes(args.workers)
     store = Store(args.out)
-    with _Bar(len(job.fits), hidden=args.json or args.quiet or not sys.stderr.isatty()) as bar:
-        report = runner.run(job, store, pool, args.resume, bar.update)
-    document = _document(report, store)
+    document: dict[str, Any] = {}
     lines: list[str] = []
-    if report.disk_full is None:
-        lines = _tables(job, store, document)
+
+    def describe(report: Any) -> None:
+        document.update(_document(report, store))
+        if report.disk_full is None:
+            lines.extend(_tables(job, store, document))
+
+    with _Bar(len(job.fits), hidden=args.json or args.quiet or not sys.stderr.isatty()) as bar:
+        report = runner.run(job, store, pool, args.resume, bar.update, describe)
     for fit, error in list(report.errors.items())[:5]:
         _say(f"fit {fit} failed: {error}")
     if report.failed > 5:
@@ -172,11 +176,12 @@ class _Bar:
         from tqdm import tqdm
 
         self._bar = tqdm(total=total, unit="fit", disable=hidden, smoothing=0.1)
+        self._begun = False
 
     def update(self, over: int, failed: int, total: int) -> None:
-        if self._bar.n == 0 and over > 1:
-            self._bar.initial = over  # the rate is of this job's fits
-            self._bar.n = over
+        if not self._begun:
+            self._bar.initial = self._bar.n = over  # the rate is of this job's fits
+            self._begun = True
         self._bar.set_postfix(failed=failed, refresh=False)
         self._bar.update(over - self._bar.n)
 

@@ -38,7 +38,10 @@ def locked(path: Path) -> Iterator[None]:
         owner = _owner(os.pread(descriptor, 1 << 16, 0))
         if not free or (owner is not None and _alive(owner)):
             raise JobError(_refusal(path, owner))
-        _write(descriptor, json.dumps(_this_process()).encode())
+        try:
+            _write(descriptor, json.dumps(_this_process()).encode())
+        except OSError as error:
+            raise JobError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
         try:
             yield
         finally:

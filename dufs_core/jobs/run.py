@@ -61,11 +61,16 @@ class Signals:
             yield
         finally:
             for number, handler in before.items():
-                signal.signal(number, handler)
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def run(
-    job: Job, store: Store, pool: Pool | None, resume: bool, on_progress: Callable[[int, int, int], None]
+    job: Job,
+    store: Store,
+    pool: Pool | None,
+    resume: bool,
+    on_progress: Callable[[int, int, int], None],
+    at_end: Callable[[Report], None] = lambda report: None,
 ) -> Report:
     """Compute what is missing of a sweep.
 
@@ -77,6 +82,8 @@ def run(
         Whether the directory may hold a part of this sweep already. Fits that failed are tried again.
     on_progress
         Called with the numbers of fits that are over, that failed among them, and of all.
+    at_end
+        Called while the directory is still locked, to make the tables.
 
     Returns
     -------
@@ -111,7 +118,8 @@ def run(
             store.last_words("disk full", error=report.disk_full, done=report.done, pending=report.pending)
         finally:
             store.stop.unlink(missing_ok=True)
-    report.seconds = time.perf_counter() - began
+        report.seconds = time.perf_counter() - began
+        at_end(report)
     return report
 
 

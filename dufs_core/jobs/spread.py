@@ -15,8 +15,8 @@ from dufs_core.jobs.job import JobError
 from dufs_core.jobs.work import Result, Task, start_child, work, work_as_child
 
 _POLL = 0.2  # seconds between looks at signals
-_PATIENCE = 10  # seconds for a scheduler to answer
-_DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker", "LostRun")  # joblib's and Dask's errors
+_PATIENCE, _WORKERS_PATIENCE = 10, 60  # seconds for a scheduler to answer, and to have a worker
+_DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # joblib's and Dask's errors
 
 
 class Pool:
@@ -61,11 +61,15 @@ def cluster(address: str) -> Pool:
         except (OSError, ValueError) as error:
             raise JobError(f"no Dask scheduler answers at {address}: {error}") from error
         try:
-            client.wait_for_workers(1, timeout=60)
+            try:
+                client.wait_for_workers(1, timeout=_WORKERS_PATIENCE)
+            except TimeoutError as error:
+                raise JobError(
+                    f"the Dask scheduler at {address} had no worker for {_WORKERS_PATIENCE} s; those fits that are "
+                    f"done are kept"
+                ) from error
             threads = sum(client.nthreads().values())
             yield client.get_executor(pure=False), 2 * threads  # as many again on their way, to keep all busy
-        except TimeoutError as error:
-            raise JobError(f"the Dask scheduler at {address} had no worker for 60 s") from error
         finally:
             client.close()
 
@@ -118,7 +122,11 @@ def _until_one_dies(
                 in_hand.append(task)
         done, _ = wait(futures, _POLL, FIRST_COMPLETED)
         for future in done:
-            task, failure = futures.pop(future), future.exception()
+            task = futures.pop(future)
+            if future.cancelled():  # by nobody here: the scheduler is gone
+                stopping = True
+                continue
+            failure = future.exception()
             if failure is None:
                 yield task, future.result()
             elif type(failure).__name__ in _DIED:

@@ -49,18 +49,19 @@ class Store:
 
     def check(self, resume: bool) -> None:
         """Make sure, before anything is made, that the directory is new, or a sweep's that is to be resumed."""
-        if self.directory.exists() and not self.directory.is_dir():
-            raise JobError(f"{self.directory} is not a directory")
         if not self.directory.exists():
             return
+        if not self.directory.is_dir():
+            raise JobError(f"{self.directory} is not a directory")
         if self.plan.exists():
             if not resume:
                 raise JobError(
                     f"{self.directory} holds a sweep: --resume goes on with it; a new one needs a new directory"
                 )
-        elif any(path.name not in (self.lock.name, self._log.name) for path in self.directory.iterdir()):
-            mine = {self._fits.name, self._checkpoints.name, self.lock.name, self._log.name}
-            if not all(path.name in mine or path.name.startswith(".sweep.json.") for path in self.directory.iterdir()):
+            return
+        mine = {path.name for path in (self._fits, self._checkpoints, self.lock, self.stop, self._log)}
+        for path in self.directory.iterdir():  # a job that was killed at once leaves no more than these
+            if path.name not in mine and not path.name.startswith(f".{self.plan.name}."):
                 raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
 
     def open(self, job: Job) -> None:
@@ -73,7 +74,12 @@ class Store:
         durable.remove_temporaries(self.plan)
         now = plain(job.described)
         if self.plan.exists():
-            then = json.loads(self.plan.read_text("utf-8"))
+            try:
+                then = json.loads(self.plan.read_text("utf-8"))
+            except ValueError as error:
+                raise JobError(
+                    f"{self.plan} is damaged ({error}); if the job is the same, delete it: fits that are done are kept"
+                ) from error
             if then["format"] != FORMAT:
                 raise JobError(f"{self.plan} has format {then['format']}; this version reads format {FORMAT}")
             if changed := differences(then["job"], now):

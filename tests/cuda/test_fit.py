@@ -11,10 +11,12 @@ import pytest
 
 from dufs_core import DUFS, fit_population, population, random, search
 from dufs_core.backend import get_backend
+from dufs_core.checkpoint import Checkpoint
 from dufs_core.data import prepare
 from dufs_core.datasets import two_moons
 from dufs_core.engines import get_engine, operations
 from dufs_core.engines.cuda_steps import CudaSteps
+from dufs_core.errors import InterruptedFit
 from dufs_core.gap import permutation_gap
 from dufs_core.gradcheck import suite
 from dufs_core.gradcheck.registry import OPS, engines
@@ -216,6 +218,20 @@ def test_transform_stays_on_the_device(on_gpu, table):
     np.testing.assert_array_equal(selector.transform(table), table[:, selector.support_])
     with pytest.raises(ValueError, match="X has 4 features, but DUFS is expecting 5 features"):
         selector.transform(X[:, :4])
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("optimizer", [{"momentum": 0.5}, {"optimizer": "adam"}], ids=["normalized", "adam"])
+def test_a_fit_goes_on_from_a_checkpoint(on_gpu, table, tmp_path, optimizer):
+    X, path, asked = on_gpu.xp.asarray(table), tmp_path / "fit.ckpt", iter([False, True])
+    with pytest.raises(InterruptedFit):
+        fit(X, backend="cupy", callbacks=[Checkpoint(path, stop=lambda: next(asked))], **optimizer)
+    resumed = DUFS.resume(path, X)
+    straight = fit(X, backend="cupy", **optimizer)
+    assert resumed.n_iter_ == straight.n_iter_ > 2
+    assert resumed.mu_.tobytes() == straight.mu_.tobytes()
+    for name, column in straight.history_.items():
+        np.testing.assert_array_equal(resumed.history_[name], column)
 
 
 def test_arrays_that_cannot_be_used(on_gpu, table):

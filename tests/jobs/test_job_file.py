@@ -1,6 +1,8 @@
 """Job files: what they mean, and a sentence for every mistake."""
 
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -113,3 +115,19 @@ def test_mistakes(job, text, sentence):
     with pytest.raises(JobError, match=sentence) as caught:
         job(text)
     assert "\n" not in str(caught.value)
+
+
+def test_the_guide_s_job_file(tmp_path, monkeypatch):
+    guide = Path(__file__).resolve().parents[2] / "docs" / "batch-jobs.md"
+    (text,) = re.findall("```toml\n(.*?)```", guide.read_text(), re.DOTALL)
+    (tmp_path / "job.toml").write_text(text)
+    (tmp_path / "cells.mat").write_bytes(b"not read before it is fitted")
+    monkeypatch.setenv("SCRATCH", str(tmp_path))
+    assert len(read_job(tmp_path / "job.toml").fits) == 2 * 4 * 2 * 5
+
+
+def test_the_benchmark_s_job_file(tmp_path, monkeypatch):
+    for name in ("Prostate-GE", "ALLAML", "GLIOMA", "colon", "lung_small"):
+        (tmp_path / f"{name}.mat").write_text(name)
+    monkeypatch.setenv("DUFS_DATA", str(tmp_path))
+    assert len(read_job(Path(__file__).resolve().parents[2] / "bench" / "sweep.toml").fits) == 5 * 8 * 5
