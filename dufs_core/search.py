@@ -14,10 +14,13 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
+from dufs_core.screening import strongest_columns
 from dufs_core.trainer import HISTORY, Callback, Run, Schedule, StepInfo, train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
+
+_STRONGEST = 20  # columns that take part in a run after the first: few enough that gates decide reliably
 
 
 class Outcome(NamedTuple):
@@ -45,21 +48,25 @@ class Search:
         """The run with the largest permutation gap, and the number of runs.
 
         The objective alone cannot tell two columns that happen to agree from two that belong together: it can
-        settle on either, depending on the draws. Shuffling can. After a run whose selection is no better
-        than chance, its columns are held closed (unless it is a single column, which says nothing either way)
-        and the next run looks at the others; a convincing run ends the search.
+        settle on either, depending on the draws. Shuffling can. A convincing run ends the search. After a first run
+        that is no better than chance the next one looks at the columns with most structure in a pair
+        (`dufs_core.screening`), among which the gates decide reliably. After a later one that is not, its columns are
+        held closed (unless it is a single column, which says nothing either way) and the next strongest take part.
 
         X (n, d) scaled data, where the backend computes; columns (d',) the positions that may be selected, NumPy.
         """
-        outcomes: list[Outcome] = []
-        while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
-            outcome = self._run(bk, X, columns, random.derived_seed(bk, seed, len(outcomes)), len(outcomes))
-            outcomes.append(outcome)
-            selected = columns[bk.to_host(outcome.run.mu) > 0]
-            if convincing(outcome.gap, len(selected)):
+        outcomes = [self._run(bk, X, columns, seed, 0)]
+        closed = np.zeros(0, dtype=columns.dtype)
+        while len(outcomes) < self.n_restarts and not convincing(outcomes[-1].gap, len(selected(bk, outcomes[-1]))):
+            if len(outcomes) == 1:
+                ranking = strongest_columns(bk, X, columns[np.argsort(-bk.to_host(outcomes[0].run.mu), kind="stable")])
+            elif len(failed := selected(bk, outcomes[-1])) > 1:
+                closed = np.union1d(closed, failed)
+            columns = np.sort(ranking[~np.isin(ranking, closed)][:_STRONGEST])
+            if len(columns) < 2:
                 break
-            if len(selected) > 1:
-                columns = np.setdiff1d(columns, selected)
+            index = len(outcomes)
+            outcomes.append(self._run(bk, X, columns, random.derived_seed(bk, seed, index), index))
         return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
 
     def _run(self, bk: Backend, X: Array, columns: Array, seed: int, index: int) -> Outcome:
@@ -74,6 +81,11 @@ class Search:
                 jitter=self.jitter, callbacks=self.callbacks, progress=progress.update,
             )  # fmt: skip
         return Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
+
+
+def selected(bk: Backend, outcome: Outcome) -> Array:
+    """The columns whose gates ended open, positions in the data."""
+    return outcome.columns[bk.to_host(outcome.run.mu) > 0]
 
 
 def convincing(gap: Gap, n_selected: int) -> bool:
