@@ -23,7 +23,7 @@ from dufs_core.memory import Problem, check_memory, chunked_bytes, sparse_proble
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
-from dufs_core.search import Outcome, Search
+from dufs_core.search import Outcome, Search, convincing
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
@@ -85,8 +85,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
         Most runs. A run whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or 0.18 sqrt(10 / m)
-        for m > 10 columns, ends the search; otherwise the columns of a selection that failed are held closed and the
-        next run looks at the others, with other draws. The run with the largest gap is kept. 1 trains once.
+        for m > 10 columns, ends the search. Otherwise the next run looks, with other draws, at the 20 columns that have
+        most structure in a pair (`dufs_core.screening`), less those that a run among them has selected in vain. The
+        run with the largest gap is kept. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
@@ -509,6 +510,13 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             warnings.warn(
                 f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try "
                 f"more steps, another random_state, or set n_features_to_select to take the best of the ranking.",
+                SelectionWarning, stacklevel=3,
+            )  # fmt: skip
+        elif self.n_runs_ == self.n_restarts > 1 and not convincing(best.gap, n_open):
+            warnings.warn(
+                f"None of {self.n_runs_} runs found convincing structure: the {n_open} features selected have a "
+                f"permutation gap of {self.permutation_gap_:.3f}, which chance reaches among {d} features. Treat the "
+                f"selection as noise, or look at other bandwidth settings.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:

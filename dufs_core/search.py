@@ -14,11 +14,14 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
+from dufs_core.screening import strongest_columns
 from dufs_core.table import take_columns
 from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepInfo, Train
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
+
+_STRONGEST = 20  # columns that take part in a run after the first: few enough that gates decide reliably
 
 
 class Outcome(NamedTuple):
@@ -68,24 +71,32 @@ class Search:
         """The run with the largest permutation gap, and the number of runs.
 
         The objective alone cannot tell two columns that happen to agree from two that belong together: it can
-        settle on either, depending on the draws. Shuffling can. After a run whose selection is no better
-        than chance, its columns are held closed (unless it is a single column, which says nothing either way)
-        and the next run looks at the others; a convincing run ends the search.
+        settle on either, depending on the draws. Shuffling can. A convincing run ends the search. After a first run
+        that is no better than chance the next one looks at the columns with most structure in a pair
+        (`dufs_core.screening`), among which the gates decide reliably. After a later one that is not, its columns are
+        held closed (unless it is a single column, which says nothing either way) and the next strongest take part.
 
         X (n, d) scaled data, where the backend computes, or a `dufs_core.table.Table`; columns (d',) the
         positions that may be selected, NumPy.
         """
         outcomes: list[Outcome] = []
         earlier = iter(keeper.start.outcomes if keeper else ())
-        while len(outcomes) < self.n_restarts and (not outcomes or len(columns) > 1):
+
+        def run(columns: Array) -> None:
             run_seed = random.derived_seed(bk, seed, len(outcomes))
-            outcome = next(earlier, None) or self._run(bk, X, columns, run_seed, outcomes, keeper)
-            outcomes.append(outcome)
-            selected = columns[bk.to_host(outcome.run.mu) > 0]
-            if convincing(outcome.gap, len(selected)):
+            outcomes.append(next(earlier, None) or self._run(bk, X, columns, run_seed, outcomes, keeper))
+
+        run(columns)
+        closed = np.zeros(0, dtype=columns.dtype)
+        while len(outcomes) < self.n_restarts and not convincing(outcomes[-1].gap, len(selected(bk, outcomes[-1]))):
+            if len(outcomes) == 1:
+                ranking = strongest_columns(bk, X, columns[np.argsort(-bk.to_host(outcomes[0].run.mu), kind="stable")])
+            elif len(failed := selected(bk, outcomes[-1])) > 1:
+                closed = np.union1d(closed, failed)
+            columns = np.sort(ranking[~np.isin(ranking, closed)][:_STRONGEST])
+            if len(columns) < 2:
                 break
-            if len(selected) > 1:
-                columns = np.setdiff1d(columns, selected)
+            run(columns)
         if keeper is not None:
             keeper.finish(Progress(outcomes, None))
         return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
@@ -114,6 +125,11 @@ class Search:
 
 def _kept(keeper: Keeper, earlier: list[Outcome]) -> Callable[[Callable[[], Position]], None]:
     return lambda position: keeper.keep(lambda: Progress(list(earlier), position()))
+
+
+def selected(bk: Backend, outcome: Outcome) -> Array:
+    """The columns whose gates ended open, positions in the data."""
+    return outcome.columns[bk.to_host(outcome.run.mu) > 0]
 
 
 def convincing(gap: Gap, n_selected: int) -> bool:
