@@ -19,7 +19,7 @@ from dufs_core.backend import Array, Backend, get_backend, on_device
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
-from dufs_core.memory import Problem, check_memory, chunked_bytes, sparse_problem, step_limit
+from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
@@ -397,7 +397,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return get_backend("numpy" if self.backend == "auto" else self.backend)
 
     def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
-        """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
+        """What the cost and the memory of one step on X depend on, and the bytes that a fit takes beside it."""
         n, d = X.shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
@@ -405,8 +405,10 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
         )
         if sparse.issparse(X):
-            return sparse_problem(step, X)
-        return step, chunked_bytes(step) if self._on_disk(X) else n * d * size
+            step, data = sparse_problem(step, X)
+        else:
+            data = chunked_bytes(step) if self._on_disk(X) else n * d * size
+        return step, data + gap_bytes(n, d, size)
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""

@@ -19,7 +19,7 @@ from dufs_core.table import dense
 # The 0.9 quantile: the largest neighbour distance hangs on one outlier, the median is too local.
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
-_ELEMENTS = 1 << 19  # entries of the columns in hand
+WORDS = 1 << 17  # random words at a time: temporaries stay in cache
 GAP_ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
 
 
@@ -59,21 +59,35 @@ def permutation_gap(
         slice(None) if X.shape[0] == n else random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:n]
     )
     G = [xp.zeros((n, n), dtype=X.dtype) for _ in range(1 + n_permutations)]
-    width = max(2, _ELEMENTS // n)
+    width = max(2, 2 * WORDS // (n * (1 + n_permutations)))
     for start in range(0, m, width):
         block = slice(start, start + width)
         X_T = dense(bk, X, rows, subset[block])
         varies = (X_T[:1] != X_T).any(axis=0)  # a permutation leaves the other columns as they are
         same, X_T = X_T[:, ~varies], X_T[:, varies]
-        fixed, key = same @ same.T, xp.asarray(keys[block])[varies]
-        G[0] += fixed + X_T @ X_T.T
-        for draw in range(n_permutations):
-            order = xp.argsort(
-                random.words(bk, seed, random.Stream.PERMUTATION, 0, draw, xp.arange(n)[:, None], key[None, :]), axis=0
-            )
-            permuted = xp.take_along_axis(X_T, order, axis=0)
-            G[1 + draw] += fixed + permuted @ permuted.T
+        fixed, X_T = same @ same.T, xp.ascontiguousarray(X_T.T)
+        G[0] += fixed + X_T.T @ X_T
+        orders = _orders(bk, seed, n_permutations, n, xp.asarray(keys[block])[varies])
+        for G_r, order in zip(G[1:], orders, strict=True):
+            permuted = xp.take_along_axis(X_T, order, axis=1)
+            G_r += fixed + permuted.T @ permuted
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
     observed, *scores = (open_score(bk, objective, G_r) / (n * m) for G_r in G)
     shuffled = np.array(scores)
     return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))
+
+
+def _orders(bk: Backend, seed: int, n_permutations: int, n: int, keys: Array) -> Array:
+    """A permutation of n <= 512 rows for every shuffle and column, (n_permutations, len(keys), n) int.
+
+    The order of n random numbers of 23 bits with the row in the 9 bits below them: sorting both in one word is several
+    times faster than sorting indices. One random word serves two shuffles.
+    """
+    xp = bk.xp
+    pairs = xp.arange(-(-n_permutations // 2))[:, None, None]
+    row = xp.arange(n, dtype=xp.uint32)
+    words = random.words(bk, seed, random.Stream.PERMUTATION, 0, pairs, row, keys[:, None])
+    words = xp.stack([words >> xp.uint64(32), words & xp.uint64(0xFFFFFFFF)], axis=1).astype(xp.uint32)
+    words = words.reshape(-1, *words.shape[2:])[:n_permutations]
+    low = xp.uint32(GAP_ROWS - 1)
+    return xp.sort((words & ~low) | row, axis=2) & low

@@ -176,6 +176,15 @@ def chunked_bytes(problem: Problem) -> int:
     return problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES // 2
 
 
+def gap_bytes(n: int, d: int, itemsize: int) -> int:
+    """Bytes that the permutation gap of all columns takes after a run, while the engine keeps its arrays."""
+    from dufs_core.gap import GAP_ROWS, WORDS
+
+    rows = min(n, GAP_ROWS)
+    at_once = min(WORDS, 11 * rows * d)  # random words, in some ten temporaries
+    return 35 * rows * rows * itemsize + at_once * 100
+
+
 def needed_bytes(engine: str, problem: Problem, data: int) -> int:
     """Bytes that a fit allocates: `data` beside its steps, and one step."""
     return data + predicted_bytes(engine, problem)
@@ -197,7 +206,7 @@ def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memo
     problem : Problem
         One step; ``problem.n`` is its number of rows.
     data : int
-        Bytes that are kept beside the step: a scaled copy of the data.
+        Bytes beside the step: a scaled copy of the data, and what the permutation gap takes in the end.
     max_memory : int or None
         Bytes that the fit may allocate; None: what is available.
     """
@@ -220,7 +229,7 @@ def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memo
     if fits >= 3:
         message += f"Set batch_size={fits} or less: steps of so many rows fit."
     else:
-        message += f"The data alone take {_size(data)}: use fewer rows, columns or draws."
+        message += f"All but the step takes {_size(data)}: use fewer rows, columns or draws."
     raise MemoryLimitError(message)
 
 

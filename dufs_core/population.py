@@ -21,8 +21,7 @@ from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, on_device
 from dufs_core.errors import InterruptedFit
 from dufs_core.estimator import DUFS
-from dufs_core.gap import GAP_ROWS
-from dufs_core.memory import available_bytes, predicted_bytes
+from dufs_core.memory import available_bytes, gap_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.search import Outcome
 from dufs_core.trainer import RECORD, Problem, Run, StepInfo, Train, finished, initial_mu, train
@@ -31,7 +30,6 @@ from dufs_core.validation import check_parameters, n_threads
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
 _MOST_TOGETHER = 256  # fits in one stack
-_GAP_MATRICES = 12  # that a permutation gap has at a time (dufs_core.gap)
 
 _Fit = Callable[[int, Train, Evaluate], Outcome]  # the fit of one number, with this trainer and engine
 
@@ -122,8 +120,10 @@ def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     if available is None:
         return most
     (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
-    r = min(n, GAP_ROWS)
-    own = (data if selector.n_restarts > 1 else 0) + step.itemsize * (_GAP_MATRICES * r * r + 3 * r * d)
+    own = gap_bytes(n, d, step.itemsize)
+    data -= own
+    if selector.n_restarts > 1:
+        own += n * d * step.itemsize  # the columns of a later run
     while most > 1:
         if bk.name == "numpy":
             steps = most * predicted_bytes(selector.engine_, step)

@@ -227,7 +227,7 @@ def test_permutation_gap_in_blocks(monkeypatch):
     columns = np.arange(8, 60)
     everything = data.dense(slice(None), np.arange(60))
     at_once = permutation_gap(bk, everything, columns)
-    monkeypatch.setattr("dufs_core.gap._ELEMENTS", 90 * 5)
+    monkeypatch.setattr("dufs_core.gap.WORDS", 90 * 5)
     assert permutation_gap(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
 
 

@@ -234,7 +234,7 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     """Memory that others take after the check: one clear error, and the next smaller fit works."""
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     X = gen.noise(60, 3)
-    monkeypatch.setitem(fake_cupy.limits, "array", 2 * 30 * 30 * 4)
+    monkeypatch.setitem(fake_cupy.limits, "array", 60 * 60 * 4)
     settings = {"backend": "cupy", "max_iter": 2, "n_restarts": 1, "n_draws": 2, "random_state": 0}
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
@@ -246,7 +246,7 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
 def test_a_device_with_too_little_memory(on_gpu):
     """Refused before anything is allocated there, with the numbers of that device."""
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
-    on_gpu.xp.free_memory = 20_000
-    with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*20 kB are available.*batch_size="):
+    on_gpu.xp.free_memory = 800_000
+    with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*800 kB are available.*batch_size="):
         DUFS(backend="cupy", random_state=0).fit(gen.noise(50, 3))
     assert on_gpu.xp.launches == []

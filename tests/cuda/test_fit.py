@@ -293,7 +293,7 @@ stacked = population._stacked
 def test_a_population_in_turns(on_gpu, monkeypatch):
     """As many at once as memory has room for; one that fails ends all with its error."""
     X = gen.noise(15, 4)
-    monkeypatch.setattr(on_gpu.xp, "free_memory", 100_000)
+    monkeypatch.setattr(on_gpu.xp, "free_memory", 300_000)
     counts = []
     monkeypatch.setattr(population, "_stacked", lambda *a: counts.append(len(a[1])) or stacked(*a))
     made = [DUFS(random_state=seed, max_iter=2, n_restarts=1, n_draws=2, tol=0.9) for seed in range(5)]
