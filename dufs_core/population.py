@@ -6,6 +6,7 @@ the CPU every core computes a fit of its own, without barriers between threads. 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
@@ -15,11 +16,14 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+from joblib import Parallel, delayed
+from joblib.parallel import get_active_backend
+from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, on_device
-from dufs_core.errors import InterruptedFit
+from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, gap_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
@@ -60,6 +64,9 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
     Notes
     -----
+    Under a joblib backend of other processes (`joblib.parallel_config(backend="dask")` with a Dask client, "loky") the
+    fits are its tasks, each with n_jobs threads of its own.
+
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
     problems); within rounding on a GPU where cuBLAS multiplies. Minibatches, one gate per sample, and a selector with
     callbacks are trained apart from the stack on a GPU.
@@ -74,6 +81,9 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         validate_data(selector, X, skip_check_array=True)  # names and number of features
         check_parameters(selector, *accepted.shape)
     seeds = [selector._seed() for selector in selectors]
+    chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
+    if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
+        return _in_other_processes(selectors, X, seeds)
     with bk.device_of(accepted) if on_device(accepted) else nullcontext():
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
@@ -95,6 +105,24 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     for selector, outcome in zip(selectors, outcomes, strict=True):
         selector._warn(outcome, accepted.shape[0])
     return selectors
+
+
+def _in_other_processes(selectors: Sequence[DUFS], X: Any, seeds: Sequence[int]) -> list[DUFS]:
+    """Every fit a task of the joblib backend that the caller has chosen; what they warn of is said here."""
+    tasks = (delayed(_fit_there)(selector, X, seed) for selector, seed in zip(selectors, seeds, strict=True))
+    for selector, (fitted, said) in zip(selectors, Parallel()(tasks), strict=True):
+        selector.__dict__.update({name: value for name, value in fitted.items() if name.endswith("_")})
+        for warning in said:
+            warnings.warn(warning, stacklevel=3)
+    return list(selectors)
+
+
+def _fit_there(selector: DUFS, X: Any, seed: int) -> tuple[dict[str, Any], list[Warning]]:
+    selector = clone(selector).set_params(random_state=seed)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        selector.fit(X)
+    return selector.__dict__, [w.message for w in caught if isinstance(w.message, DufsWarning)]
 
 
 def _check_alike(selectors: Sequence[DUFS]) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from joblib import parallel_config
 from scipy.sparse import csr_array
 
 from dufs_core import DUFS, fit_population
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
-from dufs_core.errors import MemoryLimitError
+from dufs_core.errors import MemoryLimitError, SelectionWarning
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 FITTED = ("mu_", "ranking_", "support_", "gate_probabilities_")
@@ -100,3 +101,17 @@ def test_sparse_data():
     together = fit_population([DUFS(lam=lam, **settings) for lam in (None, 0.1)], table)
     for got, lam in zip(together, (None, 0.1), strict=True):
         assert_same(got, DUFS(lam=lam, **settings).fit(table))
+
+
+def test_a_dask_cluster_carries_the_fits():
+    """Two worker processes: the bits of one fit after the other, and what the fits warn of."""
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed (it is in the extra `cluster`)")
+    settings = {"max_iter": 20, "n_restarts": 1, "learning_rate": 0.1, "backend": "numpy"}
+    given = [DUFS(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
+    how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    with distributed.LocalCluster(**how) as cluster, distributed.Client(cluster), parallel_config(backend="dask"):
+        with pytest.warns(SelectionWarning, match="no feature with lam=1000000"):
+            together = fit_population(given, X)
+    for got in together:
+        assert_same(got, DUFS(**got.get_params()).fit(X))
+    assert [selector.random_state for selector in together] == [0, 1, 0, 1]
