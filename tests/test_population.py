@@ -109,9 +109,13 @@ def test_a_dask_cluster_carries_the_fits():
     settings = {"max_iter": 20, "n_restarts": 1, "learning_rate": 0.1, "backend": "numpy"}
     given = [DUFS(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
     how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    with distributed.LocalCluster(**how) as cluster, distributed.Client(cluster), parallel_config(backend="dask"):
-        with pytest.warns(SelectionWarning, match="no feature with lam=1000000"):
-            together = fit_population(given, X)
+    with (
+        distributed.LocalCluster(**how) as cluster,
+        distributed.Client(cluster),
+        parallel_config(backend="dask"),
+        pytest.warns(SelectionWarning, match="no feature with lam=1000000"),
+    ):
+        together = fit_population(given, X)
     for got in together:
         assert_same(got, DUFS(**got.get_params()).fit(X))
     assert [selector.random_state for selector in together] == [0, 1, 0, 1]
