@@ -6,8 +6,8 @@ Every record is a process of its own: one short fit (one draw, one run) on rando
 compiles. `seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
 (VmHWM, reset before; "minibatch": without the pages of the file on disk), `predicted_mib` what the planner says,
 `relative_error` the float32 gradient's distance to the float64 one of the same draw (of "dense" up to 5,000 rows, else
-of "streaming"), relative in norm. Growth exponents are slopes of log seconds. Records that FILE has already are kept, so
-that the command can be stopped and run again.
+of "streaming"), relative in norm. Growth exponents are slopes of log seconds. Records that FILE has already are kept,
+so that the command can be stopped and run again.
 
 Peers (bench/README.md): featselectlib's training step until it runs out of memory (of 20 GiB), and the same score and
 gradient through pykeops' lazy products and PyTorch's autograd. One that is missing is reported by name.
