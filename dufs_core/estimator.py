@@ -408,6 +408,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             step, data = sparse_problem(step, X)
         else:
             data = chunked_bytes(step) if self._on_disk(X) else n * d * size
+        if step.n < n:
+            data += step.n * d * size  # the batch in hand
         return step, data + gap_bytes(n, d, size)
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:

@@ -46,7 +46,7 @@ def _dense(p: Problem) -> int:
     dtype = np.dtype(f"f{p.itemsize}")
     _, *groups = layout(p.draws, p.d, p.n, dtype, p.power, 2, p.per_sample, p.threads)
     work = sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for group in groups for shape, kind in group)
-    outside = p.n * p.d * (4 * p.draws + 1) if p.per_sample else p.n * p.d  # noise and gates; the data once more
+    outside = p.n * p.d * (4 * p.draws + 1) if p.per_sample else 0  # noise and gates; the data once more
     return int(work) // p.itemsize + max(outside, _noise(p))
 
 
