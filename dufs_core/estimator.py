@@ -397,7 +397,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         return get_backend("numpy" if self.backend == "auto" else self.backend)
 
     def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
-        """What the cost and the memory of one step on X depend on, and the bytes that a fit takes beside it."""
+        """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
         n, d = X.shape
         fixed = not isinstance(self.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
@@ -410,7 +410,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             data = chunked_bytes(step) if self._on_disk(X) else n * d * size
         if step.n < n:
             data += step.n * d * size  # the batch in hand
-        return step, data + gap_bytes(n, d, size)
+        return step._replace(gap=gap_bytes(n, d, size)), data
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""

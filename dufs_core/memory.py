@@ -30,6 +30,7 @@ class Problem(NamedTuple):
     per_sample: bool = False  # one gate a sample: draws of shape (draws, n, d)
     threads: int = 1
     fits: int = 1  # on a GPU: how many share the draws
+    gap: int = 0  # bytes of the permutation gap after a run (`gap_bytes`)
     spread: int = 0  # columns of sparse data that are written out for products (`dufs_core.sparse`)
 
 
@@ -185,9 +186,13 @@ def gap_bytes(n: int, d: int, itemsize: int) -> int:
     return 35 * rows * rows * itemsize + at_once * 100
 
 
+_KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed
+
+
 def needed_bytes(engine: str, problem: Problem, data: int) -> int:
-    """Bytes that a fit allocates: `data` beside its steps, and one step."""
-    return data + predicted_bytes(engine, problem)
+    """Bytes that a fit allocates: `data`, and beside them its steps and then the permutation gap."""
+    step = predicted_bytes(engine, problem)
+    return data + (step + problem.gap if engine in _KEEPS else max(step, problem.gap))
 
 
 def step_limit(bk: Backend, data: int, max_memory: int | None) -> int | None:
@@ -206,7 +211,7 @@ def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memo
     problem : Problem
         One step; ``problem.n`` is its number of rows.
     data : int
-        Bytes beside the step: a scaled copy of the data, and what the permutation gap takes in the end.
+        Bytes that are kept beside the step: a scaled copy of the data.
     max_memory : int or None
         Bytes that the fit may allocate; None: what is available.
     """
@@ -222,23 +227,23 @@ def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memo
         f"{_size(needed)} (engine {engine!r}, {8 * problem.itemsize}-bit numbers; one n x n array takes "
         f"{_size(problem.n**2 * problem.itemsize)}); {_size(available)} {whose}. "
     )
-    streaming = data + predicted_bytes("streaming", problem) if bk.name == "numpy" and engine != "streaming" else needed
+    streaming = needed_bytes("streaming", problem, data) if bk.name == "numpy" and engine != "streaming" else needed
     if streaming <= available:
         message += f'engine="streaming" would need {_size(streaming)}. '
-    fits = _largest_batch(engine, problem, available - data)
+    fits = _largest_batch(engine, problem, data, available)
     if fits >= 3:
         message += f"Set batch_size={fits} or less: steps of so many rows fit."
     else:
-        message += f"All but the step takes {_size(data)}: use fewer rows, columns or draws."
+        message += f"The data alone take {_size(data)}: use fewer rows, columns or draws."
     raise MemoryLimitError(message)
 
 
-def _largest_batch(engine: str, problem: Problem, available: int) -> int:
+def _largest_batch(engine: str, problem: Problem, data: int, available: int) -> int:
     """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
     low, high = 0, problem.n
     while high - low > 1:
         middle = (low + high) // 2
-        if predicted_bytes(engine, problem._replace(n=middle)) <= available:
+        if needed_bytes(engine, problem._replace(n=middle), data) <= available:
             low = middle
         else:
             high = middle

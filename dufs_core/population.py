@@ -25,7 +25,7 @@ from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, on_device
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
-from dufs_core.memory import available_bytes, gap_bytes, predicted_bytes
+from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.search import Outcome
 from dufs_core.trainer import RECORD, Problem, Run, StepInfo, Train, finished, initial_mu, train
@@ -148,8 +148,7 @@ def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     if available is None:
         return most
     (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
-    own = gap_bytes(n, d, step.itemsize)
-    data -= own
+    own = step.gap
     if selector.n_restarts > 1:
         own += n * d * step.itemsize  # the columns of a later run
     while most > 1:

@@ -75,7 +75,8 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 def test_the_advice_fits():
     X = gen.noise(300, 4)
     settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
-    limit = DUFS(**settings).memory_of(X, 1)[1] + 500_000
+    step, data = DUFS(**settings).memory_of(X, 1)
+    limit = data + step.gap + 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
         DUFS(**settings, max_memory=limit).fit(X)
     assert isinstance(caught.value, MemoryError)
@@ -88,7 +89,7 @@ def test_the_advice_fits():
 
 
 def test_where_no_batch_fits_the_data_are_named():
-    with pytest.raises(MemoryLimitError, match=r"All but the step takes 400 MB: use fewer rows, columns or draws"):
+    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
         check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 400_000_000, 300_000_000)
 
 
