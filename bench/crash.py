@@ -56,7 +56,7 @@ max_iter = 150
 [grid]
 lam = ["none", 0.03]
 """
-WRITES = ("fsync", "replace", "unlink", "ftruncate", "pwrite", "write", "mkdir")  # of the module os
+WRITES = ("fsync", "replace", "link", "unlink", "ftruncate", "pwrite", "write", "mkdir")  # of the module os
 
 
 def in_child(arguments: list[str], before: Callable[[], None] = lambda: None) -> int:
