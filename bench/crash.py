@@ -10,7 +10,8 @@ Every process is a fork of this one, which saves the seconds of importing and co
 to, so that a run may be made in parts.
 
 kills: SIGKILL and SIGTERM together; resumed: processes that found a part done; mismatches: arrays and numbers that are
-not, bit by bit, those of the undisturbed sweep; lost, duplicated: rows missing from the tables, or there twice.
+not, bit by bit, those of the undisturbed sweep; lost,
+duplicated: rows missing from the tables (lost too: states of fits that had to be started anew), or there twice.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -56,7 +57,7 @@ max_iter = 150
 [grid]
 lam = ["none", 0.03]
 """
-WRITES = ("fsync", "replace", "unlink", "ftruncate", "pwrite", "write", "mkdir")  # of the module os
+WRITES = ("fsync", "replace", "link", "unlink", "ftruncate", "pwrite", "write", "mkdir")  # of the module os
 
 
 def in_child(arguments: list[str], before: Callable[[], None] = lambda: None) -> int:
@@ -117,6 +118,25 @@ def outcome(directory: Path) -> dict[str, Any]:
     return found
 
 
+def logged(directory: Path) -> tuple[int, str | None]:
+    """How often a sweep was started, and the last event in its log; lines that a kill cut off do not count."""
+    events = []
+    if (directory / "log.jsonl").exists():
+        for line in (directory / "log.jsonl").read_text().splitlines():
+            with suppress(ValueError):
+                events.append(json.loads(line)["event"])
+    return events.count("started"), events[-1] if events else None
+
+
+def started_anew(directory: Path) -> int:
+    """Fits whose checkpoint was of no use."""
+    anew = 0
+    for path in (directory / "fits").glob("*.npz"):
+        row = json.loads(str(durable.unpacked(path.read_bytes(), path)["row"]))
+        anew += "started anew" in row["warnings"]
+    return anew
+
+
 def rows(directory: Path) -> list[str]:
     """The identities in the table of a sweep."""
     path = directory / "results.parquet"
@@ -140,6 +160,7 @@ def disturbed(folder: Path, job: Path, whole: float, kills: int, terms: int, rng
         kind = "" if sum(left) == 0 else "term" if rng.random() * sum(left) < left[1] else "kill"
         counts["resumed"] += not first and any((directory / "checkpoints").glob("*.ckpt*"))
         first = False
+        before, _ = logged(directory)
         if kind == "kill" and rng.random() < 0.5:
             in_writes, pid = True, in_child(arguments, dies_at(1 + int(rng.expovariate(1 / (3 * len(UNDISTURBED))))))
         else:
@@ -148,11 +169,13 @@ def disturbed(folder: Path, job: Path, whole: float, kills: int, terms: int, rng
                 time.sleep(rng.random() * whole / 3)
                 os.kill(pid, signal.SIGTERM if kind == "term" else signal.SIGKILL)
         by, code = ended(pid)
+        begun, last = logged(directory)
+        cut_off = by == signal.SIGTERM and begun > before and last not in ("finished", "interrupted")
         counts["sigkill"] += by == signal.SIGKILL
         counts["sigkill_in_writes"] += by == signal.SIGKILL and in_writes
         counts["sigterm"] += kind == "term" and (by == signal.SIGTERM or code == 3)
         counts["exits_3"] += code == 3
-        counts["unexpected"] += by not in (0, signal.SIGKILL, signal.SIGTERM) or code not in (0, 3, -9, -15)
+        counts["unexpected"] += cut_off or by not in (0, signal.SIGKILL, signal.SIGTERM) or code not in (0, 3, -9, -15)
         if (by, code) == (0, 0):
             return counts | compared(directory)
 
@@ -169,7 +192,7 @@ def compared(directory: Path) -> dict[str, int]:
             for fit, whole in UNDISTURBED.items() if fit in found
             for name, value in whole.items()
         ) + len(found.keys() - UNDISTURBED.keys()),
-        "lost": len(UNDISTURBED.keys() - set(table)),
+        "lost": len(UNDISTURBED.keys() - set(table)) + started_anew(directory),
         "duplicated": len(table) - len(set(table)),
     }  # fmt: skip
 

@@ -17,6 +17,7 @@ import numpy as np
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError
 
 Array = Any  # numpy.ndarray or cupy.ndarray
+NAMES = ("auto", "numpy", "cupy")  # values of the parameter backend
 _CPU = 1  # DLPack's number of the device type
 
 
@@ -60,7 +61,7 @@ def get_backend(name: str = "auto") -> Backend:
     says so once with a BackendFallbackWarning. Raises ValueError for an unknown name and BackendUnavailableError,
     with the cause, where the one asked for cannot compute here.
     """
-    if name not in ("auto", "numpy", "cupy"):
+    if name not in NAMES:
         raise ValueError(f'backend must be "auto", "numpy" or "cupy"; got {name!r}')
     if name == "numpy":
         return _numpy_backend()

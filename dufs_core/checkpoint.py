@@ -16,12 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core import durable
+from dufs_core import durable, fingerprint
 from dufs_core._version import __version__
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit
 from dufs_core.gap import Gap
-from dufs_core.io import array_fingerprint
 from dufs_core.output import plain
 from dufs_core.search import Outcome, Progress
 from dufs_core.trainer import Position, Run
@@ -65,6 +64,8 @@ class Checkpoint:
         self.every_seconds = float(every_seconds)
         self.stop = stop
         self._found: dict[str, Array] | None = None
+        self._own = False  # whether what was found was found here
+        self.damaged = False  # whether the last state cannot be read: the next save keeps the one before it
         if not self.every_seconds >= 0:
             raise ValueError(f"every_seconds must be 0 (after every call of the engine) or more; got {every_seconds}")
 
@@ -103,15 +104,14 @@ class Checkpoint:
             raise CheckpointError(f"No checkpoint to resume from: {'; '.join(problems)}. The fit must start anew.")
         if problems:
             warnings.warn(f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=3)
-            self.path.unlink(missing_ok=True)  # never to be kept as the previous one
-        durable.remove_temporaries(self.path)
-        about = json.loads(str(found[_ABOUT]))
+        about = _about(found, path)
         if about["format"] != FORMAT:
             raise CheckpointError(
                 f"{self.path} has format {about['format']}, which dufs-core {about['identity']['version']} wrote; this "
                 f"is dufs-core {__version__}, which reads format {FORMAT}"
             )
-        self._found = found
+        durable.remove_temporaries(self.path)
+        self._found, self._own, self.damaged = found, True, bool(problems)
         identity = about["identity"]
         settings: dict[str, Any] = identity["settings"]
         return settings | {
@@ -123,6 +123,8 @@ class Checkpoint:
     def take_over(self, other: Checkpoint) -> None:
         """Go on from the state that `other` has read."""
         self._found, other._found = other._found, None
+        self._own = self.path.resolve() == other.path.resolve()
+        self.damaged = self._own and other.damaged
 
     def begin(self, bk: Backend, selector: Any, seed: int, X: Array) -> Keeping:
         """The keeper of one fit of `selector` to X (n, d), as it is called by ``fit``.
@@ -132,7 +134,7 @@ class Checkpoint:
         found, self._found = self._found, None
         if not self.path.parent.is_dir():
             raise CheckpointError(f"{self.path} cannot be written: {self.path.parent} is not a directory")
-        if found is None and self.exists():
+        if (found is None or not self._own) and self.exists():
             raise CheckpointError(
                 f"{self.path} holds the checkpoint of an earlier fit: go on with it by "
                 f"DUFS.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to fit anew"
@@ -160,19 +162,30 @@ class Keeping:
         """Save if it is time to, or if the fit is to stop: then raise InterruptedFit."""
         stop = self._checkpoint.stop is not None and self._checkpoint.stop()
         if stop or monotonic() - self._saved >= self._checkpoint.every_seconds:
-            self._save(progress())
+            saved = self._save(progress())
         if stop:
-            raise InterruptedFit(f"The fit was asked to stop; DUFS.resume({str(self._checkpoint.path)!r}, X) goes on")
+            path = self._checkpoint.path
+            if saved:
+                raise InterruptedFit(f"The fit was asked to stop; DUFS.resume({str(path)!r}, X) goes on")
+            left = (
+                f"DUFS.resume({str(path)!r}, X) goes on from an earlier one"
+                if self._checkpoint.exists()
+                else ("there is no earlier one, so that the fit must start anew")
+            )
+            raise InterruptedFit(f"The fit was asked to stop, and its state could not be saved to {path}: {left}")
 
     def finish(self, progress: Progress) -> None:
         """Save the outcomes of all runs."""
         self._save(progress)
 
-    def _save(self, progress: Progress) -> None:
+    def _save(self, progress: Progress) -> bool:
+        """Whether the state is on the disk; the first failure is a warning."""
         about = {"format": FORMAT, "identity": self._identity, "progress": _described(progress)}
         arrays = {_ABOUT: np.array(json.dumps(about)), **_arrays(self._bk, progress)}
+        self._saved = monotonic()
+        previous = None if self._checkpoint.damaged else self._checkpoint.previous
         try:
-            durable.write_bytes(self._checkpoint.path, durable.packed(arrays), self._checkpoint.previous)
+            durable.write_bytes(self._checkpoint.path, durable.packed(arrays), previous)
         except OSError as error:
             if not self._warned:
                 cause = (error.strerror or str(error)).lower()
@@ -182,7 +195,9 @@ class Keeping:
                     CheckpointWarning, stacklevel=5,
                 )  # fmt: skip
             self._warned = True
-        self._saved = monotonic()
+            return False
+        self._checkpoint.damaged = False
+        return True
 
 
 def find(callbacks: Sequence[Any]) -> Checkpoint | None:
@@ -207,7 +222,6 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
 
 def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> dict[str, Any]:
     """All that the bits of a fit depend on, in the types of JSON; settings hold every parameter but the free ones."""
-    host = bk.to_host(X)
     identity = {
         "version": __version__,
         "backend": bk.name,
@@ -218,10 +232,21 @@ def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> dict[str, Any]
             for name, value in selector.get_params(deep=False).items()
             if name not in _FREE and name not in _RESOLVED
         },
-        "data": {"shape": list(host.shape), "dtype": str(host.dtype), "sha256": array_fingerprint(host)},
+        "data": fingerprint.described(bk, X),
     }
     plain_identity: dict[str, Any] = plain(identity)
     return plain_identity
+
+
+def _about(found: Mapping[str, Array], path: Path) -> dict[str, Any]:
+    """The JSON text of an archive. Raises CheckpointError for an archive of something else."""
+    try:
+        about: dict[str, Any] = json.loads(str(found[_ABOUT]))
+        if not {"format", "identity"} <= about.keys() or "version" not in about["identity"]:
+            raise KeyError(_ABOUT)
+    except (KeyError, ValueError, AttributeError, TypeError) as error:
+        raise CheckpointError(f"{path} is not a checkpoint of a fit: it is an archive of something else") from error
+    return about
 
 
 def _described(progress: Progress) -> dict[str, Any]:

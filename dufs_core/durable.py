@@ -8,8 +8,11 @@ out, and nothing is ever unpickled.
 from __future__ import annotations
 
 import errno
+import glob
 import io
 import os
+import re
+import shutil
 import zipfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,10 +31,10 @@ _COMMENT = b"sha256 of all bytes before this: "
 def write_bytes(path: Path, data: bytes, previous: Path | None = None) -> None:
     """Put `data` at `path`, so that after a crash at any moment the old or the new file is there, complete.
 
-    The file that was there is kept as `previous`, if given; between the two renames it is there alone.
+    The file that was there is kept as `previous`, if given.
     Raises OSError (a full disk, ...) with the old file in its place and nothing left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    temporary, second_name = _temporary(path), _temporary(path)
     try:
         with temporary.open("xb") as file:
             file.write(data)
@@ -39,15 +42,41 @@ def write_bytes(path: Path, data: bytes, previous: Path | None = None) -> None:
             os.fsync(file.fileno())
         if previous is not None:
             with suppress(FileNotFoundError):
-                path.replace(previous)
+                _give_second_name(path, second_name)
+                second_name.replace(previous)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
-    folder = os.open(path.parent, os.O_RDONLY)  # a rename is on the disk when its directory is
+        second_name.unlink(missing_ok=True)
+    _flush_directory(path.parent)
+
+
+def _temporary(path: Path) -> Path:
+    """A name beside `path` that `remove_temporaries` knows."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+
+
+def _give_second_name(path: Path, name: Path) -> None:
+    """A hard link, or a copy where there are none: `path` itself is never away."""
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        os.link(path, name)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        shutil.copyfile(path, name)
+
+
+def _flush_directory(folder: Path) -> None:
+    """A rename is on the disk when its directory is; some file systems and rights do not let one ask for that."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM):
+            raise
 
 
 def disk_is_full(error: BaseException) -> bool:
@@ -57,15 +86,19 @@ def disk_is_full(error: BaseException) -> bool:
 
 def remove_temporaries(path: Path) -> None:
     """Remove what writers of `path` that were killed have left beside it."""
-    for left in path.parent.glob(f".{path.name}.*.tmp"):
-        left.unlink(missing_ok=True)
+    ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        if ours.fullmatch(left.name):  # and not that of a file whose name begins alike
+            left.unlink(missing_ok=True)
 
 
 def packed(arrays: Mapping[str, Any]) -> bytes:
     """The bytes of an archive of named arrays. The same arrays give the same bytes."""
     buffer = io.BytesIO()
-    np.savez(buffer, allow_pickle=False, **arrays)
-    with zipfile.ZipFile(buffer, "a") as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:  # dated 1980
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)
         archive.comment = _COMMENT + b"0" * _DIGEST
     data = buffer.getvalue()[:-_DIGEST]
     return data + sha256(data).hexdigest().encode()

@@ -1,5 +1,6 @@
 """Checkpoints: resumed fits end with the same bits; damaged files are found out; other fits are refused."""
 
+import errno
 import json
 import os
 import resource
@@ -8,9 +9,11 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from dufs_core import DUFS, durable
 from dufs_core.checkpoint import Checkpoint
@@ -275,12 +278,76 @@ def test_settings_that_are_refused(tmp_path, moons):
 
 
 def test_what_killed_writers_left_is_removed(saved, moons):
-    left = saved.with_name(".fit.ckpt.123.abcd.tmp")
+    left = saved.with_name(".fit.ckpt.123.0123abcd.tmp")
     left.write_bytes(b"half")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
         DUFS.resume(saved, moons)
     assert not left.exists()
+
+
+@pytest.mark.parametrize("kind", ["sparse", "on disk"])
+def test_data_that_are_no_array(moons, tmp_path, kind):
+    if kind == "sparse":
+        X = sparse.csr_array(np.where(np.abs(moons) < 0.5, 0, moons))
+    else:
+        np.save(tmp_path / "X.npy", moons)
+        X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    changes = {"batch_size": 15, "engine": "auto", "max_iter": 12}
+    resumed, stops = interrupted_and_resumed(X, tmp_path / "fit.ckpt", 5, **changes)
+    assert stops == 2
+    assert_same_bits(resumed, fit(X, **changes))
+
+
+def test_a_state_that_cannot_be_read_is_not_deleted(saved, moons, monkeypatch):
+    read = Path.read_bytes
+
+    def unreadable(path):
+        if path == saved:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", unreadable)
+    with pytest.warns(CheckpointWarning, match="cannot be read"):
+        Checkpoint(saved).read()
+    with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="max_iter was"):
+        DUFS.resume(saved, moons, max_iter=31)
+    monkeypatch.undo()
+    assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) == 11
+
+
+def test_the_first_state_after_a_damaged_one_keeps_the_one_before(saved, moons):
+    saved.write_bytes(saved.read_bytes()[:-7])
+    before = saved.with_name("fit.ckpt.previous").read_bytes()
+    with pytest.warns(CheckpointWarning), pytest.raises(InterruptedFit):
+        DUFS.resume(saved, moons, callbacks=[Checkpoint(saved, 3600, After(1))])
+    assert saved.with_name("fit.ckpt.previous").read_bytes() == before
+    assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) == 11
+
+
+def test_resuming_does_not_overwrite_the_checkpoint_of_another_fit(saved, moons, tmp_path):
+    other = tmp_path / "other.ckpt"
+    other.write_bytes(b"of another fit")
+    with pytest.raises(CheckpointError, match="holds the checkpoint of an earlier fit"):
+        DUFS.resume(saved, moons, callbacks=[Checkpoint(other)])
+    assert other.read_bytes() == b"of another fit"
+
+
+def test_an_archive_of_something_else(saved, moons):
+    for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array('{"format": 1}')}):
+        saved.write_bytes(durable.packed(arrays))
+        with pytest.raises(CheckpointError, match="is not a checkpoint of a fit"):
+            DUFS.resume(saved, moons)
+
+
+def test_a_last_state_that_could_not_be_saved_is_not_promised(moons, tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(durable, "write_bytes", full)
+    sentence = "could not be saved to .*the fit must start anew"
+    with pytest.warns(CheckpointWarning, match="no space"), pytest.raises(InterruptedFit, match=sentence):
+        DUFS(**settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
 
 
 def limit_of_file_size(size):

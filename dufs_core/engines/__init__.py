@@ -10,6 +10,7 @@ from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Evaluate, Objective, Value
 
 ENGINES = ("operations", "dense", "streaming")
+NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
 _PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
 _CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
 
@@ -33,8 +34,8 @@ def get_engine(
     at this problem or "dense" would allocate more than `limit` bytes. `threads` is for the compiled engines of the CPU.
     Raises ValueError for an unknown name, and for an engine of another backend or another kind of data.
     """
-    if name not in ("auto", *ENGINES, "sparse", "cuda"):
-        known = ", ".join(map(repr, (*ENGINES, "sparse", "cuda")))
+    if name not in NAMES:
+        known = ", ".join(map(repr, NAMES[1:]))
         raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}')
     if sparse and name not in ("auto", "sparse"):
         raise ValueError(

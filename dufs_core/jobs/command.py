@@ -107,7 +107,7 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
         )
         return FAILED
     if report.interrupted:
-        _say(f"interrupted: {report.done} of {len(job.fits)} fits are done, those begun are saved; {again}")
+        _say(f"interrupted: {report.done} of {len(job.fits)} fits are done; {report.cause.rstrip('.')}. {again}")
         return INTERRUPTED
     return FAILED if report.failed else DONE
 

@@ -13,6 +13,11 @@ from dufs_core._version import __version__
 _DIGITS = 16  # of the hash: two of a million fits share one with probability 3e-8
 
 
+def without_free(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without the limit on memory: a sweep whose fits failed at it goes on with a higher one."""
+    return {name: value for name, value in settings.items() if name != "max_memory"}
+
+
 @dataclass(frozen=True)
 class DataSet:
     """A file, or two moons, and how it is read."""
@@ -41,7 +46,7 @@ class Fit:
         """The first digits of the SHA-256 of everything that the result depends on."""
         text = json.dumps(
             {
-                "settings": dict(self.settings), "seed": self.seed, "threads": self.threads,
+                "settings": without_free(self.settings), "seed": self.seed, "threads": self.threads,
                 "data": self.data.described(), "version": __version__,
             },
             sort_keys=True,

@@ -33,7 +33,7 @@ from typing import Any
 
 from dufs_core._version import __version__
 from dufs_core.errors import DufsError
-from dufs_core.jobs.identity import DataSet, Fit
+from dufs_core.jobs.identity import DataSet, Fit, without_free
 
 _TOP = ("seeds", "threads", "checkpoint_seconds", "data", "settings", "grid")
 _READING = {"variable": str, "labels": str, "transpose": bool, "header": bool, "index_column": list}
@@ -122,8 +122,9 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
                     )
                 fits[fit.id] = fit
     described = {
-        "version": __version__, "seeds": seeds, "threads": threads, "settings": common, "grid": grid,
-        "data": {data.name: data.described() | {"settings": own} for data, own in sets},
+        "version": __version__, "seeds": seeds, "threads": threads, "settings": without_free(common),
+        "grid": grid,
+        "data": {data.name: data.described() | {"settings": without_free(own)} for data, own in sets},
     }  # fmt: skip
     return Job(
         tuple(fits.values()), tuple(grid), tuple(n for n in mentioned if n != "preset"), float(seconds), described
@@ -206,6 +207,7 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
     """All parameters that results depend on, checked as far as they can be without data."""
+    from dufs_core import backend, engines
     from dufs_core.estimator import DUFS
     from dufs_core.validation import check_parameters
 
@@ -217,6 +219,9 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
             check_parameters(selector, _MANY, _MANY)
     except (ValueError, TypeError) as error:
         raise JobError(str(error)) from error
+    for name, known in (("backend", backend.NAMES), ("engine", engines.NAMES)):
+        if getattr(selector, name) not in known:
+            raise JobError(f"{name} must be one of {_list(known)}; got {getattr(selector, name)!r}")
     return {name: value for name, value in selector.get_params(deep=False).items() if name not in _ELSEWHERE}
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,22 +21,20 @@ def locked(path: Path) -> Iterator[None]:
 
     The file says who holds it: pid, host, and when that process started (a pid is given again after its owner's death).
     An owner on this host is dead if no such process runs; one on another host, which cannot be asked, if it was an
-    earlier run of the same Slurm job (requeued jobs keep their number). The operating system's own lock on the file,
-    which dies with its owner, keeps two processes from taking over at once.
+    earlier run of the same Slurm job (requeued jobs keep their number, and count their restarts).
+    The operating system's own lock on the file,
+    which dies with its owner, keeps two processes from taking over at once, where the file system has such locks.
     """
-    import fcntl
-
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise JobError(f"{path} cannot be written: {(error.strerror or str(error)).lower()}") from error
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            free = True
-        except BlockingIOError:
-            free = False
-        owner = _owner(os.pread(descriptor, 1 << 16, 0))
+            free = _flocked(descriptor)
+            owner = _owner(os.pread(descriptor, 1 << 16, 0))
+        except OSError as error:
+            raise JobError(f"{path} cannot be locked: {(error.strerror or str(error)).lower()}") from error
         if not free or (owner is not None and _alive(owner)):
             raise JobError(_refusal(path, owner))
         try:
@@ -45,9 +44,24 @@ def locked(path: Path) -> Iterator[None]:
         try:
             yield
         finally:
-            _write(descriptor, b"")
+            with suppress(OSError):  # what remains names a process that is over
+                _write(descriptor, b"")
     finally:
         os.close(descriptor)
+
+
+def _flocked(descriptor: int) -> bool:
+    """Whether the operating system's lock was free, or there is none (some network file systems)."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN):
+            return False
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP):
+            raise
+    return True
 
 
 def _write(descriptor: int, text: bytes) -> None:
@@ -58,9 +72,14 @@ def _write(descriptor: int, text: bytes) -> None:
 def _this_process() -> dict[str, Any]:
     return {
         "pid": os.getpid(), "host": socket.gethostname(), "started": started(os.getpid()),
-        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"), "slurm_restart": _restarts(),
         "since": datetime.now(UTC).isoformat(timespec="seconds"),
     }  # fmt: skip
+
+
+def _restarts() -> int:
+    """How often Slurm has requeued this job."""
+    return int(os.environ.get("SLURM_RESTART_COUNT", 0))
 
 
 def started(pid: int) -> str | None:
@@ -99,7 +118,7 @@ def _alive(owner: dict[str, Any]) -> bool:
     if owner.get("host") == socket.gethostname():
         return owner["pid"] != os.getpid() and started(owner["pid"]) == owner.get("started") is not None
     job = owner.get("slurm_job")
-    return job is None or job != os.environ.get("SLURM_JOB_ID")
+    return job is None or job != os.environ.get("SLURM_JOB_ID") or owner.get("slurm_restart", 0) >= _restarts()
 
 
 def _refusal(path: Path, owner: dict[str, Any] | None) -> str:

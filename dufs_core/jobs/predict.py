@@ -55,9 +55,9 @@ def _probe(data: DataSet, fit: Fit) -> dict[str, Any]:
             selector.fit(X)
     except Exception as error:  # the sweep records it as the fit's; here it is the prediction
         return {"error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    steps = len(ends) - 1
+    steps = len(ends) - 1  # -1 of data without a column that varies
     return {
         "bytes": int(memory),
         "engine": selector.engine_,
-        "step_seconds": (ends[-1] - ends[0]) / steps if steps else None,
+        "step_seconds": (ends[-1] - ends[0]) / steps if steps > 0 else None,
     }

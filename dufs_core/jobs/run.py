@@ -30,6 +30,7 @@ class Report:
     resumed: int  # of the fits that were over, or begun, before this job
     seconds: float
     interrupted: bool = False
+    cause: str | None = None  # of the interruption
     disk_full: str | None = None
     errors: dict[str, str] = field(default_factory=dict)  # of the fits that failed, by identity
 
@@ -108,9 +109,12 @@ def run(
             store.open(job)
             _run(job, store, pool, signals, report, on_progress)
             store.log("finished", done=report.done, failed=report.failed)
-        except InterruptedFit:
+        except InterruptedFit as error:
             report.interrupted = True
-            store.last_words("interrupted", signal=signals.received, done=report.done, pending=report.pending)
+            report.cause = str(error)
+            store.last_words(
+                "interrupted", signal=signals.received, cause=report.cause, done=report.done, pending=report.pending
+            )
         except OSError as error:
             if not disk_is_full(error):
                 raise

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager
+from time import monotonic
 from typing import Any
 
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import InterruptedFit
 from dufs_core.jobs.job import JobError
-from dufs_core.jobs.work import Result, Task, start_child, work, work_as_child
+from dufs_core.jobs.work import Result, Task, start_child, work
 
 _POLL = 0.2  # seconds between looks at signals
 _PATIENCE, _WORKERS_PATIENCE = 10, 60  # seconds for a scheduler to answer, and to have a worker
+_STOP_PATIENCE = 60.0  # seconds for workers elsewhere to save and say so
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # joblib's and Dask's errors
+_GONE = "The Dask scheduler is gone; fits that were done are kept"
 
 
 class Pool:
@@ -24,7 +28,7 @@ class Pool:
 
     def __init__(self, open_: Callable[[], AbstractContextManager[tuple[Executor, int]]], children: bool) -> None:
         self.open = open_
-        self.work = work_as_child if children else work
+        self.children = children
         self.parent = os.getpid() if children else None  # what Task.parent is
 
 
@@ -110,40 +114,46 @@ def _until_one_dies(
 ) -> Iterator[tuple[Task, list[Result] | Exception]]:
     """Work on the queue until it is empty, or a worker dies: the tasks that it may have had are then in `in_hand`."""
     futures: dict[Future[Any], Task] = {}
-    stopping = False
+    stopping = unfinished = False
+    told: float | None = None  # when the workers were
     while futures or (queue and not stopping):
         while queue and len(futures) < width and not (stopping or in_hand):
             task = queue.popleft()
             try:
-                futures[executor.submit(pool.work, task)] = task
-            except RuntimeError as error:  # the pool broke since it was last looked at
-                if type(error).__name__ not in _DIED:
+                futures[executor.submit(work, task)] = task
+            except Exception as error:
+                if type(error).__name__ in _DIED:  # the pool broke since it was last looked at
+                    in_hand.append(task)
+                elif pool.children:
                     raise
-                in_hand.append(task)
+                else:
+                    raise InterruptedFit(_GONE) from error
         done, _ = wait(futures, _POLL, FIRST_COMPLETED)
         for future in done:
             task = futures.pop(future)
-            if future.cancelled():  # by nobody here: the scheduler is gone
-                stopping = True
-                continue
-            failure = future.exception()
+            failure = CancelledError() if future.cancelled() else future.exception()
             if failure is None:
                 yield task, future.result()
             elif type(failure).__name__ in _DIED:
                 in_hand.append(task)
             elif isinstance(failure, InterruptedFit):
-                stopping = True
+                stopping, unfinished = True, True
+            elif isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
+                raise InterruptedFit(_GONE) from failure
             elif isinstance(failure, Exception) and not disk_is_full(failure):
                 yield task, failure
             else:
                 raise failure
-        if in_hand and not futures:
+        if in_hand and not futures and not stopping:
             return
-        if stop() and not stopping:
-            stopping = True
+        if stop() and told is None:
+            stopping, told = True, monotonic()
             tell_workers()
-            for future in list(futures):
+            for future in list(futures) if pool.children else ():  # Dask would cancel those that run, and save nothing
                 if future.cancel():
                     del futures[future]
-    if stopping:
+                    unfinished = True
+        if told is not None and futures and not pool.children and monotonic() - told > _STOP_PATIENCE:
+            raise InterruptedFit(f"{len(futures)} fits on workers did not end within {_STOP_PATIENCE:g} s")
+    if stopping and (unfinished or queue or in_hand):
         raise InterruptedFit("The sweep was asked to stop")

@@ -70,7 +70,7 @@ class Store:
         for folder in (self._fits, self._checkpoints):
             folder.mkdir(exist_ok=True)
             for left in folder.glob(".*.tmp"):
-                left.unlink()
+                left.unlink(missing_ok=True)
         durable.remove_temporaries(self.plan)
         now = plain(job.described)
         if self.plan.exists():

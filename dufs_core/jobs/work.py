@@ -19,6 +19,8 @@ from dufs_core.errors import CheckpointError, InterruptedFit
 from dufs_core.jobs.identity import DataSet, Fit
 from dufs_core.jobs.job import make_moons
 
+_busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
+
 
 class Task(NamedTuple):
     """Fits of one data set, for one worker."""
@@ -62,15 +64,13 @@ def work(task: Task, stop: Callable[[], bool] | None = None) -> list[Result]:
 
     asked = stop or (lambda: _asked(task))
     results = []
-    for fit, path in zip(task.fits, task.checkpoints, strict=True):
-        if asked():
-            raise InterruptedFit("The sweep was asked to stop")
-        with threadpool_limits(fit.threads):
-            results.append(_result(fit, path, task.every_seconds, asked))
+    with _busy:
+        for fit, path in zip(task.fits, task.checkpoints, strict=True):
+            if asked():
+                raise InterruptedFit("The sweep was asked to stop")
+            with threadpool_limits(fit.threads):
+                results.append(_result(fit, path, task.every_seconds, asked))
     return results
-
-
-_busy = threading.Lock()  # held by a child of the sweep's process while it has a task
 
 
 def start_child(parent: int) -> None:
@@ -90,12 +90,6 @@ def start_child(parent: int) -> None:
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def work_as_child(task: Task) -> list[Result]:
-    """`work`, in a process prepared by `start_child`."""
-    with _busy:
-        return work(task)
 
 
 def _asked(task: Task) -> bool:

@@ -101,6 +101,8 @@ MISTAKES = {
     "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
     "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
     "bad type": (MOONS + '[settings]\nlam = "much"', "lam must be None"),
+    "unknown engine": (MOONS + '[settings]\nengine = "denss"', "engine must be one of auto, .*; got 'denss'"),
+    "unknown backend": (MOONS + '[grid]\nbackend = ["torch"]', "backend must be one of auto, .*; got 'torch'"),
     "bad preset": (MOONS + '[settings]\npreset = "mine"', "preset must be"),
     "grid of presets": (MOONS + '[grid]\npreset = ["paper"]', "one job file for each preset"),
     "same name": (MOONS + MOONS, 'two data sets are called "two-moons"'),

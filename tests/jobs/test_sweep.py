@@ -1,6 +1,7 @@
 """Sweeps in this process and in others: results, resuming, signals, locks, full disks, fits that fail."""
 
 import csv
+import errno
 import json
 import os
 import resource
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -240,7 +242,7 @@ def test_a_signal_saves_and_exits_3(job, tmp_path):
     assert process.returncode == 3, complained
     document = json.loads(said)
     assert (document["interrupted"], document["pending"]) == (True, 4)
-    assert "those begun are saved" in complained
+    assert "goes on" in complained
     (saved,) = (out / "checkpoints").glob("*.ckpt")
     assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) > 0
     assert events(out)[-1]["signal"] == "SIGTERM"
@@ -289,12 +291,52 @@ def test_owners_that_are_not_asked_by_the_operating_system(tmp_path, monkeypatch
     with pytest.raises(JobError, match="cannot be told from here, delete"):
         owned(host="elsewhere")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
-    owned(host="elsewhere", slurm_job="77")
+    with pytest.raises(JobError, match="delete"):  # a second sweep in the same job
+        owned(host="elsewhere", slurm_job="77", slurm_restart=0)
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
+    owned(host="elsewhere", slurm_job="77", slurm_restart=0)
     with pytest.raises(JobError, match="delete"):
         owned(host="elsewhere", slurm_job="76")
     path.write_text('{"pid": 1')
     with lock.locked(path):
         pass
+
+
+@pytest.mark.parametrize(
+    ("number", "refused"),
+    [(errno.EWOULDBLOCK, "another"), (errno.ENOLCK, None), (errno.EOPNOTSUPP, None), (errno.EIO, "cannot be locked")],
+)
+def test_file_systems_and_locks(tmp_path, monkeypatch, number, refused):
+    def flock(*args):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(JobError, match=refused) if refused else nullcontext(), lock.locked(tmp_path / "lock"):
+        assert json.loads((tmp_path / "lock").read_text())["pid"] == os.getpid()
+
+
+def test_a_disk_too_full_for_the_lock(tmp_path, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(JobError, match="cannot be written: no space left"), lock.locked(tmp_path / "lock"):
+        pass
+
+
+def test_dry_run_of_constant_data(tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.ones((20, 3)))
+    (tmp_path / "job.toml").write_text('[[data]]\npath = "x.npy"\n[settings]\nbackend = "numpy"\n')
+    assert main(["sweep", str(tmp_path / "job.toml"), "--dry-run"]) == 0
+    assert "IndexError" not in capsys.readouterr().out
+
+
+def test_more_memory_is_the_same_job(job):
+    before = read_job(job)
+    job.write_text(JOB.replace("tol = 0", "tol = 0\nmax_memory = 10000000000"))
+    after = read_job(job)
+    assert after.described == before.described
+    assert [fit.id for fit in after.fits] == [fit.id for fit in before.fits]
 
 
 # --- what goes wrong -------------------------------------------------------------------------------------------------

@@ -8,16 +8,19 @@ import sys
 import threading
 import time
 import warnings
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from dufs_core import durable
 from dufs_core.cli import main
+from dufs_core.errors import InterruptedFit
 from dufs_core.jobs import JobError, read_job, spread
 from dufs_core.jobs.run import run
 from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Result
+from dufs_core.jobs.work import Result, Task
 
 JOB = """
 seeds = [0, 1, 2, 3, 4, 5, 6, 7]
@@ -136,15 +139,12 @@ def running(pid):
 class DyingPool:
     """Stands for a pool whose workers die of some tasks; says what was in hand when one did."""
 
-    work, parent = None, None
+    children, parent = True, None
 
     def __init__(self, deadly):
         self.deadly, self.died_of = deadly, []
 
     def open(self):
-        from concurrent.futures import Future
-        from contextlib import nullcontext
-
         pool = self
 
         class TerminatedWorkerError(RuntimeError):
@@ -177,6 +177,92 @@ def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
     failed = {fit.seed for fit in read_job(job).fits if fit.id in report.errors}
     assert failed == {2, 5}
     assert all("died twice in this fit" in error for error in report.errors.values())
+
+
+class ByHand:
+    """Stands for a Dask cluster: futures that the test ends."""
+
+    children, parent = False, None
+
+    def __init__(self):
+        self.futures = []
+
+    def open(self):
+        return nullcontext((self, 2))
+
+    def submit(self, _, task):
+        self.futures.append((task, Future()))
+        return self.futures[-1][1]
+
+
+def spread_by_hand(job, tmp_path, end, n_fits, **changes):
+    """The fits that a sweep yields when it is asked to stop at once, and `end` says how each future ends."""
+    pool, store = ByHand(), Store(tmp_path / "out")
+    tasks = [Task((f,), ("nowhere/x",), 60, "nowhere/stop", None) for f in read_job(job).fits[:n_fits]]
+    told = []
+
+    def tell():
+        told.append(True)
+        for i, (task, future) in enumerate(pool.futures):
+            end(i, task, future)
+
+    results = []
+    try:
+        for task, found in spread.spread(tasks, pool, lambda: True, tell):
+            results.append((task, found))
+    finally:
+        assert told == [True]
+        assert store.directory == tmp_path / "out"
+        assert not any(future.cancelled() for _, future in pool.futures) or changes.get("cancelled")
+    return results
+
+
+def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path):
+    results = spread_by_hand(job, tmp_path, lambda i, task, future: future.set_result([i]), 2)
+    assert [found for _, found in results] == [[0], [1]]
+
+
+def test_what_runs_on_dask_is_not_cancelled_but_waited_for(job, tmp_path, monkeypatch):
+    def saved(i, task, future):
+        future.set_exception(InterruptedFit("saved"))
+
+    with pytest.raises(InterruptedFit, match="asked to stop"):
+        spread_by_hand(job, tmp_path, saved, 2)
+    monkeypatch.setattr(spread, "_STOP_PATIENCE", 0.1)
+    with pytest.raises(InterruptedFit, match=r"2 fits on workers did not end within 0\.1 s"):
+        spread_by_hand(job, tmp_path, lambda i, task, future: None, 3)
+
+
+def test_a_scheduler_that_dies_is_an_interruption(job, tmp_path):
+    def cancelled(i, task, future):  # as Dask's executor does
+        future.cancel()
+        future.set_running_or_notify_cancel()
+
+    with pytest.raises(InterruptedFit, match="scheduler is gone"):
+        spread_by_hand(job, tmp_path, cancelled, 2, cancelled=True)
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_path):
+    job.write_text(JOB.replace("max_iter = 60", "max_iter = 3000").replace("2, 3, 4, 5, 6, 7", "2"))
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-c",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        "sweep", str(job), "--workers", "2", "--resume", "-q", "--out",
+    ]  # fmt: skip
+    environment = os.environ | {"PYTHONPATH": str(SPAWN)}
+    leader = subprocess.Popen([*command, str(out)], env=environment, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(out.glob("checkpoints/*.ckpt"))) == 2 or leader.poll() is not None)
+    leader.send_signal(signal.SIGTERM)
+    _, complained = leader.communicate()
+    assert leader.returncode == 3, complained
+    assert list(out.glob("checkpoints/*.ckpt"))
+    assert not (out / "stop").exists()
+    for directory in (out, tmp_path / "undisturbed"):
+        subprocess.run([*command, str(directory)], env=environment, check=True)
+    assert bits(out) == bits(tmp_path / "undisturbed")
+    assert len(bits(out)) == 3
 
 
 def test_nobody_answers(monkeypatch):
