@@ -54,4 +54,5 @@ def _dense(rows: Any) -> Array:
 
 
 def _native(dtype: Any) -> np.dtype[Any]:
-    return np.dtype(dtype).newbyteorder("=")
+    native: np.dtype[Any] = np.dtype(dtype).newbyteorder("=")
+    return native

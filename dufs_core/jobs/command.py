@@ -106,7 +106,7 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
             f"fits are complete and kept. Make room, then {again}"
         )
         return FAILED
-    if report.interrupted:
+    if report.cause is not None:
         _say(f"interrupted: {report.done} of {len(job.fits)} fits are done; {report.cause.rstrip('.')}. {again}")
         return INTERRUPTED
     return FAILED if report.failed else DONE
