@@ -432,12 +432,12 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (
         KERNELS + "panels",
-        "column_dots",
+        "quadratic_forms",
         "last tile of rows only",
         "load(sums, p * LANES) + widen(dots)",
         "widen(dots)",
     ),
-    (KERNELS + "panels", "column_dots", "padding of M read", "min(i + ROWS, n) - j)", "i + ROWS - j)"),
+    (KERNELS + "panels", "quadratic_forms", "padding of M read", "min(i + ROWS, n) - j)", "i + ROWS - j)"),
     (
         KERNELS + "panels",
         "column_dots",

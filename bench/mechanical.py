@@ -33,7 +33,9 @@ TARGETS = (
     Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
     Target("dufs_core.engines.dense", ("_scores_and_grad",), ("dense",), after="len(RECORD)"),
     Target("dufs_core.kernels.steps", ("_powers_and_derivative",), ("dense",)),
-    Target("dufs_core.kernels.panels", ("row_terms", "backward", "finish", "column_dots"), ("dense",)),
+    Target(
+        "dufs_core.kernels.panels", ("row_terms", "backward", "finish", "quadratic_forms", "column_dots"), ("dense",)
+    ),
     Target("dufs_core.kernels.streaming", ("_slopes", "_dots"), ("streaming",)),
     Target("dufs_core.engines.streaming", ("through_bandwidth",), ("streaming",)),
 )

@@ -123,7 +123,9 @@ OPTIONS: dict[str, Option] = {
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
         choices=("columns", "global", "none"),
     ),
-    "engine": Option("way of evaluating the objective", choices=("auto", "operations", "dense", "streaming", "cuda")),
+    "engine": Option(
+        "way of evaluating the objective", choices=("auto", "operations", "dense", "streaming", "sparse", "cuda")
+    ),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),
     "max_memory": Option(
