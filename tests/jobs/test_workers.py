@@ -13,8 +13,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
+from test_sweep import bits
 
-from dufs_core import durable
 from dufs_core.cli import main
 from dufs_core.errors import InterruptedFit
 from dufs_core.jobs import JobError, read_job, spread
@@ -52,15 +52,6 @@ def in_one_process(tmp_path_factory):
     (folder / "job.toml").write_text(JOB)
     assert main(["sweep", str(folder / "job.toml"), "--out", str(folder / "out"), "-q"]) == 0
     return bits(folder / "out")
-
-
-def bits(directory):
-    """The arrays of every fit, as bytes."""
-    found = {}
-    for path in Path(directory, "fits").glob("*.npz"):
-        arrays = durable.unpacked(path.read_bytes(), path)
-        found[path.stem] = {name: array.tobytes() for name, array in arrays.items() if name != "row"}
-    return found
 
 
 def test_processes(job, tmp_path, in_one_process):
