@@ -108,7 +108,8 @@ def _cuda_sparse(p: Problem) -> int:
     from dufs_core.engines.cuda_sparse import COLUMNS
 
     gates = p.d * p.draws * (4 + 3 * 8 // p.itemsize)  # z, eps and what is kept; the sums, in double
-    return _cuda(p._replace(d=0)) + gates + 3 * min(p.spread, COLUMNS) * p.n
+    vectors = p.draws * p.n * (6 + 6 * 8 // p.itemsize)
+    return _cuda(p._replace(d=0)) + gates + vectors + 3 * min(p.spread, COLUMNS) * p.n
 
 
 def _cuda_streaming(p: Problem) -> int:

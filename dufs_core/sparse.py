@@ -78,9 +78,7 @@ class PreparedSparse(NamedTuple):
     constant: Array  # (d,) bool
 
 
-def prepare_sparse(
-    X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None
-) -> PreparedSparse:
+def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> PreparedSparse:
     """Scale sparse data as `dufs_core.data.prepare` scales dense ones, to the same numbers within rounding.
 
     Parameters

@@ -1,7 +1,7 @@
 """The Gram form on a CUDA device for sparse data: only G and the quadratic forms read X, and both take sparse columns.
 
-Thin columns are scattered (kernels/sparse.cu); spread ones are written out, some hundred at a time, for library products.
-What lies between G and M is the launches of `dufs_core.engines.cuda`.
+Thin columns are scattered (kernels/sparse.cu); spread ones are written out, some hundred at a time, for products of
+matrices. What lies between G and M is the launches of `dufs_core.engines.cuda`.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class CudaSparseEngine:
         except MemoryError as error:
             n, d = X.shape
             raise MemoryLimitError(
-                f"The device has no memory left for steps over {n:,} rows and {d:,} sparse columns with {len(eps)} draws "
-                f"({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, or free "
-                f"what else is on the device"
+                f"The device has no memory left for steps over {n:,} rows and {d:,} sparse columns with {len(eps)} "
+                f"draws ({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, "
+                f"or free what else is on the device"
             ) from error
         S, b, substituted = map(bk.to_host, (value.score, value.bandwidth, value.substituted))
         return Value(value.loss, S, b, substituted, value.isolated), dmu

@@ -1,4 +1,4 @@
-"""The kernels of sparse columns, run on the CPU, against the same sums in float64 over dense arrays; and broken ones."""
+"""The kernels of sparse columns, run on the CPU, against the same sums in float64 over dense arrays; broken ones."""
 
 from __future__ import annotations
 
