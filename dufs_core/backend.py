@@ -54,6 +54,11 @@ def on_device(X: Any) -> bool:
     return not isinstance(X, np.ndarray) and hasattr(X, "__dlpack_device__") and X.__dlpack_device__()[0] != _CPU
 
 
+def is_sparse_on_device(X: Any) -> bool:
+    """Whether X is a matrix of cupyx.scipy.sparse."""
+    return type(X).__module__.split(".")[0] == "cupyx"
+
+
 def get_backend(name: str = "auto") -> Backend:
     """Return the backend called `name`: "numpy", "cupy" or "auto".
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core import checkpoint
-from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
@@ -98,7 +98,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend, and sparse
         X has an engine of its own.
     backend : "auto", "numpy" or "cupy", default "auto"
-        Where to compute. "auto": on the GPU where CuPy can, else with NumPy. X may live on either side.
+        Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
+        live on either side.
     dtype : "float32" or "float64", default "float32"
     max_memory : int or None, default None
         Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more
@@ -282,7 +283,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         X : array-like (n_samples, n_features)
             Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
             PyTorch, JAX or any library with DLPack, which is used where it lies. A sparse SciPy matrix or array
-            (any format; CSR and CSC without conversion) is never made dense: see `dufs_core.sparse`. With batch_size,
+            (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is never made dense: see
+            `dufs_core.sparse`. With batch_size,
             data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
             `dufs_core.source`.
         y : ignored
@@ -296,9 +298,9 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
-        bk, X = self._accept(X)
-        seed = self._seed()
-        with bk.device_of(X) if on_device(X) else nullcontext():
+        bk, accepted = self._accept(X)
+        place, X, seed = self._place(bk, X, accepted), accepted, self._seed()
+        with place:
             evaluate = self._engine(bk, X, n_threads(self.n_jobs))
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
         self._warn(best, X.shape[0])
@@ -306,15 +308,18 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _accept(self, X: Any) -> tuple[Backend, Any]:
         """The backend, and X as an array on one of its sides. Raises ValueError for bad data or parameters."""
-        if type(X).__module__.split(".")[0] == "cupyx":
-            raise ValueError(
-                "X is a sparse matrix on a GPU, which no engine takes: X.get() brings it to the host, X.toarray() "
-                "makes it dense where it is"
-            )
+        on_gpu = is_sparse_on_device(X)
+        if on_gpu:
+            if self.backend == "numpy":
+                raise ValueError(
+                    'X is a sparse matrix on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" '
+                    "where CuPy works, or X.get()"
+                )
+            X = X.get()  # columns are scaled on the host
         on_disk = self._on_disk(X)
         if is_source(X) and not on_disk:
             X = X[:]  # sparse rows on disk become sparse rows in memory
-        bk = self._backend_for_sparse() if sparse.issparse(X) else get_backend(self.backend)
+        bk = self._backend_for_sparse(on_gpu) if sparse.issparse(X) else get_backend(self.backend)
         if on_disk:
             check_table(X)
             validate_data(self, X, skip_check_array=True)
@@ -328,6 +333,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_parameters(self, *X.shape)
         return bk, X
 
+    def _place(self, bk: Backend, given: Any, accepted: Any) -> AbstractContextManager[Any]:
+        """Makes the device that X lives on the current one."""
+        if is_sparse_on_device(given):
+            return bk.device_of(given)
+        return bk.device_of(accepted) if on_device(accepted) else nullcontext()
+
     def _seed(self) -> int:
         seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
         return int(seed) & 0xFFFFFFFFFFFFFFFF
@@ -338,7 +349,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             source = Source(bk, X, self.scaling, self.dtype)
             return Prepared(source, source.constant)
         if sparse.issparse(X):
-            return prepare_sparse(X, self.scaling, self.dtype, by_rows=self._step_rows(X.shape[0]) < X.shape[0])
+            by_rows = self._step_rows(X.shape[0]) < X.shape[0]
+            return prepare_sparse(X, self.scaling, self.dtype, by_rows=by_rows, bk=bk)
         data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
         return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
 
@@ -361,8 +373,15 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            An array on a GPU gives a CuPy array there, without leaving it.
+            An array on a GPU gives a CuPy array there, a sparse one a sparse one, without leaving it.
         """
+        if is_sparse_on_device(X):
+            check_is_fitted(self)
+            check_table(X)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            bk = get_backend("cupy")
+            with bk.device_of(X):
+                return X.tocsc()[:, bk.xp.asarray(np.flatnonzero(self.support_))].asformat(X.format)
         if not on_device(X):
             return super().transform(X)
         check_is_fitted(self)
@@ -382,19 +401,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
 
-    def _backend_for_sparse(self) -> Backend:
-        """NumPy. Raises ValueError where the parameters ask for what sparse data cannot have."""
-        if self.backend == "cupy":
-            raise ValueError(
-                'backend="cupy" cannot take sparse X: use backend="numpy" or "auto", or X.toarray() if that fits in '
-                "memory"
-            )
+    def _backend_for_sparse(self, on_gpu: bool) -> Backend:
+        """For "auto" the side that X came from. Raises ValueError for what sparse data cannot have."""
         if self.gate_noise == "sample":
             raise ValueError(
                 'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
                 'use gate_noise="batch", or X.toarray() if it fits in memory'
             )
-        return get_backend("numpy" if self.backend == "auto" else self.backend)
+        if self.backend == "auto":
+            return get_backend("cupy" if on_gpu else "numpy")
+        return get_backend(self.backend)
 
     def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
         """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""

@@ -85,7 +85,7 @@ def _columns(p: Problem) -> int:
 def _cuda(p: Problem) -> int:
     from dufs_core.engines.cuda import FUSED_COLUMNS, draws_together, is_stacked_captured, n_matrices
 
-    fused = p.fixed_bandwidth and p.d <= FUSED_COLUMNS
+    fused = p.fixed_bandwidth and 0 < p.d <= FUSED_COLUMNS
     captured = is_stacked_captured(p.n, p.d, p.draws, p.fits)
     together = p.draws if captured else draws_together(p.n, p.d, p.draws)
     kept = together * (n_matrices(p.power, not fused) * p.n * p.n + (1 + p.per_sample) * p.n * p.d) + p.n * p.d
@@ -103,6 +103,14 @@ def _sparse(p: Problem) -> int:
     work = sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for group in groups for shape, kind in group)
     noise = p.d * (p.draws * (4 * p.itemsize + 2) + -(-p.draws // 8) * 120)  # z, eps and what is kept; random words
     return (int(work) + noise) // p.itemsize
+
+
+def _cuda_sparse(p: Problem) -> int:
+    from dufs_core.engines.cuda_sparse import COLUMNS
+
+    gates = p.d * p.draws * (4 + 3 * 8 // p.itemsize)  # z, eps and what is kept; the sums, in double
+    vectors = p.draws * p.n * (6 + 6 * 8 // p.itemsize)
+    return _cuda(p._replace(d=0)) + gates + vectors + 3 * min(p.spread, COLUMNS) * p.n
 
 
 def _cuda_streaming(p: Problem) -> int:
@@ -128,6 +136,7 @@ _ENTRIES: dict[str, Callable[[Problem], int]] = {
     "streaming": _streaming,
     "sparse": _sparse,
     "cuda": _cuda,
+    "cuda_sparse": _cuda_sparse,
     "cuda_streaming": _cuda_streaming,
 }
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
 from queue import SimpleQueue
 from threading import Condition
 from time import perf_counter
@@ -22,7 +21,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
-from dufs_core.backend import Array, Backend, on_device
+from dufs_core.backend import Array, Backend
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, predicted_bytes
@@ -84,7 +83,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
         return _in_other_processes(selectors, X, seeds)
-    with bk.device_of(accepted) if on_device(accepted) else nullcontext():
+    with first._place(bk, X, accepted):
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
             selector.engine_ = first.engine_

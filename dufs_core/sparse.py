@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 
-from dufs_core.backend import Array
+from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.data import SCALINGS, check_range, not_finite
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
@@ -39,30 +39,36 @@ class SparseTable:
     shift : ndarray (d,), float64
         m, the means of the scaled columns.
     thin : ndarray (d,) of bool
+    bk : Backend
+        Where rows that are asked for come from, and dense parts go. The matrix itself stays on the host.
     """
 
-    def __init__(self, matrix: Any, shift: Array, thin: Array) -> None:
+    def __init__(self, matrix: Any, shift: Array, thin: Array, bk: Backend | None = None) -> None:
         self.matrix, self.shift, self.thin = matrix, shift, thin
+        self.bk = get_backend("numpy") if bk is None else bk
+        if self.bk.name == "cupy":
+            self.device = self.bk.xp.cuda.Device()  # the current one, as of an array made here
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = matrix.dtype
 
     def take_columns(self, columns: Array) -> SparseTable:
         """Some of the columns."""
-        return SparseTable(self.matrix[:, columns], self.shift[columns], self.thin[columns])
+        return SparseTable(self.matrix[:, columns], self.shift[columns], self.thin[columns], self.bk)
 
     def take_rows(self, rows: Array) -> SparseTable:
         """Some of the rows, as columns (CSC)."""
-        return SparseTable(self.matrix[rows].tocsc(), self.shift, self.thin)
+        return SparseTable(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.thin, self.bk)
 
     def dense(self, rows: Array | slice, columns: Array) -> Array:
         """The rows and columns as an array, centred, in Fortran order."""
-        part = self.matrix[:, columns][rows].tocsc()
+        part = self.matrix[:, columns][rows if isinstance(rows, slice) else self.bk.to_host(rows)].tocsc()
         shift = self.shift[columns].astype(self.dtype)
         out = np.empty(part.shape, dtype=self.dtype, order="F")
         out[:] = -shift
         thin = np.repeat(np.where(self.thin[columns], shift, 0), np.diff(part.indptr))
         out.T[np.repeat(np.arange(len(columns)), np.diff(part.indptr)), part.indices] = part.data - thin
-        return out
+        dense: Array = self.bk.to_device(out)
+        return dense
 
 
 class PreparedSparse(NamedTuple):
@@ -72,7 +78,7 @@ class PreparedSparse(NamedTuple):
     constant: Array  # (d,) bool
 
 
-def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedSparse:
+def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> PreparedSparse:
     """Scale sparse data as `dufs_core.data.prepare` scales dense ones, to the same numbers within rounding.
 
     Parameters
@@ -83,6 +89,8 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedS
     dtype : float32 or float64
     by_rows : bool
         Whether rows will be taken (minibatches).
+    bk : Backend, optional
+        Of the table; NumPy by default. Scaling is done on the host.
 
     Raises
     ------
@@ -140,7 +148,7 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool) -> PreparedS
     indices = columns.indices.astype(np.int32, copy=False)
     matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))
     matrix.has_canonical_format = True
-    return PreparedSparse(SparseTable(matrix.tocsr() if by_rows else matrix, shift, thin), constant)
+    return PreparedSparse(SparseTable(matrix.tocsr() if by_rows else matrix, shift, thin, bk), constant)
 
 
 class _Sums:

@@ -29,6 +29,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
     "affinity.cu": ("affinity<T>", "affinity_from_data<T>", "symmetrise<T>", "score<T>", "totals<T>"),
     "product.cu": ("product<T, true>", "product<T, false>", "combine<T>"),
     "backward.cu": ("degree_terms<T>", "backward<T>", "finish<T>"),
+    "sparse.cu": ("sparse_means<T>", "sparse_gram<T>", "sparse_dots<T>", "written_out<T>"),
     "streaming.cu": ("nearest<T>", "degrees<T>", "walk<T>", "pull<T>"),
     "streaming_rows.cu": ("norms<T>", "tile_nearest<T>", "tile_affinity<T>", "tile_pull<T>"),
     "streaming_terms.cu": ("gated_columns<T>", "divided<T>", "row_terms<T>", "summary<T>", "gate_dots<T>"),

@@ -30,8 +30,9 @@ def get_engine(
 ) -> tuple[str, Evaluate]:
     """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "sparse" for sparse data and "cuda" on a GPU. On the CPU it is "dense", unless "streaming" will be faster
-    at this problem or "dense" would allocate more than `limit` bytes. `threads` is for the compiled engines of the CPU.
+    "auto" is "sparse" for sparse data ("cuda_sparse" on a GPU) and "cuda" on a GPU. On the CPU it is "dense", unless
+    "streaming" will be faster at this problem or "dense" would allocate more than `limit` bytes. `threads` is for the
+    compiled engines of the CPU.
     Raises ValueError for an unknown name, and for an engine of another backend or another kind of data.
     """
     if name not in NAMES:
@@ -41,6 +42,10 @@ def get_engine(
         raise ValueError(
             f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'
         )
+    if sparse and bk.name == "cupy":
+        from dufs_core.engines.cuda_sparse import CudaSparseEngine
+
+        return "cuda_sparse", CudaSparseEngine()
     if sparse:
         from dufs_core.engines.sparse import SparseEngine
 

@@ -136,7 +136,7 @@ class Plan:
     """The arrays of one step, and the launches over them, for one shape of the problem.
 
     Several fits at once, which differ in lam alone, share the data: mu (fits, d), eps (fits * R, d) or, for one fit,
-    (R, n, d). Their draws are one stack of matrices.
+    (R, n, d). Their draws are one stack of matrices. With d = 0, G is the caller's: `sweep` needs nothing else.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Plan:
         self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
         xp, f8 = bk.xp, bk.xp.float64
-        self.fused = self.fixed and d <= FUSED_COLUMNS
+        self.fused = self.fixed and 0 < d <= FUSED_COLUMNS
         self.X = xp.empty((d, n), dtype=dtype)
         self.mu, self.eps = xp.empty((F, d), dtype=dtype), xp.empty(eps_shape, dtype=dtype)
         self.lam = xp.asarray(np.array([np.nan if o.lam is None else o.lam for o in objectives], dtype=np.float64))
@@ -221,14 +221,14 @@ class Plan:
             draws = slice(start, min(start + self.together, self.R))
             r = draws.stop - draws.start
             Xt = self._gated(draws, X_open, mu_open, eps_open)
-            self._product(True, Xt, Xt, self.G[:r])
-            M = self._sweep(r, draws, Xt)
+            self.product(True, Xt, Xt, self.G[:r])
+            M = self.sweep(r, draws, Xt)
             d = len(X_wanted)
             left = X_wanted[None]
             if self.per_sample:
                 left = Xt if wanted is None else self._gated(draws, X_wanted, mu_wanted, eps_wanted)
             Y = self.moved[: r * d * self.n].reshape(r, d, self.n)
-            self._product(False, left, M, Y)
+            self.product(False, left, M, Y)
             dots = self.dots[draws] if wanted is None else self.bk.xp.empty((r, d), dtype=self.dots.dtype)
             self._launch(
                 "column_dots<T>", -(-r * d // 8), X_wanted, Y, mu_wanted, eps_wanted[draws], *self._gate(draws, d), dots
@@ -264,7 +264,7 @@ class Plan:
         self._launch("gated<T>", blocks_for(r * d * n), X, mu, eps[draws], *self._gate(draws, d), Xt)
         return Xt
 
-    def _product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:
+    def product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:
         """out = A' B or A B for stacks of matrices; a stack of one A serves every B."""
         if not self.captured:
             if B.shape[1] == 0:
@@ -279,7 +279,7 @@ class Plan:
         name = "product<T, true>" if transposed else "product<T, false>"
         self._launch(name, tiles, A, B, *map(np.int64, (batch, p, q, m, *strides)), out)
 
-    def _sweep(self, r: int, draws: slice, Xt: Array) -> Array:
+    def sweep(self, r: int, draws: slice, Xt: Array) -> Array:
         """From G and the gated data of some draws to M = dS/dG; S, b, substituted and isolated on the way."""
         n = self.n
         size = (np.int64(r), np.int64(n))
@@ -299,7 +299,7 @@ class Plan:
             self._launch("affinity<T>", rows, D, b, *size, A, self.deg, self.q, self.r)
         self._launch("symmetrise<T>", rows, A, self.q, *size)
         for lower, higher in zip(self.powers, self.powers[1:], strict=False):
-            self._product(True, lower[:r], A, higher[:r])
+            self.product(True, lower[:r], A, higher[:r])
 
         H = G
         self._launch("score<T>", rows, At, G, self.q, self.r, *size, H, self.Wq, self.Wr)
@@ -331,7 +331,7 @@ class Plan:
         """T with dA = T + T', as `dufs_core.ops.power.backward_half`."""
         t = self.objective.power
         if t == 2:
-            self._product(True, self.powers[0][:r], H, T)
+            self.product(True, self.powers[0][:r], H, T)
             return
         first = True
         for a in range(t // 2, t):
@@ -341,9 +341,9 @@ class Plan:
             term, scale = H, np.float64(0.5 if a == b else 1.0)
             if a:
                 term = self.terms[0][:r]
-                self._product(True, self.powers[a - 1][:r], H, term)
+                self.product(True, self.powers[a - 1][:r], H, term)
             if b:
-                self._product(False, term, self.powers[b - 1][:r], self.terms[1][:r])
+                self.product(False, term, self.powers[b - 1][:r], self.terms[1][:r])
                 term = self.terms[1][:r]
             kept = np.float64(0.0 if first else 1.0)
             self._launch("combine<T>", blocks_for(T.size), scale, term, kept, term if first else T, np.int64(T.size), T)

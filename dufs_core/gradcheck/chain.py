@@ -152,24 +152,34 @@ def _load_cuda_streaming() -> Evaluate:
 
 
 def _load_sparse() -> Evaluate:
-    """The sparse engine on columns made sparse: odd ones thin, less their first entry, which is their shift then.
+    from dufs_core.engines.sparse import SparseEngine
+
+    return _with_sparse_columns(SparseEngine(1))
+
+
+def _load_cuda_sparse() -> Evaluate:
+    from dufs_core.engines.cuda_sparse import CudaSparseEngine
+
+    return _with_sparse_columns(CudaSparseEngine())
+
+
+def _with_sparse_columns(engine: Evaluate) -> Evaluate:
+    """A sparse engine on columns made sparse: odd ones thin, less their first entry, which is their shift then.
 
     Draws with one gate a sample, which it cannot take, go through the operations.
     """
     from scipy.sparse import csc_array
 
     from dufs_core.engines import operations
-    from dufs_core.engines.sparse import SparseEngine
     from dufs_core.sparse import SparseTable
-
-    engine = SparseEngine(1)
 
     def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
         if eps.ndim == 3:
             return operations(bk, objective, mu, eps, X)
+        X = bk.to_host(X)
         thin = np.arange(X.shape[1]) % 2 == 1
         shift = np.where(thin, -X[0], 0)
-        table = SparseTable(csc_array(X + shift), shift.astype(np.float64), thin)
+        table = SparseTable(csc_array(X + shift), shift.astype(np.float64), thin, bk)
         return engine(bk, objective, mu, eps, table)
 
     return evaluate
@@ -180,4 +190,5 @@ register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
 register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
 register_engine(Engine("sparse", _load_sparse, backends=("numpy",)))
 register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
+register_engine(Engine("cuda_sparse", _load_cuda_sparse, backends=("cupy",)))
 register_engine(Engine("cuda_streaming", _load_cuda_streaming, backends=("cupy",)))

@@ -12,6 +12,8 @@ import pytest
 import test_emulated
 import test_engine
 import test_fit
+import test_sparse_engine
+import test_sparse_kernels
 import test_streaming_engine
 import test_streaming_kernels
 
@@ -37,9 +39,13 @@ ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_streaming_chooses_its_form_by_the_open_columns", "test_streaming_takes_what_is_predicted",
     "test_streaming_on_a_full_device", "test_the_launches_of_a_streaming_step",
     "test_tiles_of_streaming_kernels_and_launches_agree", "test_streaming_memory_grows_with_n_not_its_square",
+    "test_sparse_faults_are_caught", "test_sparse_fits_from_either_side", "test_sparse_fits_together",
+    "test_what_sparse_data_on_a_device_cannot_have", "test_sparse_steps_on_a_full_device",
+    "test_the_sparse_engine_takes_what_is_predicted",
 }  # fmt: skip
 FIXTURES = ("large", "table", "form")
-for _module in (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine):
+MODULES = (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine)
+for _module in (*MODULES, test_sparse_kernels, test_sparse_engine):
     globals().update({
         name: value for name, value in vars(_module).items()
         if (name.startswith("test_") and name not in ELSEWHERE and callable(value)) or name in FIXTURES
@@ -216,3 +222,27 @@ def test_streaming_a_hundred_thousand_rows(device, d):
     other, other_dmu = CudaStreamingEngine()(device, Objective(), *moved)
     assert other.loss == value.loss
     assert bool((other_dmu == dmu).all())
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize("batch_size", [None, 200])
+def test_sparse_fits_on_the_card(device, batch_size):
+    """From the host and from the card, as on the CPU; several strips of rows and both kinds of columns in a step."""
+    from cupyx.scipy import sparse as on_card
+    from scipy import sparse
+
+    from dufs_core import DUFS
+
+    parts = [sparse.random(2500, d, density, random_state=0) for d, density in ((300, 0.02), (40, 0.4))]
+    X = sparse.csr_matrix(sparse.hstack(parts))
+    settings = {"random_state": 0, "max_iter": 5, "n_restarts": 1, "n_draws": 2, "dtype": "float64"}
+    want = DUFS(**settings, batch_size=batch_size, backend="numpy").fit(X)
+    for given, backend in ((X, "cupy"), (on_card.csr_matrix(X), "auto"), (on_card.csc_matrix(X), "cupy")):
+        got = DUFS(**settings, batch_size=batch_size, backend=backend).fit(given)
+        np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
+        assert got.engine_ == "cuda_sparse"
+        again = DUFS(**settings, batch_size=batch_size, backend=backend).fit(given)
+        np.testing.assert_array_equal(got.mu_, again.mu_)
+    selected = got.transform(on_card.csr_matrix(X))
+    assert selected.format == "csr"
+    np.testing.assert_array_equal(selected.get().toarray(), want.transform(X).toarray())

@@ -66,6 +66,17 @@ def test_every_name_that_is_used_exists(cupy):
     assert not missing
 
 
+def test_sparse_matrices(cupy):
+    """What the library uses of a matrix on the device; what the stand-in for one offers, no more."""
+    from test_sparse_engine import OnDevice
+
+    csr = pytest.importorskip("cupyx.scipy.sparse", reason="CuPy has no sparse matrices here")
+    offered = [name for name in vars(OnDevice) if not name.startswith("_")] + ["format", "shape", "dtype", "device"]
+    for kind in (csr.csr_matrix, csr.csc_matrix):
+        assert kind.__module__.split(".")[0] == "cupyx"
+        assert not [name for name in [*offered, "__getitem__"] if not hasattr(kind, name)]
+
+
 def test_streams_graphs_and_modules(cupy):
     """The methods of CuPy's objects that the engine calls, and the parameters of the module it makes."""
     for owner, names in (
