@@ -336,7 +336,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _place(self, bk: Backend, given: Any, accepted: Any) -> AbstractContextManager[Any]:
         """Makes the device that X lives on the current one."""
         if is_sparse_on_device(given):
-            return bk.device_of(given)
+            return bk.device_of(given.data)  # the matrix itself does not say where it is
         return bk.device_of(accepted) if on_device(accepted) else nullcontext()
 
     def _seed(self) -> int:

@@ -272,7 +272,7 @@ def _prepare(
             problems.append(f"input {i}: the gradient is {g.dtype} although everything that went in is float64")
         elif not bool(xp.all(xp.isfinite(xp.asarray(g)))):
             problems.append(f"input {i}: the gradient is not finite")
-        elif fresh and any(xp.may_share_memory(g, other) for other in (*xs, *w) if np.ndim(other)):
+        elif fresh and np.ndim(g) and any(xp.may_share_memory(g, other) for other in (*xs, *w) if np.ndim(other)):
             problems.append(f"input {i}: the gradient shares memory with an input or a cotangent")
     for what, old, new in (("input", before, xs), ("cotangent", w_before, w)):
         for i, (a, b) in enumerate(zip(old, new, strict=True)):

@@ -65,7 +65,7 @@ def test_normals(run, dtype, draws, rows):
     given = None if rows is None else rows.astype(u64)
     run("normals<T>", dtype, 2, given, columns, i64(draws), i64(n_rows), i64(5), u64(2**63 + 5), u64(0), u64(9), out)
     want = random.normals(bk, 2**63 + 5, random.Stream.GATES, 9, draws, rows, columns, f64).reshape(out.shape)
-    assert np.abs(out - want).max() <= (1e-15 if dtype == "float64" else 3e-7)
+    assert np.abs(out - want).max() <= (2e-15 if dtype == "float64" else 3e-7)  # log and cos differ in their last bit
 
 
 @dtypes

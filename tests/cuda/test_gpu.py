@@ -41,7 +41,7 @@ ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_tiles_of_streaming_kernels_and_launches_agree", "test_streaming_memory_grows_with_n_not_its_square",
     "test_sparse_faults_are_caught", "test_sparse_fits_from_either_side", "test_sparse_fits_together",
     "test_what_sparse_data_on_a_device_cannot_have", "test_sparse_steps_on_a_full_device",
-    "test_the_sparse_engine_takes_what_is_predicted",
+    "test_the_sparse_engine_takes_what_is_predicted", "test_a_population_in_turns",
 }  # fmt: skip
 FIXTURES = ("large", "table", "form")
 MODULES = (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine)
