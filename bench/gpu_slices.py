@@ -22,6 +22,7 @@ from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
 from dufs_core.datasets import two_moons
+from dufs_core.engines import cuda
 from dufs_core.engines.cuda import CudaEngine, Replay, is_captured
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Objective
@@ -38,6 +39,7 @@ SIZES = [(100, 50, 16), (500, 1024, 4), (1000, 784, 4), (1000, 10_000, 4), (5000
 QUICK = [(100, 50, 16), (500, 200, 4)]
 FITS = ((100, 50, 1000), (500, 1024, 200), (1000, 784, 200))  # rows, columns, steps
 QUICK_FITS = ((100, 50, 200),)
+OWN_WORK = 1 << 34  # multiply-adds up to which both kinds of products are timed
 SIDE, QUICK_SIDE = 8192, 2048  # of the matrices whose product and copy are timed
 
 
@@ -157,6 +159,19 @@ def _without_graphs() -> Iterator[None]:
         Replay._capture = capture  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def changed(module: Any, **limits: int) -> Iterator[None]:
+    """Inside, other limits decide how steps are computed."""
+    kept = {name: getattr(module, name) for name in limits}
+    for name, value in limits.items():
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in kept.items():
+            setattr(module, name, value)
+
+
 def _products(bk: Backend, n: int, d: int) -> float:
     """Milliseconds that cuBLAS takes for the products of one step at power 2 over the open columns at the start.
 
@@ -209,6 +224,10 @@ def steps(bk: Backend, quick: bool) -> list[dict[str, Any]]:
         record["ours"] = _step_times(bk, _ours(bk, n, d), quick)
         with _without_graphs():
             record["without_graphs"] = _step_times(bk, _ours(bk, n, d), quick)
+        for name, limit in (("own_products", 1 << 62), ("library_products", 0)):  # what CAPTURED_WORK decides between
+            if n * n * (n + d) <= OWN_WORK:
+                with changed(cuda, CAPTURED_WORK=limit):
+                    record[name] = _step_times(bk, _ours(bk, n, d), quick)
         record["featselectlib"] = _peer(
             bk, lambda n=n, d=d: programs.featselectlib_stepper(n, d, os.cpu_count() or 1, "cuda"), quick
         )

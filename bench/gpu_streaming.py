@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.gpu_slices import _arrays, _timed, machine
+from bench.gpu_slices import _arrays, _timed, changed, machine
 from dufs_core.backend import Backend
+from dufs_core.engines import cuda_streaming
 from dufs_core.engines.cuda import CudaEngine
 from dufs_core.engines.cuda_streaming import CudaStreamingEngine
 from dufs_core.memory import Problem, predicted_bytes
@@ -36,6 +37,10 @@ def streaming(bk: Backend, quick: bool) -> dict[str, Any]:
             "engine": _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats),
         }  # fmt: skip
         record["engine_over_floor"] = record["engine"]["median"] / record["floor"]
+        if d <= cuda_streaming.FUSED_COLUMNS:
+            with changed(cuda_streaming, FUSED_COLUMNS=0):
+                tiles = CudaStreamingEngine()
+                record["tiles_by_products"] = _timed(bk, lambda e=tiles, m=moved: e(bk, Objective(), *m), repeats)
         if n <= GRAM_ROWS:
             gram = CudaEngine()
             record["gram_form"] = _timed(bk, lambda e=gram, m=moved: e(bk, Objective(), *m), repeats)

@@ -380,7 +380,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             check_table(X)
             validate_data(self, X, reset=False, skip_check_array=True)
             bk = get_backend("cupy")
-            with bk.device_of(X):
+            with bk.device_of(X.data):
                 return X.tocsc()[:, bk.xp.asarray(np.flatnonzero(self.support_))].asformat(X.format)
         if not on_device(X):
             return super().transform(X)

@@ -83,7 +83,7 @@ def _columns(p: Problem) -> int:
 
 
 def _cuda(p: Problem) -> int:
-    from dufs_core.engines.cuda import FUSED_COLUMNS, draws_together, is_stacked_captured, n_matrices
+    from dufs_core.engines.cuda import FUSED_COLUMNS, draws_together, is_stacked_captured, n_matrices, parts_of_gram
 
     fused = p.fixed_bandwidth and 0 < p.d <= FUSED_COLUMNS
     captured = is_stacked_captured(p.n, p.d, p.draws, p.fits)
@@ -91,6 +91,9 @@ def _cuda(p: Problem) -> int:
     kept = together * (n_matrices(p.power, not fused) * p.n * p.n + (1 + p.per_sample) * p.n * p.d) + p.n * p.d
     if p.per_sample:
         kept += 2 * p.draws * p.n * p.d  # the noise, given and kept
+    parts = parts_of_gram(p.n, p.d, p.draws // p.fits) if captured else 1
+    if parts > 1:
+        kept += parts * together * p.n * p.n
     if not captured:  # the open and the undecided columns, and the copies that a product makes of its operands
         kept += together * (p.n * p.n + p.n * p.d) + p.n * p.d * (2 + (3 * p.draws if p.per_sample else 0))
     return kept

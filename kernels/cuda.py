@@ -6,6 +6,7 @@ the library spells a C++ type.
 
 from __future__ import annotations
 
+from functools import cache
 from importlib.resources import files
 from math import prod
 from threading import Lock
@@ -27,7 +28,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
     ),
     "distances.cu": ("diagonal<T>", "distances<T>", "bandwidth<T>"),
     "affinity.cu": ("affinity<T>", "affinity_from_data<T>", "symmetrise<T>", "score<T>", "totals<T>"),
-    "product.cu": ("product<T, true>", "product<T, false>", "combine<T>"),
+    "product.cu": ("product<T, true>", "product<T, false>", "add_parts<T>", "combine<T>"),
     "backward.cu": ("degree_terms<T>", "backward<T>", "finish<T>"),
     "sparse.cu": ("sparse_means<T>", "sparse_gram<T>", "sparse_dots<T>", "written_out<T>"),
     "streaming.cu": ("nearest<T>", "degrees<T>", "walk<T>", "pull<T>"),
@@ -67,6 +68,12 @@ def file_of(kernel: str) -> str:
     raise KeyError(kernel)
 
 
+@cache
+def _name(dtype: Any) -> str:
+    """str(dtype), which costs more than a launch."""
+    return str(dtype)
+
+
 def blocks_for(entries: int) -> int:
     """The number of blocks that give every entry a thread."""
     return -(-entries // THREADS)
@@ -88,7 +95,7 @@ class Kernels:
         """
         if blocks > 0:
             passed = tuple(_NULL if a is None else a for a in arguments)
-            self._function(kernel, str(dtype))((min(blocks, _MOST_BLOCKS),), (THREADS,), passed)
+            self._function(kernel, _name(dtype))((min(blocks, _MOST_BLOCKS),), (THREADS,), passed)
 
     def _function(self, kernel: str, dtype: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()

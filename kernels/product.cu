@@ -7,30 +7,34 @@ constexpr int LEFT_PITCH = TILE + 1;  // of the left operand's tile: its columns
 
 // C_b = A_b' B_b (transposed: A is (m, p)) or A_b B_b (A is (p, m)), B (m, q), C (p, q), b = 0 .. batch - 1; a stride of
 // 0 uses the same matrix for the whole batch. A block computes 64 x 64 entries, a thread 4 x 4 in registers; the terms
-// of an entry are added in the order of m, so that A' A is symmetric to the bit.
+// of an entry are added in the order of m, so that A' A is symmetric to the bit. The m terms are shared out to `parts`
+// sums, C (parts, batch, p, q): a small C of long sums would otherwise keep few blocks busy.
 template <class T, bool transposed>
 __global__ void __launch_bounds__(THREADS, RESIDENT) product(
     Global<const T> A, Global<const T> B, Index batch, Index p, Index q, Index m, Index A_stride, Index B_stride,
-    Global<T> C) {
+    Index parts, Global<T> C) {
     SHARED(T, left, STEP * LEFT_PITCH);
     SHARED(T, right, STEP * TILE);
     const Index across = (q + TILE - 1) / TILE, down = (p + TILE - 1) / TILE;
     const int tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-    for (Index tile = blockIdx.x; tile < batch * down * across; tile += gridDim.x) {
-        const Index which = tile / (down * across), place = tile - which * down * across;
+    const Index share = (m + parts - 1) / parts;
+    for (Index tile = blockIdx.x; tile < parts * batch * down * across; tile += gridDim.x) {
+        const Index target = tile / (down * across), place = tile - target * down * across;  // the matrix written
+        const Index part = target / batch, which = target - part * batch;
+        const Index first = part * share, last = first + share < m ? first + share : m;
         const Index i0 = place / across * TILE, j0 = place % across * TILE;
         const Index A_base = which * A_stride, B_base = which * B_stride;
         T sums[PER_THREAD][PER_THREAD] = {};
-        for (Index k0 = 0; k0 < m; k0 += STEP) {
+        for (Index k0 = first; k0 < last; k0 += STEP) {
             __syncthreads();  // the tiles before are still being read
             for (int l = threadIdx.x; l < STEP * TILE; l += THREADS) {
                 const int depth = transposed ? l / TILE : l % STEP;
                 const int across_l = transposed ? l % TILE : l / STEP;
                 const Index k = k0 + depth, i = i0 + across_l;
                 left[depth * LEFT_PITCH + across_l] =
-                    k < m && i < p ? A[A_base + (transposed ? k * p + i : i * m + k)] : T(0);
+                    k < last && i < p ? A[A_base + (transposed ? k * p + i : i * m + k)] : T(0);
                 const Index k_right = k0 + l / TILE, j = j0 + l % TILE;
-                right[l] = k_right < m && j < q ? B[B_base + k_right * q + j] : T(0);
+                right[l] = k_right < last && j < q ? B[B_base + k_right * q + j] : T(0);
             }
             __syncthreads();
             for (int k = 0; k < STEP; ++k) {
@@ -48,9 +52,20 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) product(
             const Index i = i0 + ty * PER_THREAD + u;
             for (int v = 0; v < PER_THREAD; ++v) {
                 const Index j = j0 + tx + v * SIDE;
-                if (i < p && j < q) C[(which * p + i) * q + j] = sums[u][v];
+                if (i < p && j < q) C[(target * p + i) * q + j] = sums[u][v];
             }
         }
+    }
+}
+
+// out = the sum of `parts` arrays of `count` entries that lie one after the other, in this order.
+template <class T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) add_parts(
+    Global<const T> arrays, Index parts, Index count, Global<T> out) {
+    for (Index l = (Index)blockIdx.x * THREADS + threadIdx.x; l < count; l += (Index)gridDim.x * THREADS) {
+        T sum = 0;
+        for (Index part = 0; part < parts; ++part) sum += arrays[part * count + l];
+        out[l] = sum;
     }
 }
 

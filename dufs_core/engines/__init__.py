@@ -13,6 +13,8 @@ ENGINES = ("operations", "dense", "streaming")
 NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
 _PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
 _CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
+_FUSED_PAIR = 5400  # what "streaming" costs a pair of rows on a GPU, at few columns
+_STREAMED_PAIR = 19  # and a column of a pair, at power 2
 
 
 def operations(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
@@ -30,9 +32,9 @@ def get_engine(
 ) -> tuple[str, Evaluate]:
     """The name and the evaluate function of the engine called `name`, or of the one that "auto" picks.
 
-    "auto" is "sparse" for sparse data ("cuda_sparse" on a GPU) and "cuda" on a GPU. On the CPU it is "dense", unless
-    "streaming" will be faster at this problem or "dense" would allocate more than `limit` bytes. `threads` is for the
-    compiled engines of the CPU.
+    "auto" is "sparse" for sparse data ("cuda_sparse" on a GPU). Else it is "dense" on the CPU and "cuda" on a GPU,
+    unless "streaming" ("cuda_streaming") will be faster at this problem or the other would allocate more than `limit`
+    bytes. `threads` is for the compiled engines of the CPU.
     Raises ValueError for an unknown name, and for an engine of another backend or another kind of data.
     """
     if name not in NAMES:
@@ -61,7 +63,7 @@ def get_engine(
             f'engine={name!r} does not compute with backend="{bk.name}"; engine="auto" picks one that does'
         )
     if name == "auto":
-        name = "cuda" if on_gpu else _chosen(problem, limit)
+        name = _chosen(problem, limit, on_gpu)
     if name == "cuda":
         from dufs_core.engines.cuda import CudaEngine
 
@@ -81,16 +83,31 @@ def get_engine(
     return name, operations
 
 
-def _chosen(problem: Problem | None, limit: int | None) -> str:
-    """ "dense" or "streaming", whichever needs fewer multiply-adds in a step with every column open."""
+def _chosen(problem: Problem | None, limit: int | None, on_gpu: bool) -> str:
+    """The Gram form ("dense", "cuda") or "streaming", whichever needs less time in a step with every column open."""
+    gram = "cuda" if on_gpu else "dense"
     if problem is None:
-        return "dense"
+        return gram
+    needed = predicted_bytes(gram, problem)
+    streaming = "cuda_streaming" if on_gpu else "streaming"
+    if limit is not None and needed > limit and predicted_bytes(streaming, problem) < needed:
+        return "streaming"
+    own, other = (_costs_on_gpu if on_gpu else _costs)(problem)
+    return gram if own <= other else "streaming"
+
+
+def _costs(problem: Problem) -> tuple[float, float]:
+    """Multiply-adds a pair of rows of the Gram form, and of the streaming form."""
     n, d, t = problem.n, problem.d, problem.power
     dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
     streaming = (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
     if problem.per_sample:
         streaming += (t + 3) * d  # every pair twice in the last pass
-    needed = predicted_bytes("dense", problem)
-    if limit is not None and needed > limit and predicted_bytes("streaming", problem) < needed:
-        return "streaming"
-    return "dense" if dense <= streaming else "streaming"
+    return dense, streaming
+
+
+def _costs_on_gpu(problem: Problem) -> tuple[float, float]:
+    """The same on a GPU, from times measured on an H200 (docs/gpu.md), in multiply-adds of a product of the library."""
+    n, d, t = problem.n, problem.d, problem.power
+    gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
+    return gram, max(_FUSED_PAIR, _STREAMED_PAIR * (t + 1) / 3 * d)

@@ -19,13 +19,14 @@ from dufs_core.objective import Objective, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.trainer import PopulationSteps, Problem, Steps
 
-# The four limits are estimates from operation counts; none was measured on a device.
-CAPTURED_WORK = 1 << 28  # multiply-adds of a step: below it launches cost more than arithmetic
+CAPTURED_WORK = 1 << 32  # multiply-adds of a step: below it launches cost more than arithmetic
+SELECTED_WORK = 1 << 33  # multiply-adds of a product: below it, finding the open columns costs more than it saves
 ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
 FUSED_COLUMNS = 64  # up to so many, distances are formed in registers where the bandwidth is known
 _PLANS = 2  # near-equal minibatches come in two sizes
 
 _TILE, _BACKWARD_TILE = 64, 32  # as in tiles.cuh and backward.cu
+_BUSY = 128  # blocks that keep a device busy
 
 
 def is_captured(n: int, d: int, draws: int) -> bool:
@@ -36,6 +37,14 @@ def is_captured(n: int, d: int, draws: int) -> bool:
 def is_stacked_captured(n: int, d: int, draws: int, fits: int) -> bool:
     """Whether a step of the draws of several fits is captured: each alone would be, and all together have room."""
     return is_captured(n, d, draws // fits) and draws * n * max(n, d) <= ELEMENTS_TOGETHER
+
+
+def parts_of_gram(n: int, d: int, draws: int) -> int:
+    """In how many parts our own kernel sums the Gram matrices of one fit: enough blocks, of 64 terms or more each.
+
+    It depends on one fit's draws alone, so that a fit in a population gets the sums that it has by itself.
+    """
+    return max(1, min(_BUSY // (draws * (-(-n // _TILE)) ** 2), d // _TILE, d // n))
 
 
 def draws_together(n: int, d: int, draws: int) -> int:
@@ -156,6 +165,8 @@ class Plan:
         check_n_neighbors(self.k, n)
         self.captured = is_stacked_captured(n, d, R, F)
         self.together = r = R if self.captured else draws_together(n, d, R)
+        self.whole = self.captured or R * n * n * d <= SELECTED_WORK  # all columns take part in every step
+        self.parts = parts_of_gram(n, d, self.per_fit) if self.captured else 1
         self.replay = Replay(bk, self.captured)
         self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
@@ -174,6 +185,7 @@ class Plan:
         self.terms = rest
         self.g, self.kth, self.largest, self.q, self.r, self.share = (xp.empty((r, n), dtype=dtype) for _ in range(6))
         self.deg, self.Wq, self.Wr, self.row_sums = (xp.empty((r, n), dtype=f8) for _ in range(4))
+        self.sums = xp.empty((self.parts, r, n, n), dtype=dtype) if self.parts > 1 else None
         self.db = xp.empty((r, -(-n // _BACKWARD_TILE)), dtype=f8)
         self.rows, self.weights = xp.zeros((r, 2), dtype=xp.int64), xp.zeros((r, 2), dtype=f8)
         self.dots, self.isolated = xp.zeros((R, d), dtype=f8), xp.empty(R, dtype=f8)
@@ -207,7 +219,7 @@ class Plan:
 
     def run(self) -> None:
         """Queue everything from mu and eps to loss, alone and dmu."""
-        if self.captured:
+        if self.whole:
             X_open, mu_open, eps_open, wanted = self.X, self.mu, self.eps, None
             X_wanted, mu_wanted, eps_wanted = X_open, mu_open, eps_open
         else:
@@ -221,7 +233,7 @@ class Plan:
             draws = slice(start, min(start + self.together, self.R))
             r = draws.stop - draws.start
             Xt = self._gated(draws, X_open, mu_open, eps_open)
-            self.product(True, Xt, Xt, self.G[:r])
+            self._gram(Xt, self.G[:r])
             M = self.sweep(r, draws, Xt)
             d = len(X_wanted)
             left = X_wanted[None]
@@ -266,18 +278,30 @@ class Plan:
 
     def product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:
         """out = A' B or A B for stacks of matrices; a stack of one A serves every B."""
-        if not self.captured:
-            if B.shape[1] == 0:
-                out[...] = 0
-            elif out.size:
-                self.bk.xp.matmul(A.swapaxes(1, 2) if transposed else A, B, out=out)
-            return
-        batch, p, q = out.shape
-        m = B.shape[1]
-        tiles = batch * -(-p // _TILE) * -(-q // _TILE)
+        if self.captured:
+            self._own_product(transposed, A, B, 1, out)
+        elif B.shape[1] == 0:
+            out[...] = 0
+        elif len(out) == 1:  # one product takes A' as it is, a stack of them copies it first
+            self.bk.xp.dot(A[0].T if transposed else A[0], B[0], out=out[0])
+        elif out.size:
+            self.bk.xp.matmul(A.swapaxes(1, 2) if transposed else A, B, out=out)
+
+    def _own_product(self, transposed: bool, A: Array, B: Array, parts: int, out: Array) -> None:
+        """`product` by our own kernel, as `parts` stacks of sums, one after the other, that are to be added."""
+        (batch, m, q), p = B.shape, out.shape[-2]
+        tiles = parts * batch * -(-p // _TILE) * -(-q // _TILE)
         strides = (0 if len(A) == 1 else m * p, m * q)
         name = "product<T, true>" if transposed else "product<T, false>"
-        self._launch(name, tiles, A, B, *map(np.int64, (batch, p, q, m, *strides)), out)
+        self._launch(name, tiles, A, B, *map(np.int64, (batch, p, q, m, *strides, parts)), out)
+
+    def _gram(self, Xt: Array, G: Array) -> None:
+        """G = Xt' Xt of every draw."""
+        if self.sums is None:
+            self.product(True, Xt, Xt, G)
+        else:
+            self._own_product(True, Xt, Xt, self.parts, self.sums)
+            self._launch("add_parts<T>", blocks_for(G.size), self.sums, np.int64(self.parts), np.int64(G.size), G)
 
     def sweep(self, r: int, draws: slice, Xt: Array) -> Array:
         """From G and the gated data of some draws to M = dS/dG; S, b, substituted and isolated on the way."""

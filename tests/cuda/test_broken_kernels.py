@@ -62,7 +62,7 @@ def test_index_past_the_end(broken):
 def test_missing_bound(broken):
     library = broken("product.cu", "if (i < p && j < q) C[", "if (i < p) C[")
     with pytest.raises(KernelError, match=r"product<double, true>: C\[\d+\], valid 0 to 48, block 0"):
-        library.launch("product<double, true>", 1, np.ones((3, 7)), np.ones((3, 7)), *map(i64, (1, 7, 7, 3, 21, 21)),
+        library.launch("product<double, true>", 1, np.ones((3, 7)), np.ones((3, 7)), *map(i64, (1, 7, 7, 3, 21, 21, 1)),
                        np.zeros((7, 7)))  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def test_missing_barrier_before_a_tile_is_replaced(broken, libraries):
 
     def launch(chosen, **how):
         A, C = np.random.default_rng(0).normal(size=(1, 50, 40)), np.zeros((1, 40, 40))
-        chosen.launch("product<double, true>", 1, A, A, *map(i64, (1, 40, 40, 50, 2000, 2000)), C, **how)
+        chosen.launch("product<double, true>", 1, A, A, *map(i64, (1, 40, 40, 50, 2000, 2000, 1)), C, **how)
         return (C,)
 
     assert caught(library, libraries["product.cu"], launch)

@@ -222,7 +222,7 @@ def test_product(run, dtype, p, q, m, transposed):
     for shared in (False, True):
         C = np.full((3, p, q), np.nan, dtype)
         name = "product<T, true>" if transposed else "product<T, false>"
-        run(name, dtype, 4, A, B, i64(3), i64(p), i64(q), i64(m), i64(0 if shared else m * p), i64(m * q), C)
+        run(name, dtype, 4, A, B, i64(3), i64(p), i64(q), i64(m), i64(0 if shared else m * p), i64(m * q), i64(1), C)
         left = (A[:1] if shared else A).astype(f64)
         want = np.matmul(left.transpose(0, 2, 1) if transposed else left, B.astype(f64))
         close(C, want, 2 * m * EPS[dtype])
@@ -230,7 +230,19 @@ def test_product(run, dtype, p, q, m, transposed):
 
 def test_a_gram_product_is_symmetric_to_the_bit(run):
     A, C = np.random.default_rng(5).normal(size=(2, 19, 70)), np.empty((2, 70, 70))
-    run("product<T, true>", "float64", 8, A, A, *(i64(v) for v in (2, 70, 70, 19, 19 * 70, 19 * 70)), C)
+    run("product<T, true>", "float64", 8, A, A, *(i64(v) for v in (2, 70, 70, 19, 19 * 70, 19 * 70, 1)), C)
+    np.testing.assert_array_equal(C, C.transpose(0, 2, 1))
+
+
+@dtypes
+@pytest.mark.parametrize(("n", "m", "parts"), [(5, 1, 1), (7, 100, 3), (65, 130, 4), (3, 2, 5)])
+def test_sums_in_parts(run, dtype, n, m, parts):
+    """The terms of a product in several sums, the last of them shorter or empty; the Gram matrix stays symmetric."""
+    A = np.random.default_rng(6).normal(size=(2, m, n)).astype(dtype)
+    sums, C = np.full((parts, 2, n, n), np.nan, dtype), np.full((2, n, n), np.nan, dtype)
+    run("product<T, true>", dtype, 5, A, A, *(i64(v) for v in (2, n, n, m, m * n, m * n, parts)), sums)
+    run("add_parts<T>", dtype, 3, sums, i64(parts), i64(C.size), C)
+    close(C, np.matmul(A.transpose(0, 2, 1).astype(f64), A.astype(f64)), 2 * m * EPS[dtype])
     np.testing.assert_array_equal(C, C.transpose(0, 2, 1))
 
 
@@ -452,7 +464,7 @@ def test_grids_and_thread_orders_change_no_bit(run, dtype):
     for order in Order:
         C, K = np.empty((2, 65, 65), dtype), np.empty((2, 65, 65), dtype)
         deg, q, r = np.empty((2, 65)), np.empty((2, 65), dtype), np.empty((2, 65), dtype)
-        run("product<T, true>", dtype, 3, Xt, Xt, *map(i64, (2, 65, 65, 9, 585, 585)), C, order=order)
+        run("product<T, true>", dtype, 3, Xt, Xt, *map(i64, (2, 65, 65, 9, 585, 585, 1)), C, order=order)
         run("affinity_from_data<T>", dtype, 3, Xt, np.ones(2), *map(i64, (2, 9, 65)), K, deg, q, r, order=order)
         D, kth, largest = (np.empty((2, 65, 65), dtype), np.empty((2, 65), dtype), np.empty((2, 65), dtype))
         g = np.ascontiguousarray(np.diagonal(G, axis1=1, axis2=2))

@@ -18,7 +18,7 @@ from dufs_core.objective import Objective
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
-SHAPES = [(2, 1), (9, 3), (33, 7)]
+SHAPES = [(2, 1), (9, 3), (33, 7), (9, 140)]  # the last: Gram matrices summed in parts
 
 
 def problem(n, d, per_sample=False, draws=2, dtype=np.float64):
@@ -50,6 +50,7 @@ def check(want, got, X, tolerance=1e-11):
 def large(monkeypatch):
     """Every step counts as one over many entries, its draws taken in turns."""
     monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
+    monkeypatch.setattr(cuda_engine, "SELECTED_WORK", 0)
     monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 0)
 
 

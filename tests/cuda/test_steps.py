@@ -27,6 +27,7 @@ def size(request, monkeypatch):
     """The three ways that a step can be queued."""
     if request.param == "many entries":
         monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
+        monkeypatch.setattr(cuda_engine, "SELECTED_WORK", 0)
         monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 300)
     with fake_cupy.refusing_captures("refused" if request.param == "launched" else ""):
         yield request.param

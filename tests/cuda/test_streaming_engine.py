@@ -213,6 +213,21 @@ def test_streaming_is_an_engine_of_this_backend(device):
     assert isinstance(engine, CudaStreamingEngine)
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "limit", "want"),
+    [
+        (1000, 50, None, "cuda"),
+        (5000, 50, None, "cuda_streaming"),
+        (5000, 256, None, "cuda_streaming"),
+        (6000, 1000, None, "cuda"),
+        (6000, 1000, 6 * 10**8, "cuda_streaming"),
+    ],
+)
+def test_the_form_that_is_chosen(device, n, d, limit, want):
+    """By what a step costs, and by what fits."""
+    assert get_engine("auto", device, 1, Problem(n, d, 1, 4), limit)[0] == want
+
+
 def test_tiles_of_streaming_kernels_and_launches_agree():
     assert f"constexpr int TILE = {cuda_streaming._TILE};" in cuda.source("streaming.cu")
     assert cuda_streaming.tile_rows(2**40) == 1
