@@ -3,10 +3,12 @@
     python -m bench.scale [--quick] [--json FILE]
 
 Every record is a process of its own: one short fit (one draw, one run) on random data, after one on tiny data that
-compiles. `seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
+compiles. Gates have little noise (sigma 0.1), so that every column is open and undecided: the most that a step can take.
+`seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
 (VmHWM, reset before; "minibatch": without the pages of the file on disk), `predicted_mib` what the planner says,
 `relative_error` the float32 gradient's distance to the float64 one of the same draw (of "dense" up to 5,000 rows, else
-of "streaming"), relative in norm. Growth exponents are slopes of log seconds. Records that FILE has already are kept,
+of "streaming"), relative in norm. `over_floor` of "streaming": `seconds` over 9.5 n^2 d multiply-adds at the rate of
+NumPy's product of two 2048 x 2048 float32 matrices in the same process. Growth exponents are slopes of log seconds. Records that FILE has already are kept,
 so that the command can be stopped and run again.
 
 Peers (bench/README.md): featselectlib's training step until it runs out of memory (of 20 GiB), and the same score and
@@ -131,10 +133,21 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     estimator.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
-        DUFS(max_iter=steps, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
+        DUFS(max_iter=steps, gate_sigma=0.1, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
         estimator.train, memory.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20
+
+
+def _product_rate() -> float:
+    """Multiply-adds a second of NumPy's float32 product, the best of five."""
+    A = np.ones((2048, 2048), dtype=np.float32)
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        A @ A
+        times.append(time.perf_counter() - start)
+    return 2048**3 / min(times[1:])
 
 
 def _error(engine: str, X: Any) -> float | None:
@@ -198,6 +211,8 @@ def one(case: Case) -> dict[str, Any]:
         with Peak(mapped=engine == "minibatch") as peak:
             seconds, predicted = _fit(engine, X, 1 if n * n * d > 10**11 else 3)
         record |= {"seconds": seconds, "peak_mib": peak.mib, "predicted_mib": predicted}
+        if engine == "streaming":
+            record["over_floor"] = seconds * _product_rate() / (9.5 * n * n * d)
         record["relative_error"] = _error(engine, X)
     return record
 
