@@ -3,13 +3,13 @@
     python -m bench.scale [--quick] [--json FILE]
 
 Every record is a process of its own: one short fit (one draw, one run) on random data, after one on tiny data that
-compiles. Gates have little noise (sigma 0.1), so that every column is open and undecided: the most that a step can take.
-`seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
+compiles. Gates have little noise (sigma 0.1), so that every column is open and undecided: the most that a step can
+take. `seconds` is a training step, `peak_mib` the rise of resident memory during the fit above that before it
 (VmHWM, reset before; "minibatch": without the pages of the file on disk), `predicted_mib` what the planner says,
 `relative_error` the float32 gradient's distance to the float64 one of the same draw (of "dense" up to 5,000 rows, else
 of "streaming"), relative in norm. `over_floor` of "streaming": `seconds` over 9.5 n^2 d multiply-adds at the rate of
-NumPy's product of two 2048 x 2048 float32 matrices in the same process. Growth exponents are slopes of log seconds. Records that FILE has already are kept,
-so that the command can be stopped and run again.
+NumPy's float32 product in the same process. Growth exponents are slopes of log seconds. Records that FILE has already
+are kept, so that the command can be stopped and run again.
 
 Peers (bench/README.md): featselectlib's training step until it runs out of memory (of 20 GiB), and the same score and
 gradient through pykeops' lazy products and PyTorch's autograd. One that is missing is reported by name.
@@ -34,6 +34,7 @@ import numpy as np
 
 from bench import steps as programs
 from bench.common import save
+from bench.peers import gemm_rate
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 1000
@@ -139,17 +140,6 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     return seconds[-1], predicted[-1] / 2**20
 
 
-def _product_rate() -> float:
-    """Multiply-adds a second of NumPy's float32 product, the best of five."""
-    A = np.ones((2048, 2048), dtype=np.float32)
-    times = []
-    for _ in range(6):
-        start = time.perf_counter()
-        A @ A
-        times.append(time.perf_counter() - start)
-    return 2048**3 / min(times[1:])
-
-
 def _error(engine: str, X: Any) -> float | None:
     """Relative error in norm of one float32 gradient."""
     from dufs_core.backend import get_backend
@@ -212,7 +202,7 @@ def one(case: Case) -> dict[str, Any]:
             seconds, predicted = _fit(engine, X, 1 if n * n * d > 10**11 else 3)
         record |= {"seconds": seconds, "peak_mib": peak.mib, "predicted_mib": predicted}
         if engine == "streaming":
-            record["over_floor"] = seconds * _product_rate() / (9.5 * n * n * d)
+            record["over_floor"] = seconds * gemm_rate() / (9.5 * n * n * d)
         record["relative_error"] = _error(engine, X)
     return record
 
