@@ -59,7 +59,7 @@ def main() -> int:
             records.append(
                 {"data": name, "batch_size": size, "seed": seed, "seconds": round(seconds, 1),
                  "n_iter": selector.n_iter_, "converged": selector.converged_,
-                 "selected": int(selector.support_.sum()), "engine": selector.engine_,
+                 "selected": int(selector.support_.sum()), "backend": selector.backend_, "engine": selector.engine_,
                  "overlap": len(np.intersect1d(best, reference)), "accuracy": accuracy, "best": best.tolist()}
             )  # fmt: skip
             print({k: v for k, v in records[-1].items() if k != "best"}, flush=True)

@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -60,6 +61,9 @@ def card(bk: Backend) -> dict[str, Any]:
 def correctness(bk: Backend, quick: bool) -> dict[str, Any]:
     """The tests marked gpu, each kernel and engine against float64 on the CPU; --quick leaves out the largest sizes."""
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests/cuda", "--tb=line", "-p", "no:cacheprovider"]
+    command += ["-p", "no:benchmark"]  # it refuses to run beside xdist
+    if find_spec("xdist"):
+        command += ["-n", str(min(8, os.cpu_count() or 1))]
     done = subprocess.run(
         command + (["-k", "not 257"] if quick else []), capture_output=True, text=True, cwd=ROOT, timeout=580
     )
