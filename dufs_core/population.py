@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from functools import partial
 from queue import SimpleQueue
 from threading import Condition
 from time import perf_counter
@@ -27,7 +28,18 @@ from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.search import Outcome
-from dufs_core.trainer import RECORD, Problem, Run, StepInfo, Train, finished, initial_mu, train
+from dufs_core.trainer import (
+    RECORD,
+    PopulationSteps,
+    Position,
+    Problem,
+    Run,
+    StepInfo,
+    Train,
+    finished,
+    initial_mu,
+    train,
+)
 from dufs_core.validation import check_parameters, n_threads
 
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
@@ -68,21 +80,62 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
     problems); within rounding on a GPU where cuBLAS multiplies. Minibatches, one gate per sample, and a selector with
-    callbacks are trained apart from the stack on a GPU.
+    callbacks other than a Checkpoint are trained apart from the stack on a GPU.
     """
     selectors = list(selectors)
     if not selectors:
         return []
-    _check_alike(selectors)
-    first = selectors[0]
-    bk, accepted = first._accept(X)
-    for selector in selectors[1:]:
-        validate_data(selector, X, skip_check_array=True)  # names and number of features
-        check_parameters(selector, *accepted.shape)
-    seeds = [selector._seed() for selector in selectors]
+    bk, accepted, seeds = _accepted(selectors, X)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
         return _in_other_processes(selectors, X, seeds)
+    outcomes = _outcomes(selectors, X, bk, accepted, seeds)
+    for selector, outcome in zip(selectors, outcomes, strict=True):
+        selector._warn(outcome, accepted.shape[0])
+    return selectors
+
+
+def fit_stack(selectors: Sequence[DUFS], X: Any) -> list[Callable[[], None]]:
+    """`fit_population` in this process; what says the warnings of each fit is given back instead of called."""
+    bk, accepted, seeds = _accepted(selectors, X)
+    outcomes = _outcomes(selectors, X, bk, accepted, seeds)
+    pairs = zip(selectors, outcomes, strict=True)
+    return [partial(selector._warn, outcome, accepted.shape[0]) for selector, outcome in pairs]
+
+
+def stack_size(selector: DUFS, X: Any, count: int) -> int:
+    """How many of `count` fits like this one advance as one stack on X, each with the bits that it has alone.
+
+    1 where they cannot, or where cuBLAS would multiply: its rounding may depend on how many matrices there are.
+    """
+    bk, accepted = selector._accept(X)
+    n, d = accepted.shape
+    alone = selector.gate_noise == "sample" or selector._step_rows(n) < n
+    if bk.name == "numpy" or alone:
+        return 1
+    from dufs_core.engines.cuda import is_stacked_captured
+
+    with selector._place(bk, X, accepted):
+        selector._engine(bk, accepted, 1)
+        draws = selector._step_draws(n)
+        while count > 1 and not is_stacked_captured(n, d, count * draws, count):
+            count //= 2
+        return _at_once(bk, selector, accepted, count) if selector.engine_ == "cuda" else 1
+
+
+def _accepted(selectors: Sequence[DUFS], X: Any) -> tuple[Backend, Any, list[int]]:
+    """The backend, X as `DUFS.fit` accepts it, and the seeds. Raises ValueError if the fits cannot be together."""
+    _check_alike(selectors)
+    bk, accepted = selectors[0]._accept(X)
+    for selector in selectors[1:]:
+        validate_data(selector, X, skip_check_array=True)  # names and number of features
+        check_parameters(selector, *accepted.shape)
+    return bk, accepted, [selector._seed() for selector in selectors]
+
+
+def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, seeds: Sequence[int]) -> list[Outcome]:
+    """Fit all, in this process."""
+    first = selectors[0]
     with first._place(bk, X, accepted):
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
@@ -95,15 +148,12 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
                 return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
         if bk.name == "numpy":
-            outcomes = _side_by_side(fit, len(selectors), at_once, lambda: first._engine(bk, accepted, 1))
-        else:
-            outcomes = []
-            bk.synchronize()  # other threads read what the caller's stream has still to compute
-            for start in range(0, len(selectors), at_once):
-                outcomes += _stacked(fit, range(start, min(start + at_once, len(selectors))), bk, evaluate)
-    for selector, outcome in zip(selectors, outcomes, strict=True):
-        selector._warn(outcome, accepted.shape[0])
-    return selectors
+            return _side_by_side(fit, len(selectors), at_once, lambda: first._engine(bk, accepted, 1))
+        outcomes: list[Outcome] = []
+        bk.synchronize()  # other threads read what the caller's stream has still to compute
+        for start in range(0, len(selectors), at_once):
+            outcomes += _stacked(fit, range(start, min(start + at_once, len(selectors))), bk, evaluate)
+        return outcomes
 
 
 def _in_other_processes(selectors: Sequence[DUFS], X: Any, seeds: Sequence[int]) -> list[DUFS]:
@@ -267,14 +317,22 @@ class _Request:
 
     @property
     def watched(self) -> bool:
-        """Whether someone wants to see every step, or to keep the state of this run alone."""
-        return bool(self.how["callbacks"]) or self.how["start"] is not None or self.how["keep"] is not None
+        """Whether someone wants to see every step."""
+        return bool(self.how["callbacks"])
+
+    @property
+    def over(self) -> bool:
+        """Whether its start is its end."""
+        start = self.how["start"]
+        return start is not None and start.is_end(self.schedule, len(self.columns))
 
     @property
     def key(self) -> Any:
-        """Runs with the same key can advance together; one that is watched stands alone."""
-        alone = id(self) if self.watched else None
-        return alone, self.columns.tobytes(), self.optimizer.name, self.optimizer.learning_rate, self.how["jitter"]
+        """Runs with the same key can advance together; one that is watched, or over, stands alone."""
+        alone = id(self) if self.watched or self.over else None
+        step = self.how["start"].step if self.how["start"] is not None else 0
+        optimizer = self.optimizer.name, self.optimizer.learning_rate
+        return alone, step, self.columns.tobytes(), optimizer, self.how["jitter"]
 
 
 class _Together:
@@ -335,8 +393,9 @@ class _Together:
         problems = [Problem(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
         full = first.schedule.batch_size is None or first.schedule.batch_size >= first.X.shape[0]
         if full and len(group) > 1 and hasattr(self._evaluate, "population") and not any(r.watched for r in group):
+            progress, starts, keeps = ([r.how[name] for r in group] for name in ("progress", "start", "keep"))
             runs = train_together(
-                self._bk, first.X, problems, self._evaluate, first.how["jitter"], [r.how["progress"] for r in group]
+                self._bk, first.X, problems, self._evaluate, first.how["jitter"], progress, starts, keeps
             )
             if runs is not None:
                 return runs
@@ -353,10 +412,14 @@ def train_together(
     evaluate: Any,
     jitter: bool,
     progress: Sequence[Callable[[StepInfo], None]],
+    starts: Sequence[Position | None],
+    keeps: Sequence[Callable[[Callable[[], Position]], None] | None],
 ) -> list[Run] | None:
     """`dufs_core.trainer.train` of problems that differ in seed and lam, on all rows of X (n, d), at once.
 
-    None if the engine cannot. Each of `progress` is called with what its own run has come to.
+    None if the engine cannot. Each of `progress` is called with what its own run has come to. `starts` are at the same
+    step, and none is an end. Each of `keeps` is called for its run until all have ended, also with the end that one
+    waits at. When one of them asks to stop, by InterruptedFit, the others are called before it is raised.
     """
     schedule, columns, fits = problems[0].schedule, problems[0].columns, len(problems)
     start = bk.xp.stack([initial_mu(bk, problem.seed, columns, X.dtype, jitter) for problem in problems])
@@ -364,8 +427,11 @@ def train_together(
     if steps is None:
         return None
     rows = bk.xp.arange(X.shape[0])
-    records: list[list[Array]] = [[] for _ in problems]
-    step, together, running = 0, 1, fits
+    given = [start for start in starts if start is not None]
+    records: list[list[Array]] = [[start.records] for start in given] or [[] for _ in problems]
+    if given:
+        steps.load([start.steps for start in given])
+    step, together, running = given[0].step if given else 0, 1, fits
     while running and step < schedule.max_iter:
         started, count = perf_counter(), min(together, schedule.max_iter - step)
         parts = steps.advance(X, rows, step + 1, count)
@@ -388,5 +454,28 @@ def train_together(
             )
             running += info.undecided_gates > schedule.tol * len(columns)
             progress[fit](info)
+        _keep_all(keeps, steps, records)
     mu = steps.mu
     return [finished(mu[fit], np.concatenate(records[fit]), schedule) for fit in range(fits)]
+
+
+def _keep_all(
+    keeps: Sequence[Callable[[Callable[[], Position]], None] | None], steps: PopulationSteps,
+    records: Sequence[Sequence[Array]],
+) -> None:  # fmt: skip
+    """Let every run be kept; then raise the InterruptedFit of one that was asked to stop."""
+    asked: InterruptedFit | None = None
+    for fit, keep in enumerate(keeps):
+        if keep is None:
+            continue
+        try:
+            keep(partial(_position, steps, fit, records[fit]))
+        except InterruptedFit as error:
+            asked = error
+    if asked is not None:
+        raise asked
+
+
+def _position(steps: PopulationSteps, fit: int, records: Sequence[Array]) -> Position:
+    table = np.concatenate(records)
+    return Position(len(table), steps.save(fit), table)

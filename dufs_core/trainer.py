@@ -135,6 +135,11 @@ class Position(NamedTuple):
     steps: dict[str, np.ndarray[Any, Any]]  # what Steps.save gave
     records: Array  # (step, len(RECORD))
 
+    def is_end(self, schedule: Schedule, d: int) -> bool:
+        """Whether nothing is left to do: of a run that has ended and waits for others of its population."""
+        undecided = self.records[-1][RECORD.index("undecided_gates")]
+        return bool(self.step >= schedule.max_iter or undecided <= schedule.tol * d)
+
 
 class Steps(Protocol):
     """Gradient steps of one run, several at a time where the engine can. `Stepwise`, or an engine's own."""
@@ -165,6 +170,12 @@ class PopulationSteps(Protocol):
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         """As `Steps.advance` for every fit: its (steps taken, len(RECORD)), none for a fit that had ended before."""
+
+    def save(self, fit: int) -> dict[str, np.ndarray[Any, Any]]:
+        """As `Steps.save`, of one fit."""
+
+    def load(self, saved: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
+        """As `Steps.load`, of all fits."""
 
 
 class Stepwise:
@@ -256,6 +267,8 @@ def train(
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
     records: list[Array] = []
     step, together = 0, 1
+    if start is not None and start.is_end(schedule, len(mu)):
+        return finished(bk.to_device(start.steps["mu"]), start.records, schedule)
     if start is not None:
         steps.load(start.steps)
         records, step = [start.records], start.step

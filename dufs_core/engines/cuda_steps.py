@@ -122,15 +122,20 @@ class CudaSteps:
         """`dufs_core.trainer.Steps` of the only fit."""
         return OneFit(self)
 
-    def save(self) -> dict[str, Array]:
-        """mu and the optimiser's memory of the only fit, on the host."""
-        arrays = {"mu": self.mu, "first": self._first, "second": self._second}
-        return {name: self._bk.to_host(a[0]).copy() for name, a in arrays.items() if a is not None}
+    def save(self, fit: int) -> dict[str, Array]:
+        """mu and the optimiser's memory of one fit, on the host; of one that was left out, mu."""
+        if fit in self._ended:
+            return {"mu": self._bk.to_host(self._ended[fit]).copy()}
+        arrays, row = {"mu": self._mu, "first": self._first, "second": self._second}, self._fits.index(fit)
+        return {name: self._bk.to_host(a[row]).copy() for name, a in arrays.items() if a is not None}
 
-    def load(self, saved: dict[str, Array]) -> None:
-        """Go on from what `save` gave."""
-        first, second = (self._bk.xp.asarray(saved[k])[None] if k in saved else None for k in ("first", "second"))
-        self._take([0], self._bk.xp.asarray(saved["mu"])[None], first, second)
+    def load(self, saved: Sequence[dict[str, Array]]) -> None:
+        """Go on from what `save` gave, for all fits, none of which has ended."""
+        xp, parts = self._bk.xp, ("mu", "first", "second")
+        mu, first, second = (
+            xp.asarray(np.stack([one[part] for one in saved])) if part in saved[0] else None for part in parts
+        )
+        self._take(list(range(len(self._problems))), mu, first, second)
         self._ended = {}
 
 
@@ -150,8 +155,8 @@ class OneFit:
 
     def save(self) -> dict[str, Any]:
         """mu and the optimiser's memory, on the host."""
-        return self._steps.save()
+        return self._steps.save(0)
 
     def load(self, saved: dict[str, Any]) -> None:
         """Go on from what `save` gave."""
-        self._steps.load(saved)
+        self._steps.load([saved])

@@ -12,12 +12,13 @@ from typing import Any
 
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import InterruptedFit
+from dufs_core.jobs import group
 from dufs_core.jobs.identity import Fit
 from dufs_core.jobs.job import Job, JobError
 from dufs_core.jobs.lock import locked
 from dufs_core.jobs.spread import Pool, spread
 from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Result, Task, work
+from dufs_core.jobs.work import Result, Task, first_columns, one_line, results
 
 
 @dataclass
@@ -146,44 +147,57 @@ def _run(
             missing.append(fit)
     store.log("started", fits=len(job.fits), done=report.done, workers=pool is not None)
     on_progress(report.done, 0, len(job.fits))
-    for task, results in _computed(_tasks(job, store, missing, pool), store, pool, signals):
-        if isinstance(results, Exception):
-            results = [_failure(fit, results) for fit in task.fits]
-        for fit, result in zip(task.fits, results, strict=True):
+    for fits, found in _computed(_tasks(job, store, missing, pool), store, pool, signals):
+        if isinstance(found, Exception):
+            found = [_failure(fit, found) for fit in fits]
+        for fit, result in zip(fits, found, strict=True):
             store.save(fit, result.row, result.arrays)
             failed = result.row["status"] != "done"
             report.done, report.failed = report.done + (not failed), report.failed + failed
             report.pending -= 1
             if failed:
                 report.errors[fit.id] = result.row["error"]
-            kept = ("n_iter", "n_selected", "permutation_gap", "seconds", "error", "warnings")
+            kept = ("n_iter", "n_selected", "permutation_gap", "together", "seconds", "error", "warnings")
             facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
             store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
             on_progress(report.done + report.failed, report.failed, len(job.fits))
 
 
 def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> list[Task]:
-    """One task for each fit, those of a data set one after the other."""
+    """Tasks of fits that may be one population where a GPU computes, of one fit elsewhere; those of a data set in turn.
+
+    A worker finds out by itself what its backend is: with "auto" in another process every fit is a task.
+    """
     missing = {fit.id for fit in fits}
     parent = None if pool is None else pool.parent
+    on_gpu = ("cupy",) if pool is not None else ("cupy", "auto")
+    groups: dict[str, list[list[Fit]]] = {}
+    for fit in (fit for fit in job.fits if fit.id in missing):
+        alike = groups.setdefault(group.key(fit) if fit.settings["backend"] in on_gpu else fit.id, [[]])
+        if len(alike[-1]) == group.LARGEST:
+            alike.append([])
+        alike[-1].append(fit)
     return [
-        Task((fit,), (str(store.checkpoint(fit)),), job.checkpoint_seconds, str(store.stop), parent)
-        for _, group in job.grouped()
-        for fit in group
-        if fit.id in missing
-    ]
+        Task(
+            tuple(some), tuple(str(store.checkpoint(fit)) for fit in some), job.checkpoint_seconds, str(store.stop),
+            parent,
+        )
+        for alike in groups.values()
+        for some in alike
+    ]  # fmt: skip
 
 
 def _computed(
     tasks: Sequence[Task], store: Store, pool: Pool | None, signals: Signals
-) -> Iterator[tuple[Task, list[Result] | Exception]]:
+) -> Iterator[tuple[Sequence[Fit], list[Result] | Exception]]:
     if pool is not None:
-        yield from spread(tasks, pool, signals, store.stop.touch)
+        for task, found in spread(tasks, pool, signals, store.stop.touch):
+            yield task.fits, found
         return
     for task in tasks:
-        yield task, work(task, signals)
+        for fit, result in zip(task.fits, results(task, signals), strict=True):
+            yield (fit,), [result]
 
 
 def _failure(fit: Fit, error: Exception) -> Result:
-    message = f"{type(error).__name__}: {' '.join(str(error).split())}"
-    return Result({"id": fit.id, "data": fit.data.name, "seed": fit.seed, "status": "failed", "error": message}, {})
+    return Result(first_columns(fit) | {"status": "failed", "error": one_line(error)}, {})

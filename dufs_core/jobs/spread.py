@@ -85,9 +85,9 @@ def spread(
 ) -> Iterator[tuple[Task, list[Result] | Exception]]:
     """Compute tasks in workers; yields each with its results as they come, or with the error that ended it.
 
-    When a worker dies, joblib cannot say which task it had: those in hand are computed again, one at a time, and one
-    that is in hand when a worker dies for the second time is given up. When `stop` returns True the workers are told,
-    and those that have nothing to save any more are waited for; then InterruptedFit is raised.
+    When a worker dies, joblib cannot say which task it had: the fits of those in hand are computed again, one at a
+    time, and one that is in hand when a worker dies for the second time is given up. When `stop` returns True the
+    workers are told, and those that have nothing to save any more are waited for; then InterruptedFit is raised.
     """
     waiting = deque(tasks)
     suspects: deque[Task] = deque()
@@ -98,9 +98,15 @@ def spread(
         with pool.open() as (executor, width):
             yield from _until_one_dies(queue, pool, executor, 1 if alone else width, stop, tell_workers, in_hand)
         if not alone:
-            suspects.extend(in_hand)
+            suspects.extend(single for task in in_hand for single in _apart(task))
         elif in_hand:
             yield in_hand[0], RuntimeError("the worker process died twice in this fit (killed, or out of memory?)")
+
+
+def _apart(task: Task) -> list[Task]:
+    """A task for each of its fits: one that kills its worker is not to take the others with it."""
+    pairs = zip(task.fits, task.checkpoints, strict=True)
+    return [task._replace(fits=(fit,), checkpoints=(path,)) for fit, path in pairs]
 
 
 def _until_one_dies(

@@ -19,7 +19,7 @@ from dufs_core.jobs.job import Job
 
 _FACTS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "permutation_gap", "p_value", "backend", "engine", "seconds", "warnings",
+    "permutation_gap", "p_value", "backend", "engine", "together", "seconds", "warnings",
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ _busy = threading.Lock()  # held during a task: the BLAS's threads and caught wa
 
 
 class Task(NamedTuple):
-    """Fits of one data set, for one worker."""
+    """Fits of one data set for one worker; several differ in nothing that keeps them from being one population."""
 
     fits: tuple[Fit, ...]
     checkpoints: tuple[str, ...]  # the path of each fit's checkpoint
@@ -54,23 +54,43 @@ def load(data: DataSet) -> Array:
     return read_table(data.path, **dict(data.reading)).X
 
 
-def work(task: Task, stop: Callable[[], bool] | None = None) -> list[Result]:
+def work(task: Task) -> list[Result]:
+    """All of `results`, in a worker."""
+    return list(results(task))
+
+
+def results(task: Task, stop: Callable[[], bool] | None = None) -> Iterator[Result]:
     """Compute the fits of a task, each with task.fits' threads for the BLAS too: bits do not depend on who computes.
 
-    A fit that fails has its error in its row. Raises InterruptedFit, with checkpoints written, when asked to stop: by
-    `stop`, or in a worker by the file task.stop or the death of task.parent.
+    As many as possible go together (`dufs_core.jobs.group`), one by one where that fails. A fit that fails has its
+    error in its row. Raises InterruptedFit, with checkpoints written, when asked to stop: by `stop`, or in a worker by
+    the file task.stop or the death of task.parent.
     """
     from threadpoolctl import threadpool_limits
 
+    from dufs_core.jobs import group
+
     asked = stop or (lambda: _asked(task))
-    results = []
-    with _busy:
-        for fit, path in zip(task.fits, task.checkpoints, strict=True):
+    waiting = list(zip(task.fits, task.checkpoints, strict=True))
+    size: int | None = 1 if len(waiting) == 1 else None
+    why_alone = ""
+    while waiting:
+        with _busy, threadpool_limits(waiting[0][0].threads):
             if asked():
                 raise InterruptedFit("The sweep was asked to stop")
-            with threadpool_limits(fit.threads):
-                results.append(_result(fit, path, task.every_seconds, asked))
-    return results
+            if size is None:
+                size = group.size(task.fits)
+            some = waiting[:size]
+            try:
+                if len(some) > 1:
+                    found = group.together(some, task.every_seconds, asked)
+                else:
+                    found = [_result(*some[0], task.every_seconds, asked, why_alone)]
+            except group.GroupError as error:
+                size, why_alone = 1, str(error)
+                continue
+        waiting = waiting[len(some) :]
+        yield from found
 
 
 def start_child(parent: int) -> None:
@@ -97,28 +117,46 @@ def _asked(task: Task) -> bool:
     return orphan or os.path.exists(task.stop)
 
 
-def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool]) -> Result:
+def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool], why_alone: str) -> Result:
     began = time.perf_counter()
-    row: dict[str, Any] = {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
-    arrays: dict[str, Array] = {}
+    found = Result(first_columns(fit), {})
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             X = load(fit.data)
-            row |= {"n_samples": X.shape[0], "n_features": X.shape[1]}
-            selector = _fitted(fit, X, path, every_seconds, stop)
-            if not np.isfinite(selector.mu_).all():
-                raise FloatingPointError("the fit ended with gate parameters that are not finite")
-            row, arrays = row | _measures(selector), _arrays(selector)
-            row |= {"status": "done", "error": None}
+            found = found._replace(row=found.row | {"n_samples": X.shape[0], "n_features": X.shape[1]})
+            found = of_fitted(found.row, _fitted(fit, X, path, every_seconds, stop))
         except (InterruptedFit, KeyboardInterrupt):
             raise
         except Exception as error:  # whatever is wrong with this fit, the others can do without it
             if disk_is_full(error):
                 raise
-            row |= {"status": "failed", "error": f"{type(error).__name__}: {' '.join(str(error).split())}"}
-    said = dict.fromkeys(" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
-    return Result(row | {"warnings": " | ".join(said), "seconds": time.perf_counter() - began}, arrays)
+            found = Result(found.row | {"status": "failed", "error": one_line(error)}, {})
+    row = {"together": 1, "warnings": said(caught, why_alone), "seconds": time.perf_counter() - began}
+    return Result(found.row | row, found.arrays)
+
+
+def first_columns(fit: Fit) -> dict[str, Any]:
+    """How the row of a fit begins."""
+    return {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
+
+
+def of_fitted(row: dict[str, Any], selector: Any) -> Result:
+    """The row of a fit that is done, after what is known of it. Raises FloatingPointError if it has come to nothing."""
+    if not np.isfinite(selector.mu_).all():
+        raise FloatingPointError("the fit ended with gate parameters that are not finite")
+    return Result(row | _measures(selector) | {"status": "done", "error": None}, _arrays(selector))
+
+
+def one_line(error: Exception) -> str:
+    """An error in a table."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def said(caught: Sequence[warnings.WarningMessage], first: str = "") -> str:
+    """What users are warned of, in a table."""
+    sentences = (" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
+    return " | ".join(dict.fromkeys([*([first] if first else []), *sentences]))
 
 
 def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[[], bool]) -> Any:

@@ -23,7 +23,7 @@ from dufs_core.errors import DufsWarning
 from dufs_core.jobs import JobError, lock, plots, read_job, table
 from dufs_core.jobs.run import Signals, run
 from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Task, load, work
+from dufs_core.jobs.work import Task, load, results
 
 JOB = """
 seeds = [0, 1]
@@ -372,7 +372,7 @@ def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DUFS, "fit", fit)
     found = read_job(job)
-    (result,) = work(Task(found.fits[:1], ("nowhere/x",), 60, "nowhere/stop", None), lambda: False)
+    (result,) = results(Task(found.fits[:1], ("nowhere/x",), 60, "nowhere/stop", None), lambda: False)
     assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
 
 
@@ -380,7 +380,7 @@ def test_checkpoints_that_are_all_damaged(job, tmp_path):
     found = read_job(job)
     path = tmp_path / "fit.ckpt"
     path.write_bytes(b"nothing")
-    (result,) = work(Task(found.fits[:1], (str(path),), 60, "nowhere/stop", None), lambda: False)
+    (result,) = results(Task(found.fits[:1], (str(path),), 60, "nowhere/stop", None), lambda: False)
     assert result.row["status"] == "done"
     assert "started anew" in result.row["warnings"]
 

@@ -1,0 +1,171 @@
+"""Sweeps on a GPU: fits of one data set are populations, with the bits of each alone, whatever stops them."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, durable, population
+from dufs_core.checkpoint import Checkpoint
+from dufs_core.datasets import two_moons
+from dufs_core.engines.cuda_steps import CudaSteps
+from dufs_core.jobs import group, read_job
+from dufs_core.jobs.run import run
+from dufs_core.jobs.store import Store
+
+pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")]
+JOB = """
+seeds = [0, 1]
+checkpoint_seconds = 0
+[[data]]
+path = "two-moons"
+samples = 8
+features = 3
+[settings]
+backend = "cupy"
+n_draws = 2
+n_restarts = 2
+learning_rate = 0.3
+tol = 0.3
+max_iter = 8
+[grid]
+lam = ["none", 0.3]
+"""
+
+
+@pytest.fixture
+def on_gpu(device, monkeypatch):
+    """Every backend that is asked for is the stand-in, except by the name "numpy"."""
+    import dufs_core.cupy_backend
+
+    monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
+    return device
+
+
+@pytest.fixture
+def job(tmp_path):
+    (tmp_path / "job.toml").write_text(JOB)
+    return read_job(tmp_path / "job.toml")
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    """How many fits every stack has that advances, one step at a time, in order."""
+    monkeypatch.setattr(population, "_SECONDS_TOGETHER", 0.0)
+    found, advance = [], CudaSteps.advance
+
+    def counted(self, *arguments):
+        found.append(len(self._problems))
+        return advance(self, *arguments)
+
+    monkeypatch.setattr(CudaSteps, "advance", counted)
+    return found
+
+
+def swept(job, directory, resume=False):
+    return run(job, Store(directory), None, resume, lambda *numbers: None)
+
+
+def rows_and_bits(directory):
+    found = {}
+    for path in directory.glob("fits/*.npz"):
+        arrays = durable.unpacked(path.read_bytes(), path)
+        row = json.loads(str(arrays.pop("row")))
+        found[path.stem] = row, {name: array.tobytes() for name, array in arrays.items()}
+    return found
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """What the fits of the job found in the first test; kept, since every step of the stand-in takes long."""
+    return {}
+
+
+def test_fits_of_a_data_set_are_one_population(on_gpu, job, tmp_path, sizes, undisturbed):
+    """And each is what it is outside of any sweep."""
+    report = swept(job, tmp_path / "out")
+    assert (report.done, report.failed) == (4, 0)
+    assert sizes[0] == 4
+    found = rows_and_bits(tmp_path / "out")
+    X = two_moons(8, 3, random_state=0).X
+    for fit in job.fits:
+        row, arrays = found[fit.id]
+        alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
+        assert (row["status"], row["together"]) == ("done", 4)
+        assert (row["n_iter"], row["n_runs"], row["loss"]) == (alone.n_iter_, alone.n_runs_, alone.loss_)
+        assert arrays["mu"] == alone.mu_.tobytes()
+        assert arrays["history/loss"] == alone.history_["loss"].tobytes()
+        undisturbed[fit.id] = arrays
+    assert len({row["n_iter"] for row, _ in found.values()}) > 1
+
+
+def assert_undisturbed(directory, undisturbed):
+    assert {fit: arrays for fit, (_, arrays) in rows_and_bits(directory).items()} == undisturbed
+
+
+@pytest.mark.parametrize("looks", [1, 6, 10])
+def test_a_population_is_stopped_and_goes_on(on_gpu, job, tmp_path, sizes, monkeypatch, undisturbed, looks):
+    """All states are saved, those of fits that have ended too; one is lost, and goes on from the state before it."""
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr("dufs_core.jobs.run.Signals.__call__", lambda self: len(sizes) >= looks)
+        assert swept(job, out).interrupted
+    assert len(sizes) == looks
+    saved = [durable.unpacked(path.read_bytes(), path) for path in out.glob("checkpoints/*.ckpt")]
+    assert len(saved) == 4
+    steps = [len(state["records"]) for state in saved]
+    assert looks != 6 or len(set(steps)) > 1, "no fit had ended before the others"
+    last = Checkpoint(next(out.glob("checkpoints/*.ckpt")))
+    last.path.write_bytes(b"half")
+    assert last.previous.exists() == (looks > 1)
+    report = swept(job, out, resume=True)
+    assert (report.done, report.resumed) == (4, 4)
+    assert_undisturbed(out, undisturbed)
+    said = "started anew" if looks == 1 else "The state before it is used"
+    assert all(said in row["warnings"] for row, _ in rows_and_bits(out).values())
+
+
+def test_one_of_a_population_is_not_finite(on_gpu, job, tmp_path, monkeypatch, undisturbed):
+    """Its row has the error, the others are done; the next job computes it alone."""
+    plain = DUFS._store
+
+    def broken(self, *arguments):
+        plain(self, *arguments)
+        if self.random_state == 1 and self.lam is None:
+            self.mu_[0] = np.nan
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DUFS, "_store", broken)
+        report = swept(job, tmp_path / "out")
+    assert (report.done, report.failed) == (3, 1)
+    assert ["not finite" in error for error in report.errors.values()] == [True]
+    assert swept(job, tmp_path / "out", resume=True).done == 4
+    assert_undisturbed(tmp_path / "out", undisturbed)
+
+
+def test_a_population_that_fails_is_computed_one_by_one(on_gpu, job, tmp_path, sizes, monkeypatch, undisturbed):
+    monkeypatch.setattr(population, "train_together", lambda *arguments: 1 / 0)
+    assert swept(job, tmp_path / "out").done == 4
+    assert set(sizes) == {1}
+    for row, _ in rows_and_bits(tmp_path / "out").values():
+        assert row["together"] == 1
+        assert row["warnings"].startswith("4 fits together failed (ZeroDivisionError: division by zero), so each was")
+    assert_undisturbed(tmp_path / "out", undisturbed)
+
+
+def test_memory_and_cublas_limit_a_population(on_gpu, job, monkeypatch):
+    """As many as there is room for; one where products are not our own, whose rounding depends on their number."""
+    assert group.size(job.fits) == 4
+    sizes = []
+    for limit in range(20_000, 200_000, 10_000):
+        sizes.append(group.size([replace(fit, settings=fit.settings | {"max_memory": limit}) for fit in job.fits]))
+    assert sizes == sorted(sizes)
+    assert {1, 2, 4} <= set(sizes)
+    monkeypatch.setattr("dufs_core.engines.cuda.CAPTURED_WORK", 0)
+    assert group.size(job.fits) == 1
