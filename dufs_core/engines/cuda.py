@@ -19,7 +19,7 @@ from dufs_core.objective import Objective, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.trainer import PopulationSteps, Problem, Steps
 
-CAPTURED_WORK = 1 << 32  # multiply-adds of a step: below it launches cost more than arithmetic
+CAPTURED_WORK = 1 << 31  # multiply-adds of a step: below it launches cost more than arithmetic
 SELECTED_WORK = 1 << 33  # multiply-adds of a product: below it, finding the open columns costs more than it saves
 ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
 FUSED_COLUMNS = 64  # up to so many, distances are formed in registers where the bandwidth is known
