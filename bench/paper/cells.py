@@ -1,8 +1,8 @@
 """Finished cells are kept: an experiment is a list of cells, each a function of settings, each computed once.
 
-A cell is one line of `<out>/<name>.cells.jsonl`: function, settings, result, seconds, and warnings if there were any. The
-process that computed it writes the line at once and flushes it to the disk, so a run that is stopped at any moment goes
-on where it was. To compute a cell again, remove its line; after a change to what cells compute, remove the file.
+A cell is one line of `<out>/<name>.cells.jsonl`: function, settings, result, seconds, and warnings if there were any.
+The process that computed it writes the line at once and flushes it to the disk, so a run that is stopped at any moment
+goes on where it was. To compute a cell again, remove its line; after a change to what cells compute, remove the file.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ def _costs(problem: Problem) -> tuple[float, float]:
 
 
 def _costs_on_gpu(problem: Problem) -> tuple[float, float]:
-    """The same on a GPU, from times measured on an H200 (bench/results/gpu.json), in multiply-adds of a product of the library."""
+    """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
     n, d, t = problem.n, problem.d, problem.power
     gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
     return gram, max(_FUSED_PAIR, _STREAMED_PAIR * (t + 1) / 3 * d)
