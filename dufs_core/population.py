@@ -142,9 +142,10 @@ def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, see
             selector.engine_ = first.engine_
         at_once = _at_once(bk, first, accepted, len(selectors))
         data = first._prepare(bk, accepted)
+        here = bk.xp.empty(0)  # on the device that is the current one of this thread
 
         def fit(index: int, train: Train, evaluate: Evaluate) -> Outcome:
-            with bk.device_of(data.X):
+            with bk.device_of(here):
                 return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
         if bk.name == "numpy":

@@ -46,8 +46,6 @@ class SparseTable:
     def __init__(self, matrix: Any, shift: Array, thin: Array, bk: Backend | None = None) -> None:
         self.matrix, self.shift, self.thin = matrix, shift, thin
         self.bk = get_backend("numpy") if bk is None else bk
-        if self.bk.name == "cupy":
-            self.device = self.bk.xp.cuda.Device()  # the current one, as of an array made here
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = matrix.dtype
 

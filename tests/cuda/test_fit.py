@@ -315,6 +315,17 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_population_of_data_on_disk(on_gpu, tmp_path):
+    """Batches are read on the host, and every fit has the bits that it has alone."""
+    np.save(tmp_path / "X.npy", gen.noise(12, 3))
+    X = np.load(tmp_path / "X.npy", mmap_mode="r")
+    settings = {"batch_size": 6, "max_iter": 2, "n_restarts": 1, "n_draws": 2, "tol": 0.9}
+    for got in fit_population([DUFS(random_state=seed, **settings) for seed in (0, 1)], X):
+        assert got.backend_ == "cupy"
+        np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
     """The others wait for it, or train for years: they are told."""
     failed, plain = [], search.permutation_gap
