@@ -197,19 +197,22 @@ def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
+    while most > 1 and bytes_together(bk, selector, X, most) > available:
+        most -= -(-most // 8)
+    return most
+
+
+def bytes_together(bk: Backend, selector: DUFS, X: Any, fits: int) -> int:
+    """Bytes that so many fits at once allocate, by the engine that `selector` has chosen."""
     (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
     own = step.gap
     if selector.n_restarts > 1:
         own += n * d * step.itemsize  # the columns of a later run
-    while most > 1:
-        if bk.name == "numpy":
-            steps = most * predicted_bytes(selector.engine_, step)
-        else:
-            steps = predicted_bytes(selector.engine_, step._replace(draws=most * step.draws, fits=most))
-        if data + most * own + steps <= available:
-            break
-        most -= -(-most // 8)
-    return most
+    if bk.name == "numpy":
+        steps = fits * predicted_bytes(selector.engine_, step)
+    else:
+        steps = predicted_bytes(selector.engine_, step._replace(draws=fits * step.draws, fits=fits))
+    return data + fits * own + steps
 
 
 class _Stopped(Exception):

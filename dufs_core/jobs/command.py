@@ -198,8 +198,8 @@ class _Bar:
 def _dry_run(job: Any, args: argparse.Namespace) -> int:
     from dufs_core.jobs.predict import predict
 
-    predicted = predict(job)
     workers = args.workers or 1
+    predicted = predict(job, in_this_process=workers == 1 and args.scheduler is None)
     known = [p["seconds"] for p in predicted if p.get("seconds") is not None]
     total = sum(known) / workers
     if args.json:
@@ -218,6 +218,7 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
     rows = [
         {"fit": fit.id, "data": fit.data.name, "seed": fit.seed}
         | {name: fit.settings[name] for name in job.mentioned}
+        | ({"together": p["together"]} if any(p["together"] > 1 for p in predicted) else {})
         | {"memory": _memory(p.get("bytes")), "one run": _time(p.get("seconds"))}
         | ({"problem": p.get("error", "")} if any("error" in p for p in predicted) else {})
         for fit, p in zip(job.fits, predicted, strict=True)

@@ -28,7 +28,22 @@ class GroupError(Exception):
     """A population failed: its fits are to be computed one by one."""
 
 
-def key(fit: Fit) -> str:
+def tasks(fits: Sequence[Fit], in_this_process: bool) -> list[list[Fit]]:
+    """Fits that may be one population together where a GPU computes, every other one by itself; in order.
+
+    With "auto", what another process will compute with is not known here: there every fit is a task.
+    """
+    on_gpu = ("cupy", "auto") if in_this_process else ("cupy",)
+    groups: dict[str, list[list[Fit]]] = {}
+    for fit in fits:
+        alike = groups.setdefault(_key(fit) if fit.settings["backend"] in on_gpu else fit.id, [[]])
+        if len(alike[-1]) == LARGEST:
+            alike.append([])
+        alike[-1].append(fit)
+    return [some for alike in groups.values() for some in alike]
+
+
+def _key(fit: Fit) -> str:
     """The same for fits that may be one population."""
     settings = {name: value for name, value in fit.settings.items() if name not in _MAY_DIFFER}
     return json.dumps([fit.data.name, settings, fit.threads], sort_keys=True)

@@ -164,27 +164,13 @@ def _run(
 
 
 def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> list[Task]:
-    """Tasks of fits that may be one population where a GPU computes, of one fit elsewhere; those of a data set in turn.
-
-    A worker finds out by itself what its backend is: with "auto" in another process every fit is a task.
-    """
-    missing = {fit.id for fit in fits}
+    """What is given to workers: fits of a data set in turn."""
     parent = None if pool is None else pool.parent
-    on_gpu = ("cupy",) if pool is not None else ("cupy", "auto")
-    groups: dict[str, list[list[Fit]]] = {}
-    for fit in (fit for fit in job.fits if fit.id in missing):
-        alike = groups.setdefault(group.key(fit) if fit.settings["backend"] in on_gpu else fit.id, [[]])
-        if len(alike[-1]) == group.LARGEST:
-            alike.append([])
-        alike[-1].append(fit)
-    return [
-        Task(
-            tuple(some), tuple(str(store.checkpoint(fit)) for fit in some), job.checkpoint_seconds, str(store.stop),
-            parent,
-        )
-        for alike in groups.values()
-        for some in alike
-    ]  # fmt: skip
+    found = []
+    for some in group.tasks(fits, in_this_process=pool is None):
+        paths = tuple(str(store.checkpoint(fit)) for fit in some)
+        found.append(Task(tuple(some), paths, job.checkpoint_seconds, str(store.stop), parent))
+    return found
 
 
 def _computed(

@@ -117,6 +117,6 @@ def test_a_dry_run_on_the_card(device, tmp_path, capsys):
     (tmp_path / "job.toml").write_text(LONG)
     assert main(["sweep", str(tmp_path / "job.toml"), "--dry-run", "--json"]) == 0
     fits = json.loads(capsys.readouterr().out)["fits"]
-    assert [fit["together"] for fit in fits] == [15] * 15 + [1] * 15
+    assert [(fit["together"], fit.get("error")) for fit in fits] == [(15, None)] * 15 + [(1, None)] * 15
     assert all(fit["bytes"] > 0 and fit["seconds"] > 0 for fit in fits)
     assert fits[0]["bytes"] > 10 * fits[-1]["bytes"]

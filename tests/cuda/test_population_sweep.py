@@ -11,6 +11,7 @@ import pytest
 
 from dufs_core import DUFS, durable, population
 from dufs_core.checkpoint import Checkpoint
+from dufs_core.cli import main
 from dufs_core.datasets import two_moons
 from dufs_core.engines.cuda_steps import CudaSteps
 from dufs_core.jobs import group, read_job
@@ -169,3 +170,17 @@ def test_memory_and_cublas_limit_a_population(on_gpu, job, monkeypatch):
     assert {1, 2, 4} <= set(sizes)
     monkeypatch.setattr("dufs_core.engines.cuda.CAPTURED_WORK", 0)
     assert group.size(job.fits) == 1
+
+
+def test_a_dry_run_predicts_populations(on_gpu, job, tmp_path, capsys):
+    arguments = ["sweep", str(tmp_path / "job.toml"), "--dry-run"]
+    assert main([*arguments, "--json"]) == 0
+    fits = json.loads(capsys.readouterr().out)["fits"]
+    assert [(fit["together"], fit.get("error")) for fit in fits] == [(4, None)] * 4
+    (tmp_path / "job.toml").write_text(JOB.replace("[0, 1]", "[0]").replace('"none", 0.3', "0.3"))
+    assert main([*arguments, "--json"]) == 0
+    (alone,) = json.loads(capsys.readouterr().out)["fits"]
+    assert 2 * alone["bytes"] < fits[0]["bytes"] < 4 * alone["bytes"]
+    assert all(fit["seconds"] > 0 for fit in [alone, *fits])
+    assert main(arguments) == 0
+    assert "together" not in capsys.readouterr().out
