@@ -31,6 +31,7 @@ SELECTORS: dict[str, type[Any]] = {
 _KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
 _REFITTED = ("MCFS", "CAE")  # the ranking depends on how many columns are wanted
 _BATCH = 1000  # the paper's, for more rows than this, full batches elsewhere; but ISOLET's are full in the paper
+_CAE_WORK, _CAE_STEPS = 3_000_000, (500, 3000)  # steps times columns; at least and at most so many steps
 
 cached_load = lru_cache(maxsize=2)(load)
 
@@ -105,7 +106,7 @@ class Score:
                 return DUFS.preset(preset, random_state=seed, **settings).fit(data.X)
         elif method == "CAE":
             batch = max(16, n // 24)
-            steps = settings.pop("steps")
+            steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))
             settings |= {"batch_size": batch, "max_iter": max(1, steps // -(-n // batch))}
         else:
             settings.setdefault("n_features_to_select", min(max(COUNTS), d))
