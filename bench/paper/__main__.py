@@ -16,6 +16,7 @@ from bench.common import save
 from bench.paper.cells import Cells
 from bench.paper.registry import MODULES, experiment
 from dufs_core.durable import write_bytes
+from dufs_core.output import plain
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,7 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_bytes(folder / f"{a.name}.png", image.getvalue())
     write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())
     about = {"experiment": a.name, "quick": a.quick, "seconds": round(cells.seconds, 1), "cells": cells.asked}
-    save(str(folder / f"{a.name}.json"), about | dict(report.results))
+    save(str(folder / f"{a.name}.json"), about | plain(report.results))
     print(f"{report.table}\n{cells.asked} cells, {cells.seconds:.1f} s; results in {folder}/{a.name}.*")
 
 

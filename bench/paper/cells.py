@@ -1,8 +1,8 @@
 """Finished cells are kept: an experiment is a list of cells, each a function of settings, each computed once.
 
-A cell is one line of `<out>/<name>.cells.jsonl`: function, settings, result, seconds, and warnings if there were any. The
-process that computed it writes the line at once and flushes it to the disk, so a run that is stopped at any moment goes
-on where it was. To compute a cell again, remove its line; after a change to what cells compute, remove the file.
+A cell is one line of `<out>/<name>.cells.jsonl`: function, settings, result, seconds, and warnings if there were any.
+The process that computed it writes the line at once and flushes it to the disk, so a run that is stopped at any moment
+goes on where it was. To compute a cell again, remove its line; after a change to what cells compute, remove the file.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ class Cells:
             records = Parallel(n_jobs=self.workers, return_as="generator")(
                 delayed(_compute)(function, dict(s), self.path) for s in missing.values()
             )
-            for key, record in zip(missing, tqdm(records, function.__name__, len(missing), leave=False), strict=True):
+            for key, record in zip(
+                missing, tqdm(records, function.__name__, len(missing), leave=False, disable=None), strict=True
+            ):
                 self._done[key] = record
         self.seconds += sum(self._done[key]["seconds"] for key in dict.fromkeys(keys))
         self.asked += len(dict.fromkeys(keys))

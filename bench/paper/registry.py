@@ -7,7 +7,14 @@ from importlib import import_module
 from bench.paper.cells import Experiment
 
 MODULES = {
+    "diffusion": "diffusion",
+    "chi-square": "chi_square",
     "gates": "gates",
+    "score-demo": "score_demo",
+    "convergence": "convergence",
+    "power": "power",
+    "noisy-images": "noisy_images",
+    "coil": "coil",
 }
 
 
