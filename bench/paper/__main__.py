@@ -9,11 +9,11 @@ computed again. --quick: small sizes, in DIR/quick.
 from __future__ import annotations
 
 import argparse
-import io
 from pathlib import Path
 
 from bench.common import save
 from bench.paper.cells import Cells
+from bench.paper.drawing import picture
 from bench.paper.registry import MODULES, experiment
 from dufs_core.durable import write_bytes
 from dufs_core.output import plain
@@ -33,9 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     cells = Cells(folder / f"{a.name}.cells.jsonl", a.workers)
     report = experiment(a.name)(cells, a.quick)
     if report.figure is not None:
-        image = io.BytesIO()
-        report.figure.savefig(image, format="png")
-        write_bytes(folder / f"{a.name}.png", image.getvalue())
+        write_bytes(folder / f"{a.name}.png", picture(report.figure))
     write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())
     about = {"experiment": a.name, "quick": a.quick, "seconds": round(cells.seconds, 1), "cells": cells.asked}
     save(str(folder / f"{a.name}.json"), about | plain(report.results))

@@ -18,7 +18,7 @@ from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
 
 METHODS = ("DUFS", "LS")
-SIZES = {False: (2000, 20), True: (20, 2)}  # quick: most steps of a fit, starts of k-means
+SIZES = {False: (2000, 20), True: (5, 1)}  # quick: most steps of a fit, starts of k-means
 
 
 class Data(NamedTuple):

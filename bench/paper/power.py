@@ -46,7 +46,7 @@ def fits(nuisance: int, seeds: list[int], powers: list[int]) -> list[dict[str, A
 
 
 def run(cells: Cells, quick: bool) -> Report:
-    dims, runs, together = ((3, 8), 2, 2) if quick else (NUISANCE, 50, 10)
+    dims, runs, together = ((3,), 1, 1) if quick else (NUISANCE, 50, 10)
     records = []
     for nuisance in dims:
         blocks = [list(range(first, first + together)) for first in range(0, runs, together)]
