@@ -2,10 +2,14 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from bench.paper import __main__ as command
+from bench.paper import chi_square, gates, score_demo
 from bench.paper.cells import Cells
+from dufs_core.baselines import LaplacianScore
+from dufs_core.datasets import two_moons
 
 CALLS = []
 
@@ -64,18 +68,46 @@ def abs_difference(a, b):
     return abs(a - b)
 
 
-def test_command_writes_table_picture_and_json(tmp_path, capsys):
-    command.main(["gates", "--quick", "--out", str(tmp_path)])
-    assert sorted(path.name for path in (tmp_path / "quick").iterdir()) == [
-        "gates.cells.jsonl", "gates.json", "gates.md", "gates.png",
-    ]  # fmt: skip
-    result = json.loads((tmp_path / "quick" / "gates.json").read_text())
+@pytest.mark.parametrize(
+    "name", ["chi-square", "coil", "convergence", "diffusion", "gates", "noisy-images", "power", "score-demo"]
+)
+def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
+    command.main([name, "--quick", "--out", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["quick"]
+    written = {path.suffix: path for path in (tmp_path / "quick").iterdir()}
+    if written.keys() != {".jsonl", ".json", ".md", ".png"}:
+        assert "left out" in written[".md"].read_text()
+    result = json.loads(written[".json"].read_text())
     assert {"command", "versions", "cpu", "seconds", "cells", "records"} <= set(result)
+    assert result["experiment"] == name
     assert result["quick"] is True
-    assert (tmp_path / "quick" / "gates.png").read_bytes().startswith(b"\x89PNG")
-    for record in result["records"]:
+    assert written[".png"].read_bytes().startswith(b"\x89PNG")
+    table = written[".md"].read_text()
+    assert table in capsys.readouterr().out
+    if result.get("left_out"):
+        pytest.skip(f"part of the experiment has no data: {result['left_out']}")
+    assert table.count("\n| ") >= len(result["records"])
+
+
+def test_gates_have_their_atoms(tmp_path):
+    for record in gates.run(Cells(tmp_path / "gates.cells.jsonl"), quick=True).results["records"]:
         assert record["drawn_at_0"] == pytest.approx(record["at_0"], abs=0.02)
-    assert "| mu |" in capsys.readouterr().out
+        assert record["drawn_at_1"] == pytest.approx(record["at_1"], abs=0.02)
+
+
+def test_crossing_of_a_curve():
+    assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.6]) == pytest.approx(10**1.5)
+    assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.75]) is None
+    assert chi_square.crossing((1, 10, 100), [0.6, 0.5, 0.4]) is None
+
+
+def test_scores_of_columns_beside_the_estimator():
+    X = two_moons(40, 5, 0.1, 0).X
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    expected = (
+        LaplacianScore(variant="random_walk", bandwidth="max", n_neighbors=2, bandwidth_factor=2.0).fit(X).scores_
+    )
+    np.testing.assert_allclose(score_demo.column_scores(X, 2.0, np.ones(5)), expected, rtol=1e-6)
 
 
 def test_unknown_experiment_is_refused(tmp_path, capsys):

@@ -10,13 +10,14 @@ Some experiments have options of their own: see their docstrings.
 from __future__ import annotations
 
 import argparse
-import io
 from pathlib import Path
 
 from bench.common import save
 from bench.paper.cells import Cells
+from bench.paper.drawing import picture
 from bench.paper.registry import MODULES, experiment, options
 from dufs_core.durable import write_bytes
+from dufs_core.output import plain
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -37,12 +38,10 @@ def main(arguments: list[str] | None = None) -> None:
     cells = Cells(folder / f"{a.name}.cells.jsonl", a.workers)
     report = experiment(a.name)(cells, a.quick, **chosen)
     if report.figure is not None:
-        image = io.BytesIO()
-        report.figure.savefig(image, format="png")
-        write_bytes(folder / f"{a.name}.png", image.getvalue())
+        write_bytes(folder / f"{a.name}.png", picture(report.figure))
     write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())
     about = {"experiment": a.name, "quick": a.quick, "seconds": round(cells.seconds, 1), "cells": cells.asked}
-    save(str(folder / f"{a.name}.json"), about | dict(report.results))
+    save(str(folder / f"{a.name}.json"), about | plain(report.results))
     print(f"{report.table}\n{cells.asked} cells, {cells.seconds:.1f} s; results in {folder}/{a.name}.*")
 
 

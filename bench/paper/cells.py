@@ -54,7 +54,9 @@ class Cells:
             records = Parallel(n_jobs=self.workers, return_as="generator")(
                 delayed(_compute)(function, dict(s), self.path) for s in missing.values()
             )
-            for key, record in zip(missing, tqdm(records, function.__name__, len(missing), leave=False), strict=True):
+            for key, record in zip(
+                missing, tqdm(records, function.__name__, len(missing), leave=False, disable=None), strict=True
+            ):
                 self._done[key] = record
         self.seconds += sum(self._done[key]["seconds"] for key in dict.fromkeys(keys))
         self.asked += len(dict.fromkeys(keys))

@@ -11,9 +11,16 @@ from typing import Any
 from bench.paper.cells import Experiment
 
 MODULES = {
+    "diffusion": "diffusion",
+    "chi-square": "chi_square",
     "gates": "gates",
     "table1": "table1",
     "curves": "curves",
+    "score-demo": "score_demo",
+    "convergence": "convergence",
+    "power": "power",
+    "noisy-images": "noisy_images",
+    "coil": "coil",
 }
 
 

@@ -1,0 +1,118 @@
+"""Pixels selected on images, drawn over them, and the accuracy of k-means on them; DUFS beside the Laplacian score.
+
+Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS:
+parameter-free, one run, learning rate 0.015; both methods with the largest distance to the second neighbour times each
+of a set's bandwidth factors. Two protocols: the factor with the best accuracy (oracle, as the paper's tuning), and for
+DUFS the factor with the largest permutation gap (label-free).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bench.paper.cells import Cells, Report
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.images import COUNTS, Images, accuracies, accuracy, bare, draw_selected, missing
+from dufs_core import DUFS
+from dufs_core.baselines import LaplacianScore
+
+CURVES = {"DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"), "LS, oracle": (BLUE, "-")}
+LEARNING_RATE = 0.015
+SIZES = {False: (2000, 10), True: (5, 1)}  # quick: most steps of a fit, starts of k-means
+
+
+class Data(NamedTuple):
+    """A set of images, and how it is fitted."""
+
+    title: str
+    files: tuple[str, ...]
+    load: Callable[[int, int], Images]  # of (n, seed)
+    n: int
+    small: int  # n of the quick run
+    seeds: int  # draws of the noise and of the gates
+    factors: tuple[float, ...]
+    scaling: str
+    settings: dict[str, Any]  # of DUFS
+
+
+def selection(data: Data, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
+    """The first 300 pixels of a method's ranking on one draw, and k-means on them."""
+    n = data.small if quick else data.n
+    max_iter, starts = SIZES[quick]
+    images = data.load(n, seed)
+    if method == "all":
+        return {"accuracy": accuracy(images, np.arange(images.X.shape[1]), starts)}
+    shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
+    fitted = {}
+    if method == "DUFS":
+        selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter, learning_rate=LEARNING_RATE)
+        selector.set_params(**shared, **data.settings)
+        if selector.batch_size is not None:
+            selector.set_params(batch_size=min(n, selector.batch_size))
+        selector.fit(images.X)
+        fitted = {"open": int(selector.support_.sum()), "n_iter": selector.n_iter_, "gap": selector.permutation_gap_}
+    else:
+        selector = LaplacianScore(**shared).fit(images.X)
+    ranking = selector.ranking_[: COUNTS[-1]]
+    return fitted | {"ranking": ranking, "accuracy": accuracies(images, ranking, starts)}
+
+
+def chosen(group: Sequence[Sequence[dict[str, Any]]], protocol: str) -> list[int]:
+    """Which factor of group[factor][seed] each seed takes: the best on average (oracle), or that of the largest gap."""
+    if protocol == "oracle":
+        best = int(np.argmax([np.mean([r["accuracy"] for r in runs], axis=0).max() for runs in group]))
+        return [best] * len(group[0])
+    return [int(i) for i in np.argmax([[r["gap"] for r in runs] for runs in group], axis=0)]
+
+
+def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[..., dict[str, Any]]) -> Report:
+    """A row of panels and rows of the table for each data set; `cell` is `selection` with the set's name."""
+    made, panels = figure(len(sets), 4, 3.0, 3.0)
+    records, rows, absent = [], [], {}
+    for row, (name, data) in enumerate(sets.items()):
+        shown = panels[4 * row : 4 * row + 4]
+        if reason := missing(data.files):
+            absent[name] = reason
+            for axes in shown:
+                bare(axes, f"{data.title}: no data")
+            continue
+        seeds = range(1 if quick else data.seeds)
+        factors = data.factors[:1] if quick else data.factors
+
+        def all_seeds(method: str, factor: float, name: str = name, seeds: range = seeds) -> list[dict[str, Any]]:
+            settings = [{"data": name, "method": method, "factor": factor, "seed": s, "quick": quick} for s in seeds]
+            return cells.compute(cell, settings)
+
+        groups = {method: [all_seeds(method, factor) for factor in factors] for method in ("DUFS", "LS")}
+        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", 0.0)]))
+        images = data.load(data.small if quick else data.n, 0)
+        bare(shown[0], data.title)
+        shown[0].imshow(images.picture(images.X[0]), cmap="gray")
+        for label, (colour, style) in CURVES.items():
+            method, protocol = label.split(", ")
+            which = chosen(groups[method], protocol)
+            runs = [groups[method][i][s] for s, i in enumerate(which)]
+            curves = np.array([r["accuracy"] for r in runs])
+            records.append({"data": name, "method": method, "protocol": protocol, "runs": len(runs),
+                            "factors": [factors[i] for i in which], "accuracy": curves.mean(axis=0).round(2),
+                            "std": curves.std(axis=0).round(2), "all": everything})  # fmt: skip
+            if method == "DUFS":
+                records[-1] |= {key: [r[key] for r in runs] for key in ("open", "n_iter", "gap")}
+            if protocol == "oracle":
+                draw_selected(shown[1 if method == "DUFS" else 2], images, runs[0]["ranking"], f"{label}: 50, ..., 300")
+            shown[3].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
+            used = ", ".join(f"{factor:g}" for factor in dict.fromkeys(records[-1]["factors"]))
+            rows.append((data.title, label, used, *(f"{v:.1f}" for v in records[-1]["accuracy"]), f"{everything:.1f}"))
+        shown[3].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
+        shown[3].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
+        shown[3].legend(frameon=False, fontsize=7)
+    left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
+    table = "\n\n".join([markdown(["data", "method", "factor", *map(str, COUNTS), "all"], rows), *left_out])
+    settings = {
+        name: {"factors": d.factors, "scaling": d.scaling, "learning_rate": LEARNING_RATE} | d.settings
+        for name, d in sets.items()
+    }
+    return Report({"settings": settings, "counts": COUNTS, "records": records, "left_out": absent}, table, made)
