@@ -5,27 +5,30 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dufs_core._version import __version__
 
 if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
+    from dufs_core.path import LambdaPath as LambdaPath
     from dufs_core.population import fit_population as fit_population
+    from dufs_core.stability import stability_selection as stability_selection
 
-__all__ = ["DUFS", "__version__", "fit_population"]
+_MODULES = {
+    "DUFS": "estimator",
+    "LambdaPath": "path",
+    "fit_population": "population",
+    "stability_selection": "stability",
+}
+__all__ = ["DUFS", "LambdaPath", "__version__", "fit_population", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DUFS":
-        from dufs_core.estimator import DUFS
-
-        return DUFS
-    if name == "fit_population":
-        from dufs_core.population import fit_population
-
-        return fit_population
-    raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    return getattr(import_module(f"dufs_core.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
