@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dufs_core._version import __version__
@@ -12,19 +13,22 @@ from dufs_core._version import __version__
 if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
     from dufs_core.population import fit_population as fit_population
+    from dufs_core.reporting import report as report
+    from dufs_core.trajectory import Trajectory as Trajectory
 
-__all__ = ["DUFS", "__version__", "fit_population"]
+_HOME = {
+    "DUFS": "estimator",
+    "Trajectory": "trajectory",
+    "fit_population": "population",
+    "report": "reporting",
+}
+
+__all__ = ["DUFS", "Trajectory", "__version__", "fit_population", "report"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DUFS":
-        from dufs_core.estimator import DUFS
-
-        return DUFS
-    if name == "fit_population":
-        from dufs_core.population import fit_population
-
-        return fit_population
+    if name in _HOME:
+        return getattr(import_module(f"dufs_core.{_HOME[name]}"), name)
     raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
 
 

@@ -139,6 +139,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     n_runs_ : int
     converged_ : bool
     constant_features_ : ndarray of int
+    set_aside_features_ : ndarray of int
+        Neither constant nor part of the run that was kept: see n_restarts.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -493,6 +495,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
         self.permutation_gap_, self.p_value_ = best.gap
         self.constant_features_ = np.flatnonzero(constant)
+        self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name
 
     def _warn(self, best: Outcome, n: int) -> None:

@@ -385,6 +385,7 @@ def train_together(
                 last["loss"],
                 int(last["open_gates"]),
                 int(last["undecided_gates"]),
+                columns,
             )
             running += info.undecided_gates > schedule.tol * len(columns)
             progress[fit](info)
