@@ -10,8 +10,8 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+from dufs_core.containers import host_array
 from dufs_core.errors import DufsWarning
-from dufs_core.samples import as_host_array
 
 if TYPE_CHECKING:
     from dufs_core.reporting import Report
@@ -98,7 +98,7 @@ def _pictures(selector: Any, X: Any, labels: Any) -> list[str]:
         plotting.embedding(selector, X, labels, axes[1:])
 
     found = [_picture(figure(1, 2 if hasattr(selector, "history_") else 1), fit, "The fit")]
-    if selector.support_.any() and as_host_array(X).shape[0] >= 3:  # as many eigenvectors
+    if selector.support_.any() and host_array(X).shape[0] >= 3:  # as many eigenvectors
         what = "The random walk on the samples, and the samples in its eigenvectors, before and after the selection"
         found.append(_picture(figure(1, 3), data, what))
     return ["<h2>Pictures</h2>", *found]

@@ -10,7 +10,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dufs_core.backend import Array
-from dufs_core.samples import as_host_array, dense_part, some_rows
+from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.trainer import undecided
 
 CORRELATED = 0.9
@@ -135,7 +135,7 @@ def report(
     'gate open: mu = 1.64 > 0, P(z > 0) = 1.000'
     """
     check_is_fitted(selector, "support_")
-    d, shape = len(selector.support_), as_host_array(X).shape
+    d, shape = len(selector.support_), host_array(X).shape
     if len(shape) != 2 or shape[1] != d:
         raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {shape}")
     if not 0 < correlated <= 1:
@@ -176,7 +176,7 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
     """Groups of the columns `ranked` (best first), the best of a group first; see `report`."""
     if not ranked:
         return []
-    rows = some_rows(as_host_array(X).shape[0], _MOST_ROWS)
+    rows = some_rows(host_array(X).shape[0], _MOST_ROWS)
     Z = dense_part(X, rows, np.array(ranked)).T.copy()  # (m, n)
     Z /= np.maximum(abs(Z).max(axis=1, keepdims=True), np.finfo(float).tiny)
     Z -= Z.mean(axis=1, keepdims=True)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import prepare
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 from dufs_core.plotting.canvas import (
@@ -19,7 +20,6 @@ from dufs_core.plotting.canvas import (
     plain,
     whole_numbers,
 )
-from dufs_core.samples import as_host_array, dense_part, some_rows
 
 _MOST_ROWS = 600  # of the eigenproblems
 _MOST_ENTRIES = 1 << 25  # of the rows in hand
@@ -129,8 +129,8 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     ValueError
         As `spectrum`, and if labels are not one for each row.
     """
-    if labels is not None and len(labels) != as_host_array(X).shape[0]:
-        raise ValueError(f"labels must be one for each of the {as_host_array(X).shape[0]} rows of X; got {len(labels)}")
+    if labels is not None and len(labels) != host_array(X).shape[0]:
+        raise ValueError(f"labels must be one for each of the {host_array(X).shape[0]} rows of X; got {len(labels)}")
     axes = figure(1, 2)[1] if axes is None else axes
     rows, all_columns, selected = _before_and_after(selector, X)
     shown = None if labels is None else np.asarray(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
@@ -166,7 +166,7 @@ def _most_rows(d: int) -> int:
 
 def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     """A note of the rows drawn, and their scaled data with all columns and with the selected ones."""
-    X, d = as_host_array(X), len(selector.support_)
+    X, d = host_array(X), len(selector.support_)
     if len(X.shape) != 2 or X.shape[1] != d:
         raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")
     if not selector.support_.any():
