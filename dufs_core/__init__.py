@@ -12,24 +12,27 @@ from dufs_core._version import __version__
 
 if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
+    from dufs_core.path import LambdaPath as LambdaPath
     from dufs_core.population import fit_population as fit_population
     from dufs_core.reporting import report as report
+    from dufs_core.stability import stability_selection as stability_selection
     from dufs_core.trajectory import Trajectory as Trajectory
 
-_HOME = {
+_MODULES = {
     "DUFS": "estimator",
+    "LambdaPath": "path",
     "Trajectory": "trajectory",
     "fit_population": "population",
     "report": "reporting",
+    "stability_selection": "stability",
 }
-
-__all__ = ["DUFS", "Trajectory", "__version__", "fit_population", "report"]
+__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_population", "report", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOME:
-        return getattr(import_module(f"dufs_core.{_HOME[name]}"), name)
-    raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    return getattr(import_module(f"dufs_core.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
