@@ -97,9 +97,10 @@ def check_scales(X: Any) -> None:
     """Warn, for scaling="none", if a hundredth of the columns (at least one) make most of the squared distances."""
     n, d = X.shape
     rows = np.arange(min(n, _SCALE_ROWS, max(2, _SCALE_ENTRIES // d)))
-    variances = dense_part(X, rows, np.arange(d)).var(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused elsewhere
+        variances = dense_part(X, rows, np.arange(d)).var(axis=0)
+        total = float(variances.sum())
     few, largest = max(1, d // 100), int(variances.argmax())
-    total = float(variances.sum())
     if d < 3 or not np.isfinite(total) or np.sort(variances)[-few:].sum() <= _MOST * total:
         return
     deviation = np.sqrt(variances)

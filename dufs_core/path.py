@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core import random
 from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.containers import opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.estimator import DUFS
 from dufs_core.gap import Gap, permutation_gap, shuffled_scores
@@ -138,6 +139,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         selector.set_params(lam=0.0, n_features_to_select=None)
+        X = opened(X)
         bk, X_all = selector._accept(X)
         validate_data(self, X, skip_check_array=True)  # names and number of features
         n, d = X_all.shape

@@ -10,6 +10,8 @@ from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from dufs_core.containers import host_array
 from dufs_core.errors import DufsWarning
 
@@ -86,18 +88,21 @@ def _pictures(selector: Any, X: Any, labels: Any) -> list[str]:
     from dufs_core import plotting
     from dufs_core.plotting.canvas import figure
 
+    first: list[Callable[..., Any]] = []
+    if hasattr(selector, "lams_"):
+        first = [plotting.lambda_path, plotting.path_criterion]
+    elif hasattr(selector, "history_"):
+        first = [plotting.loss_and_gates]
+
     def fit(axes: Any) -> None:
-        if hasattr(selector, "history_"):
-            plotting.loss_and_gates(selector, axes[0])
-            plotting.ranked_scores(selector, axes[1])
-        else:
-            plotting.ranked_scores(selector, axes)
+        for draw, ax in zip([*first, plotting.ranked_scores], np.atleast_1d(axes), strict=True):
+            draw(selector, ax)
 
     def data(axes: Any) -> None:
         plotting.spectrum(selector, X, axes[0])
         plotting.embedding(selector, X, labels, axes[1:])
 
-    found = [_picture(figure(1, 2 if hasattr(selector, "history_") else 1), fit, "The fit")]
+    found = [_picture(figure(1, len(first) + 1), fit, "The fit")]
     if selector.support_.any() and host_array(X).shape[0] >= 3:  # as many eigenvectors
         what = "The random walk on the samples, and the samples in its eigenvectors, before and after the selection"
         found.append(_picture(figure(1, 3), data, what))

@@ -16,6 +16,7 @@ from dufs_core.trainer import undecided
 CORRELATED = 0.9
 _MOST_ROWS = 4096  # that correlations are computed from
 _SURE = 0.05
+_LEFT_OUT = ("constant_features_", "set_aside_features_")
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def report(
 
     Parameters
     ----------
-    selector : DUFS, or a selector of `dufs_core.baselines`
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted.
     X : array-like (n_samples, n_features)
         The data it was fitted on, in any container that `fit` takes. Of more than 4096 rows so many are used for
@@ -110,8 +111,8 @@ def report(
     names : sequence, optional
         Of the features; by default those of the fit, or x0, x1, ...
     correlated : float, default 0.9
-    stability : array-like (n_features,), optional
-        Share of repeated fits that selected each feature.
+    stability : Stability or array-like (n_features,), optional
+        Result of `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
     labels : array-like (n_samples,), optional
         Colours of the page's picture of the rows.
 
@@ -142,7 +143,7 @@ def report(
         raise ValueError(f"correlated is the size of a correlation, above 0 and at most 1; got {correlated!r}")
     if names is None:
         names = getattr(selector, "feature_names_in_", [f"x{k}" for k in range(d)])
-    shares = None if stability is None else np.asarray(stability, dtype=float)
+    shares = None if stability is None else np.asarray(getattr(stability, "frequencies", stability), dtype=float)
     for what, values in (("names", names), ("stability", shares)):
         if values is not None and len(values) != d:
             raise ValueError(f"{what} must have {d} entries, one for each feature; got {len(values)}")
@@ -155,7 +156,7 @@ def report(
     reasons = _reasons(selector)
     rows = []
     for rank, k in enumerate(map(int, selector.ranking_), start=1):
-        row = {
+        row: dict[str, Any] = {
             "feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k]),
             "reason": reasons[k], "score": float(selector.scores_[k]),
         }  # fmt: skip
@@ -197,39 +198,32 @@ def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
     support, scores, ranking = selector.support_, selector.scores_, selector.ranking_
     d, wanted = len(support), int(support.sum())
-    constant = set(selector.constant_features_.tolist())
-    aside = set(getattr(selector, "set_aside_features_", np.zeros(0, dtype=int)).tolist())
+    gated = hasattr(selector, "mu_")  # scores are mu then
     rank = np.empty(d, dtype=int)
     rank[ranking] = np.arange(1, d + 1)
-    by_number = getattr(selector, "n_features_to_select", None) is not None or not hasattr(selector, "mu_")
-    tied = None
+    constant, aside = (np.isin(np.arange(d), getattr(selector, name, [])) for name in _LEFT_OUT)
+    turning = undecided(scores, selector.gate_sigma) if hasattr(selector, "gate_sigma") else np.zeros(d, dtype=bool)
+    by_number = not gated or selector.n_features_to_select is not None
+    tied = np.zeros(d, dtype=bool)
     if by_number and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
-        tied = scores[ranking[wanted]]
-    gated = hasattr(selector, "mu_")
-    open_to_turn = undecided(selector.mu_, selector.gate_sigma) if gated else np.zeros(d, dtype=bool)
+        tied = scores == scores[ranking[wanted]]
     reasons = []
     for k in range(d):
-        if k in constant:
+        if constant[k]:
             reason = "constant: all its values are equal"
-            if support[k]:
-                reason += f"; kept because {wanted} features were asked for"
-            reasons.append(reason)
-            continue
-        if gated:
-            mu, p = float(selector.mu_[k]), float(selector.gate_probabilities_[k])
-            reason = f"gate {'open' if mu > 0 else 'closed'}: mu = {mu:.2f} {'>' if mu > 0 else '<='} 0"
-            reason += f", P(z > 0) = {p:.3f}" if k not in aside else ""
-            if k in aside:
-                reason = "took no part in the run that was kept, which looked at columns with more structure in a pair"
-            elif open_to_turn[k]:
-                reason += ", undecided"
+        elif aside[k]:
+            reason = "took no part in the run that was kept, which looked at columns with more structure in a pair"
+        elif gated:
+            reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
+            if hasattr(selector, "gate_probabilities_"):
+                reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}"
+            reason += ", undecided" if turning[k] else ""
         else:
-            reason = f"score {float(scores[k]):.4g}"
+            reason = f"score {scores[k]:.4g}"
         if by_number:
-            among = f"{'among' if support[k] else 'beyond'} the best {wanted}"
-            reason += f"; rank {rank[k]} is {among}"
-        if tied is not None and scores[k] == tied:
-            reason += ", by a tie at the cut: the same score, the lower column index first"
+            reason += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
+        if tied[k]:
+            reason += ", by a tie at the cut: of equal scores the lower column index comes first"
         reasons.append(reason)
     return reasons
 
@@ -237,7 +231,12 @@ def _reasons(selector: Any) -> list[str]:
 def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int, n: int) -> list[str]:
     """What there is to know about the fit."""
     notes = []
-    if hasattr(selector, "mu_"):
+    if hasattr(selector, "lams_"):
+        best, p = selector.best_, selector.p_value_[selector.best_]
+        notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
+        verdict = "more structure than" if p <= _SURE else "no more structure than"
+        notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
+    elif hasattr(selector, "mu_"):
         steps = f"{selector.n_iter_} steps, run kept: the best of {selector.n_runs_}"
         if selector.converged_:
             notes.append(f"Converged ({steps}).")
@@ -247,7 +246,7 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
         verdict = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
         notes.append(f"The open columns have {verdict} (permutation gap {gap:.3f}, p = {p:.2g}).")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
-    if constant := len(selector.constant_features_):
+    if constant := len(getattr(selector, "constant_features_", [])):
         notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")
     if not selector.support_.any():
         notes.append("Nothing is selected: set n_features_to_select to take the best of the ranking.")

@@ -428,7 +428,7 @@ def test_constant_columns_only(capsys, tmp_path):
     result = strict(captured.out)
     assert (result["selected"], result["constant_features"], result["n_iter"]) == ([], [0, 1, 2], 0)
     assert "columns of X are constant" in captured.err
-    assert len(list((tmp_path / "out").iterdir())) == 4
+    assert len(list((tmp_path / "out").iterdir())) == 5
 
 
 def test_no_feature_selected_says_what_to_try(capsys):

@@ -30,7 +30,7 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
 
     Parameters
     ----------
-    selector : DUFS, or a selector of `dufs_core.baselines`
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted on images, a row each.
     shape : (height, width)
         Their product is the number of features; rows of X are images in C order (transpose for MATLAB's).
@@ -78,7 +78,7 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
 
     Parameters
     ----------
-    selector : DUFS, or a selector of `dufs_core.baselines`
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted. Its scaling is used, and a DUFS selector's bandwidth rule.
     X : array-like (n_samples, n_features)
         As in `fit`. Of more than 600 rows so many are drawn (always the same).
@@ -172,9 +172,15 @@ def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     if not selector.support_.any():
         raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
     rows = some_rows(X.shape[0], _most_rows(d))
-    scaled = prepare(dense_part(X, rows, np.arange(d)), selector.scaling, np.float64).X
+    settings = _settings(selector)
+    scaled = prepare(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
     note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
     return note, scaled, scaled[:, selector.support_]
+
+
+def _settings(selector: Any) -> Any:
+    """Who holds the parameters: the selector of a path, or the selector itself."""
+    return getattr(selector, "selector", None) or selector
 
 
 def _walk(selector: Any, X: Array) -> tuple[Array, Array]:
@@ -184,10 +190,11 @@ def _walk(selector: Any, X: Array) -> tuple[Array, Array]:
     P's. Signs: the entry of largest size is positive.
     """
     bk = get_backend("numpy")
-    rule = getattr(selector, "bandwidth", "max")
+    settings = _settings(selector)
+    rule = getattr(settings, "bandwidth", "max")
+    factor = getattr(settings, "bandwidth_factor", 2.0) if isinstance(rule, str) else 1.0
     D, _ = distances.forward(bk, X @ X.T)
-    k, factor = getattr(selector, "n_neighbors", 2), getattr(selector, "bandwidth_factor", 2.0)
-    b, _, _ = bandwidth.forward(bk, D, rule, min(k or 2, len(X) - 1), factor if isinstance(rule, str) else 1.0)
+    b, _, _ = bandwidth.forward(bk, D, rule, min(getattr(settings, "n_neighbors", 2), len(X) - 1), factor)
     A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
     values, vectors = np.linalg.eigh(A)
     vectors = vectors[:, ::-1] / np.sqrt(deg)[:, None]

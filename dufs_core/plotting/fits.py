@@ -63,7 +63,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
 
     Parameters
     ----------
-    selector : DUFS, or a selector of `dufs_core.baselines`
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted: `scores_`, `ranking_` and `support_` are read.
     ax : matplotlib axes, optional
 
@@ -79,7 +79,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     size = 30 if d <= SMALL else 12 if d <= 10 * SMALL else 5
     for mask, colour, label in ((chosen, BLUE, "selected"), (~chosen, GREY, "not selected")):
         ax.scatter(rank[mask], scores[mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
-    by_sign = gated and np.array_equal(selector.support_, selector.mu_ > 0)
+    by_sign = gated and np.array_equal(selector.support_, selector.scores_ > 0)
     if gated:
         label = r"cut, $\mu = 0$" if by_sign else r"$\mu = 0$"
         ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=label)
@@ -147,7 +147,7 @@ def _kept_run(trajectory: Trajectory, selector: Any) -> RunTrajectory:
         if np.array_equal(selector.mu_[run.columns], run.mu[-1]):
             return run
     raise ValueError(
-        f"None of the {len(trajectory.runs)} runs of the trajectory ended with the selector's gates: give the "
+        f"None of the trajectory's runs ({len(trajectory.runs)}) ended with the selector's gates: give the "
         f"trajectory to the fit, as in DUFS(callbacks=[trajectory]).fit(X), and the selector of that same fit"
     )
 
@@ -163,7 +163,7 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
 
     Parameters
     ----------
-    selector : DUFS, or a selector of `dufs_core.baselines`
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted: `ranking_` and `support_` are read.
     informative : (m,) int
         The columns of the right answer.

@@ -27,8 +27,8 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
 
     Parameters
     ----------
-    path : object with `lams_` (l,), `mu_` (l, d) and `best_` (index)
-        The result of `dufs_core.path`.
+    path : LambdaPath
+        Fitted.
     ax : matplotlib axes, optional
     names : sequence of str, optional
         Of the d columns, for those still open at the chosen price if they are few.
@@ -38,13 +38,9 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     matplotlib axes
     """
     ax = axes_of(ax)
-    lams, mu = np.asarray(path.lams_, dtype=float), np.asarray(path.mu_)
-    order = np.argsort(lams)
-    lams, best = lams[order], int(np.flatnonzero(order == path.best_)[0])
-    mu = mu[order]
+    lams, mu, best = path.lams_, path.mu_, path.best_
     is_open = mu[best] > 0
-    ranked = np.argsort(-mu[best], kind="stable")
-    named = [int(k) for k in ranked if is_open[k]] if is_open.sum() <= LABELLED else []
+    named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
     for mask, colour, label in ((~is_open, GREY, "closed there"), (is_open, BLUE, "open there")):
         for line, k in enumerate(np.flatnonzero(mask)):
             own = k in named
@@ -64,13 +60,14 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
 
 
 def path_criterion(path: Any, ax: Any = None) -> Any:
-    """The permutation gap over the prices lam, filled where p <= 0.05, and the number of features selected.
+    """What chooses among the prices lam, filled where p <= 0.05, and the number of features selected.
 
     Parameters
     ----------
-    path : object with `lams_`, `gap_`, `p_value_`, `n_selected_` (l,) and `best_` (index)
+    path : LambdaPath
+        Fitted.
     ax : matplotlib axes, optional
-        The gap is drawn here, the number on a twin of it.
+        The permutation gap on held-out rows is drawn here, the number on a twin of it.
 
     Returns
     -------
@@ -78,18 +75,14 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
         `ax`.
     """
     ax = axes_of(ax)
-    lams = np.asarray(path.lams_, dtype=float)
-    order = np.argsort(lams)
-    gap, p, count = (np.asarray(values)[order] for values in (path.gap_, path.p_value_, path.n_selected_))
-    lams, best = lams[order], int(np.flatnonzero(order == path.best_)[0])
+    lams, best, gap, sure = path.lams_, path.best_, path.held_out_, path.p_value_ <= 0.05
     ax.plot(lams, gap, color=BLUE, linewidth=1)
-    sure = p <= 0.05
     ax.scatter(lams[sure], gap[sure], color=BLUE, s=22, zorder=3, label=r"$p \leq 0.05$")
     ax.scatter(lams[~sure], gap[~sure], facecolor="white", edgecolor=BLUE, s=22, zorder=3, label="$p > 0.05$")
-    ax.set_ylabel("permutation gap", color=BLUE)
+    ax.set_ylabel("held-out gap, in standard deviations", color=BLUE)
     ax.tick_params(axis="y", colors=BLUE)
     counts = ax.twinx()
-    counts.plot(lams, count, color=ORANGE, linewidth=1.6, drawstyle="steps-mid")
+    counts.plot(lams, path.n_selected_, color=ORANGE, linewidth=1.6, drawstyle="steps-mid")
     counts.set_ylabel("features selected", color=ORANGE)
     counts.tick_params(axis="y", colors=ORANGE)
     counts.set_ylim(bottom=0)
