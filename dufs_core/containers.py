@@ -37,7 +37,7 @@ def opened(X: Any) -> Any:
             f"X is a path, {str(X)!r}: read the file first, as in X = numpy.load(path) or pandas.read_csv(path), or "
             f"give it to the command line, dufs-core fit {X}"
         )
-    if all(hasattr(X, name) for name in ("obs", "var", "uns", "X")):
+    if all(hasattr(X, name) for name in ("obs", "var", "uns", "X")) and not hasattr(X, "iloc"):  # frames have columns
         raise TypeError(
             "X is an AnnData object: use dufs_core.anndata.select_features(adata), or one of its matrices, adata.X"
         )

@@ -335,8 +335,6 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 self, X, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=2
             )
         check_parameters(self, *X.shape)
-        if self.scaling == "none" and not on_device(X):
-            check_scales(X)
         return bk, X
 
     def _place(self, bk: Backend, given: Any, accepted: Any) -> AbstractContextManager[Any]:
@@ -347,6 +345,12 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _prepare(self, bk: Backend, X: Any) -> Any:
         """The scaled data, as `dufs_core.data.Prepared`."""
+        data = self._scaled(bk, X)
+        if self.scaling == "none" and not on_device(X):
+            check_scales(X)
+        return data
+
+    def _scaled(self, bk: Backend, X: Any) -> Any:
         if self._on_disk(X):
             source = Source(bk, X, self.scaling, self.dtype)
             return Prepared(source, source.constant)

@@ -212,7 +212,7 @@ def _reasons(selector: Any) -> list[str]:
         if constant[k]:
             reason = "constant: all its values are equal"
         elif aside[k]:
-            reason = "took no part in the run that was kept, which looked at columns with more structure in a pair"
+            reason = "took no part in the run that was kept, which looked at columns with stronger ties to another"
         elif gated:
             reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
             if hasattr(selector, "gate_probabilities_"):
@@ -237,7 +237,7 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
         verdict = "more structure than" if p <= _SURE else "no more structure than"
         notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
     elif hasattr(selector, "mu_"):
-        steps = f"{selector.n_iter_} steps, run kept: the best of {selector.n_runs_}"
+        steps = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
         if selector.converged_:
             notes.append(f"Converged ({steps}).")
         else:

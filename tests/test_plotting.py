@@ -134,16 +134,6 @@ def test_the_walk_before_and_after(fitted, container):
     assert points.shape == (60, 2)
 
 
-def test_right_eigenvectors_of_the_walk():
-    from dufs_core.plotting.data import _walk
-
-    X = np.random.default_rng(0).normal(size=(20, 3))
-    D = ((X[:, None] - X) ** 2).sum(axis=2)
-    K = np.exp(-D / (2 * np.sort(D, axis=1)[:, 2].max()))
-    values, vectors = _walk(DUFS(), X)
-    np.testing.assert_allclose(K / K.sum(axis=1, keepdims=True) @ vectors, vectors * values, atol=1e-10)
-
-
 def test_rows_are_drawn_from_many(fitted, monkeypatch):
     monkeypatch.setattr("dufs_core.plotting.data._MOST_ROWS", 40)
     ax = drawn(plotting.spectrum(fitted[0], MOONS.X))

@@ -17,15 +17,15 @@ from dufs_core.errors import DufsWarning
 from dufs_core.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
-MOONS = two_moons(60, 6, random_state=0)
+MOONS = two_moons(100, 10, random_state=0)
 NASTY = '<script>alert("x")</script> & $x'
 
 
 @pytest.fixture(scope="module")
 def data():
-    """Two moons; column 6 is nearly column 0, turned over; column 7 is constant."""
-    near = -3 * MOONS.X[:, :1] + 0.01 * np.random.default_rng(0).normal(size=(60, 1))
-    return np.hstack([MOONS.X, near, np.full((60, 1), 0.3)])
+    """Two moons; column 10 is nearly column 0, turned over; column 11 is constant."""
+    near = -2 * MOONS.X[:, :1] + 1e-3 * np.random.default_rng(0).normal(size=(100, 1))
+    return np.hstack([MOONS.X, near, np.full((100, 1), 0.3)])
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,11 @@ def test_every_feature_has_a_row_and_a_reason(selector, data):
     found = report(selector, data)
     rows = by_index(found)
     assert [row["index"] for row in found.rows] == selector.ranking_.tolist()
-    assert [row["rank"] for row in found.rows] == list(range(1, 9))
-    assert {k for k, row in rows.items() if row["selected"]} == {0, 1, 6}
+    assert [row["rank"] for row in found.rows] == list(range(1, 13))
+    assert {k for k, row in rows.items() if row["selected"]} == {0, 1, 10}
     assert rows[0]["reason"] == f"gate open: mu = {selector.mu_[0]:.2f} > 0, P(z > 0) = 1.000"
     assert rows[2]["reason"].startswith(f"gate closed: mu = {selector.mu_[2]:.2f}, P")
-    assert rows[7]["reason"] == "constant: all its values are equal"
+    assert rows[11]["reason"] == "constant: all its values are equal"
     assert rows[1]["score"] == selector.scores_[1]
     assert rows[1]["probability"] == selector.gate_probabilities_[1]
     assert found.settings["random_state"] == 0
@@ -56,11 +56,11 @@ def test_every_feature_has_a_row_and_a_reason(selector, data):
 def test_correlated_features_are_a_group(selector, data):
     found = report(selector, data)
     (group,) = found.groups
-    assert set(group) == {0, 6}
-    assert group == [k for k in selector.ranking_ if k in (0, 6)]
+    assert set(group) == {0, 10}
+    assert group == [k for k in selector.ranking_ if k in (0, 10)]
     assert set(np.flatnonzero(found.one_per_group)) == {1, group[0]}
     rows = by_index(found)
-    assert rows[0]["group"] == rows[6]["group"] != rows[1]["group"]
+    assert rows[0]["group"] == rows[10]["group"] != rows[1]["group"]
     assert (rows[group[0]]["group_best"], rows[group[1]]["group_best"]) == (True, False)
     assert not report(selector, data, correlated=1.0).groups
     assert any("1 of the selected features correlate with a better one" in note for note in found.notes)
@@ -84,9 +84,8 @@ def test_ranks_ties_and_undecided_gates():
     tied.scores_ = tied.mu_ = np.array([3, 3, 2, 2, 0.1, 0.1])
     tied.ranking_, tied.support_ = np.arange(6), np.arange(6) < 3
     rows = by_index(report(tied, X))
-    assert rows[2]["reason"].endswith(
-        "among the best 3, by a tie at the cut: of equal scores the lower column index comes first"
-    )
+    tie = "by a tie at the cut: of equal scores the lower column index comes first"
+    assert rows[2]["reason"].endswith(f"among the best 3, {tie}")
     assert "beyond the best 3, by a tie at the cut" in rows[3]["reason"]
     assert "tie" not in rows[0]["reason"] + rows[4]["reason"]
     assert ", undecided; rank 5 is beyond the best 3" in rows[4]["reason"]
@@ -102,8 +101,8 @@ def test_columns_that_took_no_part():
 
 def test_paths_baselines_and_stability(data):
     path = LambdaPath(n_lams=3, n_splits=1, n_permutations=19, random_state=0).fit(MOONS.X)
-    found = report(path, MOONS.X, stability=Stability(np.linspace(0, 1, 6), np.ones(4)))
-    assert by_index(found)[5]["stability"] == 1
+    found = report(path, MOONS.X, stability=Stability(np.linspace(0, 1, 10), np.ones(4)))
+    assert by_index(found)[9]["stability"] == 1
     assert found.notes[0].startswith(f"The price lam = {path.lams_[path.best_]:.3g} is the best of 3")
     assert found.html().count("<img ") == 2
     baseline = LaplacianScore(n_features_to_select=2).fit(data)
@@ -117,10 +116,10 @@ def test_frame_and_text(selector, data):
     frame = found.frame()
     assert isinstance(frame, pandas.DataFrame)
     assert frame["feature"].tolist() == [row["feature"] for row in found.rows]
-    assert frame["group"].isna().sum() == 5
+    assert frame["group"].isna().sum() == 9
     text = found.text(most=2)
     assert str(found) == found.text()
-    assert "DUFS: 3 of 8 features selected from 60 samples" in text
+    assert "DUFS: 3 of 12 features selected from 100 samples" in text
     assert "... and 1 more, lower in rank" in text
     assert "groups of correlated features, best first:" in text
 
@@ -151,7 +150,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_is_whole_and_escapes_what_users_write(selector, data):
-    page = Page(report(selector, data, names=[NASTY, *"bcdefgh"], labels=MOONS.labels).html())
+    page = Page(report(selector, data, names=[NASTY, *"bcdefghijkl"], labels=MOONS.labels).html())
     assert page.open == []
     assert "script" not in page.tags
     assert NASTY in page.texts
@@ -182,11 +181,11 @@ def test_a_page_without_matplotlib_or_with_a_picture_that_fails(selector, data, 
 def test_what_cannot_be_reported(selector, data):
     with pytest.raises(NotFittedError):
         report(DUFS(), data)
-    with pytest.raises(ValueError, match=r"X must have the 8 features .*\(60, 7\)"):
+    with pytest.raises(ValueError, match=r"X must have the 12 features .*\(100, 7\)"):
         report(selector, data[:, :7])
-    with pytest.raises(ValueError, match="names must have 8 entries, one for each feature; got 2"):
+    with pytest.raises(ValueError, match="names must have 12 entries, one for each feature; got 2"):
         report(selector, data, names=["a", "b"])
-    with pytest.raises(ValueError, match="stability must have 8 entries"):
+    with pytest.raises(ValueError, match="stability must have 12 entries"):
         report(selector, data, stability=np.ones(3))
     with pytest.raises(ValueError, match="size of a correlation, above 0 and at most 1; got 90"):
         report(selector, data, correlated=90)

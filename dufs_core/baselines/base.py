@@ -77,10 +77,10 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if self.scaling not in SCALINGS:
             raise unknown("scaling", self.scaling, SCALINGS)
         self._check(n, d)
-        if self.scaling == "none":
-            check_scales(X)
         seed = seed_of(self.random_state)
         data = prepare(X, self.scaling, np.dtype(self.dtype))
+        if self.scaling == "none":
+            check_scales(X)
         columns = np.flatnonzero(~data.constant)
         m = len(columns)
         wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)

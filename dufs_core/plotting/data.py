@@ -6,10 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.backend import Array, get_backend
+from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import prepare
-from dufs_core.ops import bandwidth, distances, gaussian, normalise
 from dufs_core.plotting.canvas import (
     BLUE,
     COLOURS,
@@ -20,6 +19,7 @@ from dufs_core.plotting.canvas import (
     plain,
     whole_numbers,
 )
+from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
 
 _MOST_ROWS = 600  # of the eigenproblems
 _MOST_ENTRIES = 1 << 25  # of the rows in hand
@@ -97,7 +97,7 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     ax = axes_of(ax)
     rows, all_columns, selected = _before_and_after(selector, X)
     for part, colour, label in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
-        values = _walk(selector, part)[0][:n_values]
+        values = _walk(selector, part, n_values).values
         ax.plot(np.arange(1, len(values) + 1), values, color=colour, marker="o", markersize=4,
                 label=label.format(part.shape[1]))  # fmt: skip
     whole_numbers(ax.xaxis)
@@ -135,7 +135,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     rows, all_columns, selected = _before_and_after(selector, X)
     shown = None if labels is None else np.asarray(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
-        points = _walk(selector, part)[1][:, 1:3]
+        points = _walk(selector, part, 3).vectors[:, 1:]
         groups = [(None, slice(None))] if shown is None else [(g, shown == g) for g in np.unique(shown)]
         for i, (group, mask) in enumerate(groups):
             many = len(groups) > len(COLOURS)
@@ -183,20 +183,13 @@ def _settings(selector: Any) -> Any:
     return getattr(selector, "selector", None) or selector
 
 
-def _walk(selector: Any, X: Array) -> tuple[Array, Array]:
-    """Eigenvalues of P on X (n, m), largest first, and its right eigenvectors as columns.
-
-    P = diag(deg)^(-1) K is similar to A = diag(deg)^(-1/2) K diag(deg)^(-1/2), whose eigenvectors times deg^(-1/2) are
-    P's. Signs: the entry of largest size is positive.
-    """
-    bk = get_backend("numpy")
+def _walk(selector: Any, X: Array, count: int) -> Spectrum:
+    """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
     settings = _settings(selector)
-    rule = getattr(settings, "bandwidth", "max")
-    factor = getattr(settings, "bandwidth_factor", 2.0) if isinstance(rule, str) else 1.0
-    D, _ = distances.forward(bk, X @ X.T)
-    b, _, _ = bandwidth.forward(bk, D, rule, min(getattr(settings, "n_neighbors", 2), len(X) - 1), factor)
-    A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
-    values, vectors = np.linalg.eigh(A)
-    vectors = vectors[:, ::-1] / np.sqrt(deg)[:, None]
-    signs = np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(len(X))])
-    return values[::-1], vectors * signs
+    K = affinity(
+        X,
+        getattr(settings, "bandwidth", "max"),
+        min(getattr(settings, "n_neighbors", 2), len(X) - 1),
+        getattr(settings, "bandwidth_factor", 2.0),
+    )
+    return random_walk_spectrum(K, min(count, len(X)))
