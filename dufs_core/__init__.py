@@ -14,15 +14,19 @@ if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
     from dufs_core.path import LambdaPath as LambdaPath
     from dufs_core.population import fit_population as fit_population
+    from dufs_core.reporting import report as report
     from dufs_core.stability import stability_selection as stability_selection
+    from dufs_core.trajectory import Trajectory as Trajectory
 
 _MODULES = {
     "DUFS": "estimator",
     "LambdaPath": "path",
+    "Trajectory": "trajectory",
     "fit_population": "population",
+    "report": "reporting",
     "stability_selection": "stability",
 }
-__all__ = ["DUFS", "LambdaPath", "__version__", "fit_population", "stability_selection"]
+__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_population", "report", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:

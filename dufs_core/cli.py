@@ -256,7 +256,7 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--out",
         metavar="DIR",
-        help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png there; "
+        help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html there; "
         "without it nothing is written",
     )
     out.add_argument("--force", action="store_true", help="replace the results of an earlier run in DIR")
@@ -323,6 +323,7 @@ class _Source(NamedTuple):
     X: Any  # (n, d) array
     names: tuple[str, ...] | None
     informative: Sequence[int] | None  # the true answer, where it is known
+    labels: Any  # (n,) or None; for colours alone
     described: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -364,9 +365,9 @@ def _load(args: argparse.Namespace, seed: int) -> _Source:
 
         settings = {"samples": 100, "features": 10, "noise": 0.1} | {k: v for k, v in moons.items() if v is not None}
         with _as_usage_errors():
-            X, _, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
+            X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
         described = {"source": "two-moons", **settings, "seed": seed, "sha256": array_fingerprint(X)}
-        return _Source(X, None, informative.tolist(), described, ())
+        return _Source(X, None, informative.tolist(), labels, described, ())
 
     misplaced = [f"--{name}" for name, value in moons.items() if value is not None]
     if misplaced:
@@ -387,7 +388,7 @@ def _load(args: argparse.Namespace, seed: int) -> _Source:
         if not is_source(table.X):  # the fit checks those as it reads them
             _check_finite(args.file, table.X, table.feature_names)
         described = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
-    return _Source(table.X, table.feature_names, None, described, table.notes)
+    return _Source(table.X, table.feature_names, None, table.labels, described, table.notes)
 
 
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
@@ -446,7 +447,7 @@ def _fit(args: argparse.Namespace) -> int:
     if args.out is not None:
         document = {key: value for key, value in result.items() if key != "scores"}  # selection.csv has them
         try:
-            written = output.save(args.out, rows, estimator.history_, document, estimator.mu_, estimator.support_)
+            written = output.save(args.out, rows, document, estimator, source.X, source.names, source.labels)
         except OSError as error:
             print(f"dufs-core: cannot write {args.out}: {_sentence(error)}", file=sys.stderr)
             return FAILED

@@ -21,6 +21,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core import random
 from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.containers import opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.estimator import DUFS
 from dufs_core.gap import Gap, permutation_gap, shuffled_scores
@@ -138,6 +139,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         selector.set_params(lam=0.0, n_features_to_select=None)
+        X = opened(X)
         bk, X_all = selector._accept(X)
         validate_data(self, X, skip_check_array=True)  # names and number of features
         n, d = X_all.shape
@@ -181,7 +183,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _lams(self, selector: DUFS, X: Any) -> Array:
         if self.lams is None:
             top = float(start_prices(selector, X).max())
-            return np.geomspace(LOWEST, HIGHEST, self.n_lams) * max(top, np.finfo(np.float32).tiny)
+            return np.geomspace(LOWEST, HIGHEST, self.n_lams) * max(top, float(np.finfo(np.float32).tiny))
         lams = np.unique(np.asarray(self.lams, dtype=np.float64))
         if not lams.size or not np.isfinite(lams).all() or lams[0] < 0:
             raise ValueError(f"lams must be numbers of at least 0; got {self.lams!r}")

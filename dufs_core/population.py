@@ -23,6 +23,7 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend
+from dufs_core.containers import opened
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, predicted_bytes
@@ -40,7 +41,7 @@ from dufs_core.trainer import (
     initial_mu,
     train,
 )
-from dufs_core.validation import check_parameters, n_threads
+from dufs_core.validation import check_parameters, n_threads, seed_of
 
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
@@ -85,6 +86,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     selectors = list(selectors)
     if not selectors:
         return []
+    X = opened(X)
     bk, accepted, seeds = _accepted(selectors, X)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
@@ -130,7 +132,7 @@ def _accepted(selectors: Sequence[DUFS], X: Any) -> tuple[Backend, Any, list[int
     for selector in selectors[1:]:
         validate_data(selector, X, skip_check_array=True)  # names and number of features
         check_parameters(selector, *accepted.shape)
-    return bk, accepted, [selector._seed() for selector in selectors]
+    return bk, accepted, [seed_of(selector.random_state) for selector in selectors]
 
 
 def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, seeds: Sequence[int]) -> list[Outcome]:
@@ -455,6 +457,7 @@ def train_together(
                 last["loss"],
                 int(last["open_gates"]),
                 int(last["undecided_gates"]),
+                columns,
             )
             running += info.undecided_gates > schedule.tol * len(columns)
             progress[fit](info)

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array
 
 from dufs_core import random
 from dufs_core.backend import Array, get_backend
+from dufs_core.containers import opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.validation import is_int
 
@@ -65,7 +66,7 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
     """
     if not is_int(n_subsamples) or n_subsamples < 2:
         raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
-    X = check_array(X, accept_sparse="csr", dtype="numeric", ensure_min_samples=4)
+    X = check_array(opened(X), accept_sparse="csr", dtype="numeric", ensure_min_samples=4)
     seed = int(check_random_state(random_state).randint(2**31))
     n, bk = X.shape[0], get_backend("numpy")
     seeded = "random_state" in inspect.signature(type(selector)).parameters
