@@ -81,7 +81,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
     problems); within rounding on a GPU where cuBLAS multiplies. Minibatches, one gate per sample, and a selector with
-    callbacks other than a Checkpoint are trained apart from the stack on a GPU.
+    callbacks are trained apart from the stack on a GPU; one with a Checkpoint alone only where cuBLAS multiplies.
     """
     selectors = list(selectors)
     if not selectors:
@@ -398,7 +398,8 @@ class _Together:
         first = group[0]
         problems = [Problem(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
         full = first.schedule.batch_size is None or first.schedule.batch_size >= first.X.shape[0]
-        if full and len(group) > 1 and hasattr(self._evaluate, "population") and not any(r.watched for r in group):
+        apart = any(r.watched for r in group) or (any(r.how["keep"] for r in group) and not _keeps_bits(group))
+        if full and len(group) > 1 and hasattr(self._evaluate, "population") and not apart:
             progress, starts, keeps = ([r.how[name] for r in group] for name in ("progress", "start", "keep"))
             runs = train_together(
                 self._bk, first.X, problems, self._evaluate, first.how["jitter"], progress, starts, keeps
@@ -409,6 +410,14 @@ class _Together:
             train(r.bk, r.X, r.columns, r.objective, r.evaluate, r.optimizer, r.schedule, r.seed, **r.how)
             for r in group
         ]
+
+
+def _keeps_bits(group: Sequence[_Request]) -> bool:
+    """Whether each of these runs has in a stack the bits that it has alone, as one that is resumed is promised."""
+    from dufs_core.engines.cuda import is_stacked_captured
+
+    (n, d), draws = group[0].X.shape, group[0].schedule.n_draws
+    return is_stacked_captured(n, d, len(group) * draws, len(group))
 
 
 def train_together(

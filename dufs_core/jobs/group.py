@@ -49,20 +49,26 @@ def _key(fit: Fit) -> str:
     return json.dumps([fit.data.name, settings, fit.threads], sort_keys=True)
 
 
-def size(fits: Sequence[Fit]) -> int:
-    """How many of these fits are computed at once: as many as keep their bits and have room in memory, or 1."""
+def size(fits: Sequence[Fit]) -> tuple[int, str]:
+    """How many of these fits are computed at once, and what users are warned of on the way to it.
+
+    As many as keep their bits and have room in memory, or 1.
+    """
     from dufs_core.population import stack_size
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
         try:
-            return stack_size(_selector(fits[0], ()), load(fits[0].data), len(fits))
+            count = stack_size(_selector(fits[0], ()), load(fits[0].data), len(fits))
         except Exception:  # what is wrong with the data or the settings is said by the first fit
-            return 1
+            count = 1
+    return count, said(caught)
 
 
-def together(some: Sequence[tuple[Fit, str]], every_seconds: float, stop: Callable[[], bool]) -> list[Result]:
-    """Results of fits, each with the path of its checkpoint, that are one population.
+def together(
+    some: Sequence[tuple[Fit, str]], every_seconds: float, stop: Callable[[], bool], note: str
+) -> list[Result]:
+    """Results of fits, each with the path of its checkpoint, that are one population; `note` is said in their rows.
 
     One that ends with numbers that are not finite has its error in its row. Raises InterruptedFit, with checkpoints
     written, when asked to stop, and GroupError for anything else.
@@ -84,20 +90,18 @@ def together(some: Sequence[tuple[Fit, str]], every_seconds: float, stop: Callab
         raise GroupError(f"{len(some)} fits together failed ({one_line(error)}), so each was computed alone") from error
     share = (time.perf_counter() - began) / len(some)
     return [
-        _result(fit, selector, X, [*of_all, *_caught(of_one)], len(some), share)
+        _result(fit, selector, X, said([*of_all, *_caught(of_one)], note), len(some), share)
         for (fit, _), selector, of_one in zip(some, selectors, warn, strict=True)
     ]
 
 
-def _result(
-    fit: Fit, selector: Any, X: Array, caught: Sequence[warnings.WarningMessage], count: int, seconds: float
-) -> Result:
+def _result(fit: Fit, selector: Any, X: Array, warned: str, count: int, seconds: float) -> Result:
     row = first_columns(fit) | {"n_samples": X.shape[0], "n_features": X.shape[1]}
     try:
         found = of_fitted(row, selector)
     except FloatingPointError as error:
         found = Result(row | {"status": "failed", "error": one_line(error)}, {})
-    return Result(found.row | {"together": count, "warnings": said(caught), "seconds": seconds}, found.arrays)
+    return Result(found.row | {"together": count, "warnings": warned, "seconds": seconds}, found.arrays)
 
 
 def _selector(fit: Fit, callbacks: Sequence[Checkpoint]) -> Any:

@@ -44,6 +44,7 @@ _ELSEWHERE = {
     "callbacks": "a job file cannot hold functions",
     "verbose": "a sweep has one progress bar",
 }
+_REAL = ("lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
 _MANY = 10**6  # rows and columns with which parameters are checked before the data are read
 
 
@@ -180,15 +181,20 @@ def _defaults() -> dict[str, Any]:
 
 
 def _parameters(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Parameters of DUFS (and preset), with None for "none" where None is possible."""
+    """Parameters of DUFS (and preset), with None for "none" where None is possible, and 1.0 for a 1 that means it."""
     defaults = _defaults()
     for name in table:
         if name in _ELSEWHERE:
             raise JobError(f"{name} cannot stand in {where}: {_ELSEWHERE[name]}")
     _known(table, [name for name in ("preset", *defaults) if name not in _ELSEWHERE], where)
-    return {
-        name: None if value == "none" and defaults.get(name, "") is None else value for name, value in table.items()
-    }
+    return {name: _value(name, value, defaults.get(name, "")) for name, value in table.items()}
+
+
+def _value(name: str, value: Any, default: Any) -> Any:
+    """The value of a parameter, the same however it is written: identities are hashes of it."""
+    if value == "none" and default is None:
+        return None
+    return float(value) if name in _REAL and type(value) is int else value
 
 
 def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:

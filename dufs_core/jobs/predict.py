@@ -37,7 +37,7 @@ def predict(job: Job, in_this_process: bool = True) -> list[dict[str, Any]]:
     for _, fits in job.grouped():
         probes: dict[tuple[Any, ...], dict[str, Any]] = {}
         for task in group.tasks(fits, in_this_process):
-            size = group.size(task) if len(task) > 1 else 1
+            size = group.size(task)[0] if len(task) > 1 else 1
             for start in range(0, len(task), size):
                 some = task[start : start + size]
                 key = (len(some), *(some[0].settings[name] for name in _COSTLY))

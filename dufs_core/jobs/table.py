@@ -76,7 +76,7 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[str], Array]) -> list[dict[str, Any]]:
     """One row for each data set and point of the grid: means over the seeds.
 
-    stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|.
+    stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     columns = ["data", *map(_column, job.varied)]
@@ -86,7 +86,7 @@ def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[st
     for key, members in groups.items():
         done = [row for row in members if row["status"] == "done"]
         masks = [supports(row["id"]) for row in done]
-        shared = [float((a & b).sum() / max(1, (a | b).sum())) for a, b in combinations(masks, 2)]
+        shared = [float((a & b).sum() / (a | b).sum()) for a, b in combinations(masks, 2) if (a | b).any()]
         found.append(
             dict(zip(columns, key, strict=True))
             | {"fits": len(members), "failed": len(members) - len(done)}

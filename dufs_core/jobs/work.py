@@ -72,22 +72,21 @@ def results(task: Task, stop: Callable[[], bool] | None = None) -> Iterator[Resu
 
     asked = stop or (lambda: _asked(task))
     waiting = list(zip(task.fits, task.checkpoints, strict=True))
-    size: int | None = 1 if len(waiting) == 1 else None
-    why_alone = ""
+    size, note = (1 if len(waiting) == 1 else None), ""
     while waiting:
         with _busy, threadpool_limits(waiting[0][0].threads):
             if asked():
                 raise InterruptedFit("The sweep was asked to stop")
             if size is None:
-                size = group.size(task.fits)
+                size, note = group.size(task.fits)
             some = waiting[:size]
             try:
                 if len(some) > 1:
-                    found = group.together(some, task.every_seconds, asked)
+                    found = group.together(some, task.every_seconds, asked, note)
                 else:
-                    found = [_result(*some[0], task.every_seconds, asked, why_alone)]
+                    found = [_result(*some[0], task.every_seconds, asked, note)]
             except group.GroupError as error:
-                size, why_alone = 1, str(error)
+                size, note = 1, str(error)
                 continue
         waiting = waiting[len(some) :]
         yield from found
@@ -117,7 +116,7 @@ def _asked(task: Task) -> bool:
     return orphan or os.path.exists(task.stop)
 
 
-def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool], why_alone: str) -> Result:
+def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool], note: str) -> Result:
     began = time.perf_counter()
     found = Result(first_columns(fit), {})
     with warnings.catch_warnings(record=True) as caught:
@@ -132,7 +131,7 @@ def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool],
             if disk_is_full(error):
                 raise
             found = Result(found.row | {"status": "failed", "error": one_line(error)}, {})
-    row = {"together": 1, "warnings": said(caught, why_alone), "seconds": time.perf_counter() - began}
+    row = {"together": 1, "warnings": said(caught, note), "seconds": time.perf_counter() - began}
     return Result(found.row | row, found.arrays)
 
 

@@ -62,6 +62,20 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
     assert plain != identity('[[data]]\npath = "other.npy"\n')
 
 
+def test_numbers_are_the_same_however_they_are_written(job):
+    (fit,) = job(MOONS + "[grid]\nlam = [1]\nn_features_to_select = [1]\n").fits
+    assert [type(fit.settings[name]) for name in ("lam", "n_features_to_select")] == [float, int]
+    again = [job(MOONS + f"[settings]\ntol = {zero}\n") for zero in ("0", "0.0")]
+    assert again[0].fits[0].id == again[1].fits[0].id
+    assert again[0].described == again[1].described
+
+
+def test_a_grid_without_parameters_is_one_fit_for_each_seed(job):
+    found = job("seeds = [5, 6]\n" + MOONS + "[grid]\n")
+    assert [fit.seed for fit in found.fits] == [5, 6]
+    assert found.varied == ()
+
+
 def test_paths_may_name_environment_variables(job, tmp_path, monkeypatch):
     monkeypatch.setenv("FOLDER", str(tmp_path))
     assert job('[[data]]\npath = "$FOLDER/x.npy"\n').fits[0].data.path == str(tmp_path / "x.npy")
@@ -98,6 +112,11 @@ MISTAKES = {
     "seconds": ('checkpoint_seconds = "x"\n' + MOONS, "checkpoint_seconds must be a number"),
     "grid of one": (MOONS + "[grid]\nlam = 1", r"as in lam = \[1, 2\]"),
     "value twice": (MOONS + "[grid]\nlam = [1, 2, 1]", "lam lists a value twice"),
+    "value twice, written in two ways": (MOONS + "[grid]\nlam = [1, 1.0]", "lam lists a value twice"),
+    "list without values": (
+        MOONS + "[grid]\nlam = []",
+        r"lists values to combine, as in lam = \[1, 2\]; got lam = \[\]",
+    ),
     "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
     "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
     "bad type": (MOONS + '[settings]\nlam = "much"', "lam must be None"),

@@ -134,6 +134,24 @@ def test_columns_of_texts_and_numbers_become_texts():
     assert table._of_one_type([1, 2.5, None]) == [1, 2.5, None]
 
 
+def test_summary(job):
+    """Selections of nothing agree in nothing: they have no stability."""
+    found, supports = read_job(job), {}
+    rows = [
+        {"id": fit.id, "data": "two-moons", "lam": fit.settings["lam"], "status": "done", "n_selected": 2,
+         "permutation_gap": 0.25, "n_iter": 30, "seconds": 1.5}
+        for fit in found.fits
+    ]  # fmt: skip
+    for fit, mask in zip(found.fits, ([1, 1, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0]), strict=True):
+        supports[fit.id] = np.array(mask, dtype=bool)
+    rows[3] |= {"status": "failed"}
+    free, priced = table.summary(found, rows, supports.__getitem__)
+    assert (free["lam"], free["fits"], free["failed"], free["stability"]) == (None, 2, 0, 1 / 3)
+    assert (priced["lam"], priced["failed"], priced["stability"], priced["n_selected"]) == (0.05, 1, None, 2)
+    rows[3] |= {"status": "done"}
+    assert table.summary(found, rows, supports.__getitem__)[1]["stability"] is None
+
+
 def test_plots(job, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
     rows = [
@@ -224,6 +242,8 @@ def test_a_data_file_that_changed_is_refused(tmp_path, capsys):
     job = read_job(tmp_path / "job.toml")
     Store(tmp_path / "out").directory.mkdir()
     Store(tmp_path / "out").open(job)
+    os.utime(tmp_path / "x.npy", (0, 0))
+    Store(tmp_path / "out").open(read_job(tmp_path / "job.toml"))  # touched, and the same
     np.save(tmp_path / "x.npy", 2 * np.eye(8))
     with pytest.raises(ValueError, match="has changed since the sweep was started"):
         load(job.fits[0].data)
@@ -246,6 +266,27 @@ def test_a_signal_saves_and_exits_3(job, tmp_path):
     (saved,) = (out / "checkpoints").glob("*.ckpt")
     assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) > 0
     assert events(out)[-1]["signal"] == "SIGTERM"
+
+
+def test_a_second_signal_ends_the_process_at_once_and_the_sweep_goes_on(job, tmp_path, capsys):
+    """Here while the state of the fit is being saved, which takes long."""
+    text = LONG.replace("max_iter = 1000000", "max_iter = 100")
+    job.write_text("checkpoint_seconds = 0\n" + text)
+    out, slow = tmp_path / "out", "import time; from dufs_core import checkpoint as c; w = c.durable.write_bytes; "
+    slow += "c.durable.write_bytes = lambda *a: (w(*a), time.sleep(100 if a[0].suffix == '.ckpt' else 0))[0]; "
+    process = subprocess.Popen([*COMMAND[:2], slow + COMMAND[2], "sweep", str(job), "--out", str(out)])
+    wait_for(lambda: list(out.glob("checkpoints/*.ckpt")))
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=60) == -signal.SIGTERM
+    job.write_text(text)
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resumed"] == 1
+    whole = tmp_path / "whole"
+    assert main(["sweep", str(job), "--out", str(whole), "-q"]) == 0
+    assert bits(out) == bits(whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -363,6 +404,19 @@ def test_fits_that_fail_do_not_stop_the_others(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--resume", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["resumed"], document["failed"]) == (4, 12)  # tried again
+
+
+def test_a_file_that_is_missing(tmp_path, capsys):
+    """Before the start it is a mistake in the job; gone while the sweep works, its fits fail and the others go on."""
+    np.save(tmp_path / "x.npy", two_moons(30, 4).X)
+    (tmp_path / "job.toml").write_text(JOB + '[[data]]\npath = "x.npy"\n')
+    found = read_job(tmp_path / "job.toml")
+    (tmp_path / "x.npy").unlink()
+    report = run(found, Store(tmp_path / "out"), None, False, lambda *numbers: None)
+    assert (report.done, report.failed) == (4, 4)
+    assert all("FileNotFoundError" in error and "x.npy" in error for error in report.errors.values())
+    assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
+    assert "x.npy does not exist" in capsys.readouterr().err
 
 
 def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):

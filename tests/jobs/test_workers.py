@@ -17,7 +17,7 @@ from test_sweep import bits
 
 from dufs_core.cli import main
 from dufs_core.errors import InterruptedFit
-from dufs_core.jobs import JobError, read_job, spread
+from dufs_core.jobs import JobError, group, read_job, spread
 from dufs_core.jobs.run import run
 from dufs_core.jobs.store import Store
 from dufs_core.jobs.work import Result, Task
@@ -146,17 +146,26 @@ class DyingPool:
 
             def submit(self, _, task):
                 future = Future()
-                if task.fits[0].seed in pool.deadly:
+                if deadly := {fit.seed for fit in task.fits} & pool.deadly:
                     self.broken = True
-                    pool.died_of.append(task.fits[0].seed)
+                    pool.died_of.extend(deadly)
                 if self.broken:
                     future.set_exception(TerminatedWorkerError("killed"))
                 else:
-                    fit = task.fits[0]
-                    future.set_result([Result({"id": fit.id, "seed": fit.seed, "status": "done"}, {})])
+                    rows = [{"id": fit.id, "seed": fit.seed, "status": "done"} for fit in task.fits]
+                    future.set_result([Result(row, {}) for row in rows])
                 return future
 
         return nullcontext((Executor(), 3))
+
+
+def test_a_population_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, monkeypatch):
+    """Of its fits only the deadly one is given up."""
+    monkeypatch.setattr(group, "tasks", lambda fits, in_this_process: [list(fits[:5]), list(fits[5:])])
+    pool = DyingPool({2})
+    report = run(read_job(job), Store(tmp_path / "out"), pool, False, lambda *numbers: None)
+    assert (report.done, report.failed) == (7, 1)
+    assert pool.died_of == [2, 2]
 
 
 def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
@@ -233,6 +242,15 @@ def test_a_scheduler_that_dies_is_an_interruption(job, tmp_path):
         spread_by_hand(job, tmp_path, cancelled, 2, cancelled=True)
 
 
+def in_a_process(*arguments):
+    command = [
+        sys.executable, "-c",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        "sweep", *map(str, arguments),
+    ]  # fmt: skip
+    return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(SPAWN)}, stderr=subprocess.PIPE, text=True)
+
+
 @pytest.mark.slow
 def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_path):
     job.write_text(JOB.replace("max_iter = 60", "max_iter = 3000").replace("2, 3, 4, 5, 6, 7", "2"))
@@ -301,3 +319,23 @@ def test_a_dask_worker_that_is_killed(job, tmp_path, in_one_process, dask_cluste
     assert main([*arguments, "-q"]) == 0
     killer.join()
     assert bits(tmp_path / "out") == in_one_process
+
+
+@pytest.mark.filterwarnings("ignore")  # of Dask's own
+def test_a_signal_to_a_sweep_on_dask_saves_exits_3_and_resumes(job, tmp_path, dask_cluster):
+    """Its workers save; what they saved goes on without them, with the bits of a sweep that was left alone."""
+    text = JOB.replace("max_iter = 60", "max_iter = 2500").replace("_seconds = 0", "_seconds = 0.1")
+    job.write_text(text.replace("2, 3, 4, 5, 6, 7", "2").replace("n_draws = 2", "n_draws = 1"))
+    out = tmp_path / "out"
+    leader = in_a_process(job, "--out", out, "--scheduler", dask_cluster.scheduler_address, "-q")
+    wait_for(lambda: list(out.glob("checkpoints/*.ckpt")) or leader.poll() is not None)
+    leader.send_signal(signal.SIGTERM)
+    _, complained = leader.communicate(timeout=60)
+    assert leader.returncode == 3, complained
+    saved = list(out.glob("checkpoints/*.ckpt"))
+    assert saved
+    assert not (out / "stop").exists()
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
+    assert main(["sweep", str(job), "--out", str(tmp_path / "undisturbed"), "-q"]) == 0
+    assert bits(out) == bits(tmp_path / "undisturbed")
+    assert len(bits(out)) == 3
