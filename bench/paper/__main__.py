@@ -4,6 +4,7 @@ python -m bench.paper NAME [--quick] [--out DIR] [--workers N]
 
 Writes NAME.md (table), NAME.png and NAME.json to DIR. Every finished cell is kept in DIR/NAME.cells.jsonl and not
 computed again. --quick: small sizes, in DIR/quick.
+Some experiments have options of their own: see their docstrings.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from bench.common import save
 from bench.paper.cells import Cells
 from bench.paper.drawing import picture
-from bench.paper.registry import MODULES, experiment
+from bench.paper.registry import MODULES, experiment, options
 from dufs_core.durable import write_bytes
 from dufs_core.output import plain
 
@@ -27,11 +28,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="DIR")
     parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
-    a = parser.parse_args(arguments)
+    a, rest = parser.parse_known_args(arguments)
+    own = argparse.ArgumentParser(prog=f"{parser.prog} {a.name}")
+    for flag, how in options(a.name).items():
+        own.add_argument(flag, **how)
+    chosen = vars(own.parse_args(rest))
     folder = a.out / "quick" if a.quick else a.out
     folder.mkdir(parents=True, exist_ok=True)
     cells = Cells(folder / f"{a.name}.cells.jsonl", a.workers)
-    report = experiment(a.name)(cells, a.quick)
+    report = experiment(a.name)(cells, a.quick, **chosen)
     if report.figure is not None:
         write_bytes(folder / f"{a.name}.png", picture(report.figure))
     write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())

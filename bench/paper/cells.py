@@ -62,8 +62,13 @@ class Cells:
         self.asked += len(dict.fromkeys(keys))
         return [self._done[key]["result"] for key in keys]
 
+    def known(self, function: str, settings: Mapping[str, Any]) -> Any:
+        """The result of a cell of the function of that name if the file has it, else None."""
+        record = self._done.get(json.dumps([function, plain(settings)], sort_keys=True))
+        return None if record is None else record["result"]
 
-Experiment = Callable[[Cells, bool], Report]  # run(cells, quick)
+
+Experiment = Callable[..., Report]  # run(cells, quick, **the experiment's own options)
 
 
 def _key(function: Function, settings: Mapping[str, Any]) -> str:

@@ -1,0 +1,69 @@
+"""Accuracy against the number of selected columns, DUFS and LS, on COIL20, ISOLET and PROSTATE.
+
+Mean and standard deviation of 20 runs of k-means, for the default settings and for the setting of grid.toml that is
+best with the labels. The cells are table1's, and in its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.paper import table1
+from bench.paper.cells import Cells, Report
+from bench.paper.data import SOURCES
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.protocol import ALL
+
+DATA = ("COIL20", "ISOLET", "PROSTATE")
+QUICK_DATA = table1.QUICK_DATA[-1:]
+COLOURS = {"DUFS": BLUE, "LS": ORANGE}
+
+OPTIONS = {"--data": table1.OPTIONS["--data"] | {"choices": DATA, "default": list(DATA)},
+           "--backend": table1.OPTIONS["--backend"]}  # fmt: skip
+
+
+def curves(cells: Cells, fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
+    """The default's curve, and the best setting's; none while no cell is there."""
+    wanted = table1.cells_of(fixed, data, method, quick)
+    known = [(s, r) for s in wanted if (r := cells.known("score", s)) is not None]
+    if not known:
+        return []
+    best = max(known, key=lambda item: max(item[1]["accuracy"]))
+    return [
+        {"data": data, "method": method, "choice": choice, "settings": s["settings"], "n_features": s["counts"],
+         "accuracy": r["accuracy"], "deviation": r["deviation"]}
+        for choice, (s, r) in (("default", known[0]), ("best with labels", best))
+    ]  # fmt: skip
+
+
+def run(cells: Cells, quick: bool, data: Sequence[str] = DATA, backend: str = "numpy") -> Report:
+    fixed = table1.grid()
+    of_table = Cells(cells.path.with_name("table1.cells.jsonl"), cells.workers)
+    names = [d for d in (QUICK_DATA if quick else DATA) if quick or d in data]
+    table1.compute(of_table, fixed, quick, names, (*COLOURS, ALL), backend)
+    cells.asked, cells.seconds = of_table.asked, of_table.seconds
+    records, made = [], None
+    made, panels = figure(1, len(names))
+    for axes, name in zip(panels, names, strict=True):
+        for method, colour in COLOURS.items():
+            for curve, line in zip(curves(of_table, fixed, name, method, quick), ("--", "-"), strict=False):
+                x, mean, deviation = (np.array(curve[key]) for key in ("n_features", "accuracy", "deviation"))
+                axes.plot(x, mean, line, color=colour, marker="o", markersize=3, label=f"{method}, {curve['choice']}")
+                if line == "-":
+                    axes.fill_between(x, mean - deviation, mean + deviation, color=colour, alpha=0.15)
+                records.append(curve)
+        everything = of_table.known("score", table1.cells_of(fixed, name, ALL, quick)[0])
+        if everything is not None:
+            axes.axhline(everything["accuracy"][0], color=GREY, linestyle=":", label=ALL)
+        axes.set(title=name, xlabel="selected columns", ylabel="k-means accuracy, %")
+        axes.legend(frameon=False, fontsize=8)
+    header = ["data", "method", "settings", *(map(str, records[0]["n_features"] if records else ()))]
+    rows = [
+        [r["data"], r["method"], r["choice"],
+         *(f"{a:.1f} ± {s:.1f}" for a, s in zip(r["accuracy"], r["deviation"], strict=True))]
+        for r in records
+    ]  # fmt: skip
+    return Report({"records": records, "paper": {d: SOURCES[d].same for d in names}}, markdown(header, rows), made)

@@ -1,0 +1,119 @@
+"""Select columns without labels, cluster the data by them, compare the clusters with the labels.
+
+The paper's protocol: k-means with k = number of classes on the selected columns in the units of the file (selectors
+scale the columns for themselves), accuracy under the best assignment of clusters to classes, mean of 20 runs of one
+start each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from bench.paper.data import Data, load
+from dufs_core import DUFS, baselines
+from dufs_core.backend import get_backend
+from dufs_core.data import prepare
+from dufs_core.gap import permutation_gap
+from dufs_core.metrics import kmeans_accuracy
+
+Array = np.ndarray[Any, Any]
+COUNTS = (50, 100, 150, 200, 250, 300)
+RUNS = 20
+ALL = "all features"
+SELECTORS: dict[str, type[Any]] = {
+    "LS": baselines.LaplacianScore, "MCFS": baselines.MCFS, "NDFS": baselines.NDFS, "LLCFS": baselines.LLCFS,
+    "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS,
+}  # fmt: skip
+_KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
+_REFITTED = ("MCFS", "CAE")  # the ranking depends on how many columns are wanted
+_BATCH = 500  # rows of a step where there are more: a full batch of ISOLET takes a second a step on one core
+_CAE_WORK, _CAE_STEPS = 3_000_000, (500, 3000)  # steps times columns; at least and at most so many steps
+
+cached_load = lru_cache(maxsize=2)(load)
+
+
+def lam_of_share(X: Array, share: float, settings: dict[str, Any]) -> float:
+    """`share` of the largest score x' P^2 x / n of a column, on the graph of all columns that DUFS starts from."""
+    scorer = baselines.LaplacianScore(
+        variant="random_walk",
+        n_neighbors=settings.get("n_neighbors", 2),
+        bandwidth=settings.get("bandwidth", "max"),
+        bandwidth_factor=settings.get("bandwidth_factor", 2.0),
+        scaling=settings.get("scaling", "columns"),
+    )
+    return share * float(scorer.fit(X).scores_.max())
+
+
+@dataclass(frozen=True)
+class Score:
+    """One cell: a method with one setting on one data set, accuracy for every number of columns.
+
+    Where it computes is no part of the cell: the results are the same within rounding.
+    """
+
+    backend: str = "numpy"
+    __name__ = "score"
+
+    def __call__(
+        self, data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int
+    ) -> dict[str, Any]:
+        """Lists over `counts` of accuracy and its standard deviation in percent; what DUFS says of itself."""
+        source = cached_load(data)
+        if method == ALL:
+            mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)
+            return {"accuracy": [round(100 * mean, 2)], "deviation": [round(100 * deviation, 2)]}
+        counts = [min(count, source.X.shape[1]) for count in counts]
+        if method in _REFITTED:
+            rankings = {c: self.fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts}
+        else:
+            one = self.fitted(source, method, settings, seed)
+            rankings = dict.fromkeys(counts, one)
+        values = [kmeans_accuracy(source.X[:, rankings[c].ranking_[:c]], source.labels, runs, seed) for c in counts]
+        result: dict[str, Any] = {
+            "accuracy": [round(100 * mean, 2) for mean, _ in values],
+            "deviation": [round(100 * deviation, 2) for _, deviation in values],
+        }
+        last = rankings[counts[-1]]
+        for name in ("n_iter_", "converged_", "lam", "permutation_gap_", "backend_"):
+            if getattr(last, name, None) is not None:
+                result[name.rstrip("_")] = getattr(last, name)
+        if method == "DUFS":
+            result["selected"] = int((last.mu_ > 0).sum())
+            result["gaps"] = gaps(source, last.ranking_, counts)
+        return result
+
+    def fitted(self, data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
+        """The selector, fitted."""
+        settings = dict(settings)
+        n, d = data.X.shape
+        if method in _KNOW_CLASSES:
+            settings.setdefault("n_clusters", len(np.unique(data.labels)))
+        if method == "DUFS":
+            preset = settings.pop("preset", None)
+            share = settings.pop("lam_share", None)
+            if share is not None:
+                settings["lam"] = lam_of_share(data.X, share, settings)
+            if n > _BATCH:
+                settings.setdefault("batch_size", _BATCH)
+            settings.setdefault("n_restarts", 1)  # a ranking of all columns is wanted
+            settings |= {"backend": self.backend, "n_jobs": 1}
+            if preset:
+                settings["learning_rate"] /= d  # the authors' loss is divided by d
+                return DUFS.preset(preset, random_state=seed, **settings).fit(data.X)
+        elif method == "CAE":
+            batch = max(16, n // 24)
+            steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))
+            settings |= {"batch_size": batch, "max_iter": max(1, steps // -(-n // batch))}
+        else:
+            settings.setdefault("n_features_to_select", min(max(COUNTS), d))
+        return SELECTORS[method](random_state=seed, **settings).fit(data.X)
+
+
+def gaps(data: Data, ranking: Array, counts: list[int]) -> list[float]:
+    """The permutation gap of the first columns of a ranking, columns scaled one by one: it needs no labels."""
+    X = prepare(data.X[:, ranking[: max(counts)]], "columns", np.float32).X
+    return [round(permutation_gap(get_backend("numpy"), X, np.arange(c)).gap, 4) for c in counts]

@@ -1,0 +1,259 @@
+"""The paper's second table: seven selectors and all features on eleven data sets, by k-means accuracy.
+
+Two protocols. `oracle`, the paper's: the best of 50, 100, ... 300 columns and of the settings of grid.toml, chosen
+with the labels. `label_free`: a method's default settings; for DUFS the number of columns nearest to the number of
+gates that it left open, for the others 150. --methods and --data limit what is computed now; the table shows every
+cell that is there.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy.stats import rankdata
+
+from bench.paper import published
+from bench.paper.cells import Cells, Report
+from bench.paper.data import SOURCES, Data, MissingData
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure, markdown
+from bench.paper.protocol import ALL, COUNTS, RUNS, SELECTORS, Score, cached_load
+
+PROTOCOLS = ("oracle", "label_free")
+METHODS = (*SELECTORS, ALL)
+LABEL_FREE_COUNT = 150
+QUICK_DATA = ("GISETTE", "Yale")
+QUICK_COUNTS = (50, 100)
+QUICK = {"DUFS": {"max_iter": 10}, "CAE": {"steps": 10}, "NDFS": {"max_iter": 2}, "LLCFS": {"max_iter": 2}}
+_WEIGHT = {"CAE": 40, "LLCFS": 8, "DUFS": 8, "NDFS": 4, "MCFS": 2, "SRCFS": 1, "LS": 0.3, ALL: 0.1}
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
+    "--data": {"nargs": "+", "choices": list(SOURCES), "default": list(SOURCES), "metavar": "NAME"},
+    "--backend": {"choices": ("numpy", "cupy"), "default": "numpy", "help": "where DUFS computes"},
+}
+
+
+def grid() -> dict[str, Any]:
+    """The committed grid."""
+    return tomllib.loads(Path(__file__).with_name("grid.toml").read_text())
+
+
+def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
+    """The settings of the cells of one method on one data set; none where it is left out."""
+    if data in fixed["left_out"].get(method, {}):
+        return []
+    counts = list(QUICK_COUNTS if quick else fixed["counts"].get(method, COUNTS))
+    settings = fixed.get(method, [{}])
+    if quick:
+        settings = [s | QUICK.get(method, {}) for s in settings[:2]]
+    return [
+        {"data": data, "method": method, "settings": s, "counts": counts if method != ALL else [],
+         "runs": 3 if quick else RUNS, "seed": fixed["seed"]}
+        for s in settings
+    ]  # fmt: skip
+
+
+def preset_cells(fixed: dict[str, Any], data: str) -> list[dict[str, Any]]:
+    """The paper's own settings on one data set, a cell for each lam; none where the grid has no preset for it."""
+    preset = dict(fixed["presets"].get(data, {}))
+    lams = preset.pop("lam", [])
+    return [
+        {"data": data, "method": "DUFS", "settings": {"preset": "paper", "tol": 0.0, "lam": lam, **preset},
+         "counts": list(COUNTS), "runs": RUNS, "seed": fixed["seed"]}
+        for lam in lams
+    ]  # fmt: skip
+
+
+def cost(data: Data, method: str) -> float:
+    """Grows with the time of a cell, so that long ones can come first."""
+    n, d = data.X.shape
+    return _WEIGHT[method] * d * (100 if method == "CAE" else n * (1 + n / 1000))
+
+
+def compute(
+    cells: Cells, fixed: dict[str, Any], quick: bool, names: Sequence[str], methods: Sequence[str], backend: str
+) -> dict[str, str]:
+    """Compute what is missing; why the data sets that are not there are not."""
+    missing, todo = {}, []
+    for name in names:
+        try:
+            data = cached_load(name)
+        except MissingData as reason:
+            missing[name] = str(reason)
+            print(f"{name}: left out, {reason}", flush=True)
+            continue
+        for method in methods:
+            settings = cells_of(fixed, name, method, quick)
+            if method == "DUFS" and not quick:
+                settings = [*preset_cells(fixed, name), *settings]
+            todo += [(cost(data, method), s) for s in settings]
+    todo.sort(key=lambda item: -item[0])
+    cells.compute(Score(backend), [s for _, s in todo])
+    return missing
+
+
+def record(cells: Cells, fixed: dict[str, Any], data: str, method: str, protocol: str, quick: bool) -> dict[str, Any]:
+    """One entry of the table; accuracy None while none of its cells is there."""
+    wanted = cells_of(fixed, data, method, quick)
+    if protocol == "label_free":
+        wanted = wanted[:1]
+    known = [(s, result) for s in wanted if (result := cells.known("score", s)) is not None]
+    same = SOURCES[data].same
+    entry = {
+        "data": data, "method": method, "protocol": protocol, "accuracy": None, "n_features": None,
+        "paper": published.accuracy(data, method) if same else None,
+        "paper_n_features": published.n_features(data, method) if same else None,
+    }  # fmt: skip
+    if not known:
+        reason = fixed["left_out"].get(method, {}).get(data)
+        return entry | ({"reason": reason} if reason else {})
+    settings, result, best = min(
+        ((s, r, i) for s, r in known for i in candidates(s, r, protocol)), key=lambda c: -c[1]["accuracy"][c[2]]
+    )
+    return entry | {
+        "accuracy": result["accuracy"][best],
+        "deviation": result["deviation"][best],
+        "n_features": settings["counts"][best] if settings["counts"] else None,
+        "settings": settings["settings"],
+        "cells": len(known),
+        "cells_wanted": len(wanted),
+    }
+
+
+def candidates(settings: dict[str, Any], result: dict[str, Any], protocol: str) -> list[int]:
+    """The positions in `counts` that a protocol chooses from."""
+    counts = settings["counts"]
+    if protocol == "oracle" or len(counts) < 2:
+        return list(range(len(result["accuracy"])))
+    target = result.get("selected", LABEL_FREE_COUNT)
+    return [int(np.argmin([abs(c - target) for c in counts]))]
+
+
+def ranks(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and median rank of the methods (1 is best) over the data sets on which all of them have a value."""
+    methods = [m for m in METHODS if m != ALL]
+    rows = []
+    for data in SOURCES:
+        found = {r["method"]: r["accuracy"] for r in records if r["data"] == data}
+        if all(found.get(m) is not None for m in methods):
+            rows.append(rankdata([-found[m] for m in methods]))
+    if not rows:
+        return {"rows": 0, "mean": {}, "median": {}}
+    return {
+        "rows": len(rows),
+        "mean": dict(zip(methods, np.mean(rows, axis=0).round(2).tolist(), strict=True)),
+        "median": dict(zip(methods, np.median(rows, axis=0).tolist(), strict=True)),
+    }
+
+
+def means(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Mean accuracy of DUFS in both protocols, LS and all features over the rows that have all of them."""
+    keys = [("DUFS", "oracle"), ("DUFS", "label_free"), ("LS", "oracle"), ("LS", "label_free"), (ALL, "oracle")]
+    found = {(r["data"], r["method"], r["protocol"]): r["accuracy"] for r in records}
+    rows = [d for d in SOURCES if all(found.get((d, *key)) is not None for key in keys)]
+    names = [f"{m} {p}" if m != ALL else ALL for m, p in keys]
+    values = [round(float(np.mean([found[d, *key] for d in rows])), 2) if rows else None for key in keys]
+    return {"data": rows, **dict(zip(names, values, strict=True))}
+
+
+def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[str, dict[str, Any]]) -> str:
+    """For each protocol: ours (columns), the paper's, the difference; then the ranks."""
+    parts = []
+    for protocol in PROTOCOLS:
+        rows = []
+        for data in names:
+            mine = {r["method"]: r for r in records if r["data"] == data and r["protocol"] == protocol}
+            rows.append([data, *(entry_text(mine[m]) for m in METHODS)])
+        for kind in ("median", "mean"):
+            of_paper = published.MEAN_RANKS if kind == "mean" and protocol == "oracle" else {}
+            values = rank[protocol][kind]
+            cells = [f"{values[m]:g}" + (f" / {of_paper[m]:g}" if m in of_paper else "") if m in values else None
+                     for m in METHODS]  # fmt: skip
+            rows.append([f"{kind} rank ({rank[protocol]['rows']} rows)", *cells])
+        parts.append(f"{protocol}: ours (columns) / the paper's, difference\n\n" + markdown(["data", *METHODS], rows))
+    return "\n\n".join(parts)
+
+
+def entry_text(entry: dict[str, Any]) -> str:
+    """47.3 (200) / 47.9, -0.6"""
+    ours, theirs = entry["accuracy"], entry["paper"]
+    text = "-" if ours is None else f"{ours:.1f}" + (f" ({entry['n_features']})" if entry["n_features"] else "")
+    if theirs is None:
+        return text
+    return f"{text} / {theirs:.1f}" + (f", {ours - theirs:+.1f}" if ours is not None else "")
+
+
+def presets(cells: Cells, fixed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Records of the paper's own settings, where they are computed."""
+    records = []
+    for data in fixed["presets"]:
+        for s in preset_cells(fixed, data):
+            result = cells.known("score", s)
+            if result is not None:
+                best = int(np.argmax(result["accuracy"]))
+                records.append(
+                    {"data": data, "lam": s["settings"]["lam"], "accuracy": result["accuracy"][best],
+                     "n_features": s["counts"][best], "selected": result["selected"], "n_iter": result["n_iter"],
+                     "paper": published.accuracy(data, "DUFS")}
+                )  # fmt: skip
+    return records
+
+
+def draw(records: Sequence[dict[str, Any]]) -> Figure:
+    """DUFS (both protocols), LS, all features, and what the paper prints for DUFS."""
+    made, (axes,) = figure(1, 1, width=8.0, height=4.0)
+    names = [d for d in SOURCES if any(r["data"] == d and r["accuracy"] is not None for r in records)]
+    x = np.arange(len(names))
+    styles = [
+        ("DUFS", "oracle", "accuracy", "o", BLUE, "DUFS, oracle"),
+        ("DUFS", "label_free", "accuracy", "s", GREEN, "DUFS, label-free"),
+        ("DUFS", "oracle", "paper", "_", "black", "DUFS in the paper"),
+        ("LS", "oracle", "accuracy", "^", ORANGE, "LS, oracle"),
+        (ALL, "oracle", "accuracy", "x", GREY, ALL),
+    ]
+    for method, protocol, what, marker, colour, label in styles:
+        found = {r["data"]: r[what] for r in records if r["method"] == method and r["protocol"] == protocol}
+        y = [np.nan if found.get(d) is None else found[d] for d in names]
+        axes.plot(x, y, marker, color=colour, label=label, markersize=12 if marker == "_" else 6, markeredgewidth=1.8)
+    axes.set_xticks(x, names, rotation=30, ha="right")
+    axes.set(ylabel="k-means accuracy, %")
+    axes.legend(frameon=False, fontsize=8)
+    return made
+
+
+def run(
+    cells: Cells,
+    quick: bool,
+    methods: Sequence[str] = METHODS,
+    data: Sequence[str] = tuple(SOURCES),
+    backend: str = "numpy",
+) -> Report:
+    fixed = grid()
+    names = [d for d in (QUICK_DATA if quick else SOURCES) if d in data]
+    missing = compute(cells, fixed, quick, names, methods, backend)
+    names = list(QUICK_DATA if quick else SOURCES)
+    records = [record(cells, fixed, d, m, p, quick) for p in PROTOCOLS for d in names for m in METHODS]
+    for r in records:
+        if r["data"] in missing:
+            r["reason"] = missing[r["data"]]
+    rank = {p: ranks([r for r in records if r["protocol"] == p]) for p in PROTOCOLS}
+    results = {
+        "clustered": "columns in the units of the file",
+        "notes": {d: SOURCES[d].note for d in names if SOURCES[d].note},
+        "records": records,
+        "ranks": rank,
+        "means": means(records),
+        "presets": presets(cells, fixed),
+    }
+    text = table(records, names, rank)
+    if results["presets"]:
+        rows = [[r["data"], r["lam"], f"{r['accuracy']:.1f}", r["n_features"], r["selected"], r["n_iter"], r["paper"]]
+                for r in results["presets"]]  # fmt: skip
+        head = ["data", "lam", "accuracy", "columns", "gates open", "steps", "the paper's"]
+        text += "\n\nThe paper's own settings (preset `paper`), at full length\n\n" + markdown(head, rows)
+    return Report(results, text, draw(records))

@@ -1,0 +1,225 @@
+"""The paper's second table: loaders on small files in the published formats, the protocols, a table of two rows."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from bench.common import data_file
+from bench.paper import __main__ as command
+from bench.paper import data, published, table1
+from bench.paper.cells import Cells
+from bench.paper.protocol import ALL, COUNTS, Score, cached_load
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A DUFS_DATA of our own, with Yale of 40 rows and 120 columns: three clusters in the first ten."""
+    monkeypatch.setenv("DUFS_DATA", str(tmp_path))
+    rng = np.random.default_rng(0)
+    labels = np.arange(40) % 3
+    X = rng.normal(size=(40, 120))
+    X[:, :10] += 4 * labels[:, None]
+    savemat(tmp_path / "Yale.mat", {"X": X, "Y": labels[:, None]})
+    cached_load.cache_clear()
+    yield tmp_path
+    cached_load.cache_clear()
+
+
+def test_gisette_in_the_format_of_uci(folder):
+    (folder / "gisette_train.data").write_text("1 0 991 \n0 7 2 \n")
+    (folder / "gisette_train.labels").write_text("1\n-1\n")
+    found = data.load("GISETTE")
+    assert found.X.tolist() == [[1, 0, 991], [0, 7, 2]]
+    assert found.labels.tolist() == [1, -1]
+    (folder / "gisette_train.labels").write_text("1\n")
+    with pytest.raises(ValueError, match=r"2 rows and gisette_train.* 1 labels"):
+        data.load("GISETTE")
+
+
+def test_a_missing_file_is_named(folder):
+    with pytest.raises(data.MissingData, match=r"gisette_train\.data and gisette_train\.labels"):
+        data.load("GISETTE")
+
+
+def test_pix10_is_divided_by_its_largest_value(folder):
+    savemat(folder / "pixraw10P.mat", {"X": np.array([[0, 62], [31, 5]], dtype=np.uint8), "Y": np.array([[1], [2]])})
+    assert data.load("PIX10").X.tolist() == [[0, 1], [0.5, 5 / 62]]
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_mnist_in_idx_format(folder, packed):
+    pixels = np.arange(3 * 2 * 2, dtype=np.uint8).reshape(3, 2, 2)
+    for name, values in (("t10k-images-idx3-ubyte.gz", pixels), ("t10k-labels-idx1-ubyte.gz", np.uint8([7, 8, 9]))):
+        raw = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes() + values.tobytes()
+        (folder / name).write_bytes(gzip.compress(raw) if packed else raw)
+    found = data.load("MNIST")
+    assert sorted(found.labels) == [7, 8, 9]
+    for row, label in zip(found.X, found.labels, strict=True):
+        np.testing.assert_array_equal(row, pixels[label - 7].ravel() / 255)
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(bytes([0, 0, 8, 1, 0, 0, 0, 9, 1]))
+    with pytest.raises(ValueError, match="holds 1 values; its header says 9"):
+        data.load("MNIST")
+    (folder / "t10k-labels-idx1-ubyte.gz").write_bytes(b"no such thing")
+    with pytest.raises(ValueError, match="no IDX file"):
+        data.load("MNIST")
+
+
+def test_documents_in_both_formats(tmp_path):
+    (tmp_path / "a.dat").write_text("-1 |f 9:0.5 14:0.25\n1 |f 3:1\n1 |f 3:1\n")  # the last row repeats
+    (tmp_path / "b.svm").write_text("101,102 9:2\n103 47236:1\n")
+    X, labels = data.read_documents(tmp_path / "a.dat", tmp_path / "b.svm")
+    assert labels == [(-1,), (1,), (101, 102), (103,)]
+    assert X.shape == (4, 47237)
+    assert [X[0, 9], X[0, 14], X[1, 3], X[2, 9], X[3, 47236]] == [0.5, 0.25, 1, 2, 1]
+    assert X.nnz == 5
+
+
+def test_rcv1_follows_the_papers_rule():
+    rng = np.random.default_rng(0)
+    labels = [(1.0,)] * 5 + [(2.0,)] * 9 + [(3.0,)] * 4 + [(1.0, 2.0)] * 3
+    from scipy.sparse import csr_matrix
+
+    X = rng.normal(size=(len(labels), 6))
+    X[:, 4] = 0
+    X[14:, 5], X[:14, 5] = 1, 0  # only in rows that are dropped
+    found, y = data.two_classes(csr_matrix(X), labels)
+    assert np.unique(y, return_counts=True)[1].tolist() == [5, 5]  # two labels, or the third class: dropped
+    assert found.shape == (10, 4)
+    assert all(any((row == full).all() for full in X[:14, :4]) for row in found)
+
+
+def test_grid_is_fair():
+    grid = table1.grid()
+    lengths = {m: len(grid[m]) for m in table1.METHODS if m != ALL}
+    assert len(set(lengths.values())) == 1, lengths
+    assert max(lengths.values()) <= 10
+    for method in lengths:
+        assert len({json.dumps(s, sort_keys=True) for s in grid[method]}) == lengths[method], method
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
+def test_every_setting_of_the_grid_can_be_used(folder):
+    """On rows enough for 30 neighbours; a step or two each."""
+    grid = table1.grid()
+    short = {"DUFS": {"max_iter": 1}, "CAE": {"steps": 1}, "NDFS": {"max_iter": 1}, "LLCFS": {"max_iter": 1}}
+    for method in table1.METHODS:
+        for s in grid.get(method, [{}]):
+            counts = [] if method == ALL else [5]
+            settings = s | short.get(method, {})
+            result = Score()("Yale", method, settings, counts, 1, 0)
+            assert 100 / 3 <= result["accuracy"][0] <= 100, (method, s)
+    preset = table1.preset_cells(grid, "PROSTATE")[1]["settings"] | {"max_iter": 3}
+    assert Score()("Yale", "DUFS", preset, [5], 1, 0)["n_iter"] == 3
+
+
+def test_dufs_finds_the_clusters(folder):
+    assert Score()("Yale", "DUFS", {}, [10], 5, 0)["accuracy"] == [100]
+    assert set(Score().fitted(cached_load("Yale"), "DUFS", {}, 0).ranking_[:10]) == set(range(10))
+
+
+def fake(accuracy, **more):
+    return {"accuracy": accuracy, "deviation": [0.1] * len(accuracy), **more}
+
+
+def cells_with(path, grid, results):
+    """A file of cells in which DUFS's settings on Yale have these results."""
+    wanted = table1.cells_of(grid, "Yale", "DUFS", False)
+    lines = [
+        {"function": "score", "settings": s, "result": r, "seconds": 1} for s, r in zip(wanted, results, strict=False)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return Cells(path)
+
+
+def test_oracle_takes_the_best_and_label_free_the_default(tmp_path):
+    grid = table1.grid()
+    default = fake([40, 41, 42, 43, 44, 39.0], selected=117)
+    cells = cells_with(tmp_path / "x.jsonl", grid, [default, fake([30, 50.5, 20, 20, 20, 20], selected=3)])
+    oracle = table1.record(cells, grid, "Yale", "DUFS", "oracle", False)
+    assert (oracle["accuracy"], oracle["n_features"], oracle["cells"]) == (50.5, 100, 2)
+    assert oracle["settings"] == grid["DUFS"][1]
+    assert (oracle["paper"], oracle["paper_n_features"]) == (47.9, 200)
+    label_free = table1.record(cells, grid, "Yale", "DUFS", "label_free", False)
+    assert (label_free["accuracy"], label_free["n_features"]) == (41, 100)
+    nothing = table1.record(cells, grid, "Yale", "LS", "oracle", False)
+    assert nothing["accuracy"] is None
+    assert nothing["paper"] == 42.7
+    assert table1.record(cells, grid, "RCV1", "LS", "oracle", False)["paper"] is None  # other data
+    assert "reason" in table1.record(cells, grid, "RCV1", "CAE", "oracle", False)
+
+
+def test_label_free_of_the_others_is_150_columns():
+    assert table1.candidates({"counts": list(COUNTS)}, fake([1] * 6), "label_free") == [2]
+    assert table1.candidates({"counts": list(COUNTS)}, fake([1] * 6, selected=5000), "label_free") == [5]
+    assert table1.candidates({"counts": []}, fake([1]), "label_free") == [0]
+
+
+def test_ranks_are_over_complete_rows():
+    names = [m for m in table1.METHODS if m != ALL]
+    values = {"Yale": [1, 2, 3, 4, 5, 6, 7], "ALLAML": [1, 1, 3, 4, 5, 7, 6], "ISOLET": [1, 2, 3, None, 5, 6, 7]}
+    records = [
+        {"data": d, "method": m, "accuracy": v} for d, row in values.items() for m, v in zip(names, row, strict=True)
+    ]
+    found = table1.ranks(records)
+    assert found["rows"] == 2
+    assert found["mean"]["DUFS"] == 1.5
+    assert found["mean"]["LS"] == 6.75  # a tie shares its ranks
+    assert found["median"]["CAE"] == 1.5
+
+
+def test_published_values_are_whole():
+    assert all(len(row) == len(published.METHODS) for row in published.ACCURACY.values())
+    assert published.accuracy("PIX10", "CAE") == 94.1
+    assert published.accuracy("GLIOMA", "LS") is None
+    assert published.n_features("ISOLET", "DUFS") == 150
+
+
+def test_small_table_and_curves(folder, capsys):
+    out = ["--quick", "--out", str(folder / "out")]
+    command.main(["table1", *out, "--methods", "LS", ALL])
+    command.main(["table1", *out, "--methods", "DUFS"])
+    found = json.loads((folder / "out" / "quick" / "table1.json").read_text())
+    rows = {(r["data"], r["method"], r["protocol"]): r for r in found["records"]}
+    assert {d for d, _, _ in rows} == {"GISETTE", "Yale"}
+    assert all(
+        r["accuracy"] is None and "not in DUFS_DATA" in r["reason"] for k, r in rows.items() if k[0] == "GISETTE"
+    )
+    assert rows["GISETTE", "DUFS", "oracle"]["paper"] == 99.5
+    for method in ("LS", "DUFS", ALL):  # of the earlier command too
+        assert 100 / 3 <= rows["Yale", method, "oracle"]["accuracy"] <= 100
+    assert rows["Yale", "CAE", "oracle"]["accuracy"] is None
+    text = capsys.readouterr().out
+    assert "GISETTE: left out" in text
+    assert "| median rank (0 rows) |" in text
+    before = (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes()
+    command.main(["curves", *out])
+    assert (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes() == before  # the same cells
+    found = json.loads((folder / "out" / "quick" / "curves.json").read_text())
+    assert [(r["method"], r["choice"]) for r in found["records"]] == [
+        (m, c) for m in ("DUFS", "LS") for c in ("default", "best with labels")
+    ]
+
+
+def test_unknown_method_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["table1", "--quick", "--out", str(tmp_path), "--methods", "PCA"])
+    assert stopped.value.code == 2
+    assert "SRCFS" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes"),
+    [("PIX10", (100, 10000), 10), ("Yale", (165, 1024), 15), ("RCV1", (1000, None), 2), ("MNIST", (1000, 784), 10)],
+)
+def test_real_data(name, shape, classes):
+    missing = [f for f in data.SOURCES[name].files if data_file(f) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not in DUFS_DATA or ../shared/data")
+    found = data.load(name)
+    assert found.X.shape[0] == shape[0]
+    assert shape[1] in (None, found.X.shape[1])
+    assert len(np.unique(found.labels)) == classes
+    assert found.X.dtype == np.float64
