@@ -1,6 +1,7 @@
 """Pixels selected on COIL-20 and on 17 objects of COIL-100; DUFS beside the Laplacian score. See bench/paper/pixels.py.
 
-Batches of at most 1,000 rows and bandwidth factor 2, as the paper's runs on COIL-20; two draws a step.
+Batches of at most 1,000 rows and bandwidth factor 2, as the paper's runs on COIL-20; two draws a step. One setting, so
+both protocols are the same.
 """
 
 from __future__ import annotations
@@ -11,19 +12,12 @@ from bench.paper import pixels
 from bench.paper.cells import Cells, Report
 from bench.paper.images import coil20, coil100_part
 
+GRID = ((2.0, None),)
 SETTINGS = {"batch_size": 1000, "n_draws": 2}
 DATA = {
-    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, (2.0,), "columns", SETTINGS),
+    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, GRID, "columns", SETTINGS),
     "coil100-part": pixels.Data(
-        "COIL-100, 17 objects",
-        ("coil100_partial17_gray32.npz",),
-        coil100_part,
-        1224,
-        60,
-        1,
-        (2.0,),
-        "columns",
-        SETTINGS,
+        "COIL-100, 17 objects", ("coil100_partial17_gray32.npz",), coil100_part, 1224, 60, 1, GRID, "columns", SETTINGS
     ),
 }
 

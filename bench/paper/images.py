@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import gzip
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap
-from scipy.io import loadmat
 
 from bench.common import data_file
+from bench.paper.data import MissingData, read_idx, read_mat, read_pix10
+from bench.paper.protocol import COUNTS
 from dufs_core.backend import Array
 from dufs_core.metrics import kmeans_accuracy
 
-COUNTS = (50, 100, 150, 200, 250, 300)
 SHADES = ("#b30000", "#e34a33", "#fc8d59", "#fdbb84", "#fdd49e", "#ffe9cc")  # of the first 50 pixels, the next 50, ...
 
 
@@ -41,22 +40,13 @@ def missing(names: tuple[str, ...]) -> str | None:
 def _path(name: str) -> Path:
     path = data_file(name)
     if path is None:
-        raise FileNotFoundError(f"{name} is neither in the folder DUFS_DATA nor in ../shared/data")
+        raise MissingData(f"{name} is neither in the folder DUFS_DATA nor in ../shared/data")
     return path
-
-
-def idx(name: str) -> Array:
-    """A gzipped file of unsigned bytes in MNIST's IDX format: 0, 0, 8, number of axes, sizes, values."""
-    data = gzip.decompress(_path(name).read_bytes())
-    if data[:3] != b"\0\0\x08":
-        raise ValueError(f"{name} is no IDX file of unsigned bytes: it begins with {data[:4].hex(' ')}")
-    shape = np.frombuffer(data, ">i4", data[3], 4)
-    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
 
 
 def noisy_digits(n: int, seed: int) -> Images:
     """n random threes and eights, divided by 255; pixels that are 0 are replaced by uniform draws from [0, 1]."""
-    images, digits = idx("t10k-images-idx3-ubyte.gz"), idx("t10k-labels-idx1-ubyte.gz")
+    images, digits = read_idx(_path("t10k-images-idx3-ubyte.gz")), read_idx(_path("t10k-labels-idx1-ubyte.gz"))
     rng = np.random.default_rng(seed)
     rows = rng.choice(np.flatnonzero(np.isin(digits, (3, 8))), n, replace=False)
     X = images[rows].reshape(n, -1) / 255.0
@@ -65,17 +55,17 @@ def noisy_digits(n: int, seed: int) -> Images:
 
 def noisy_faces(n: int, seed: int) -> Images:
     """n of PIX10's 100 faces, divided by their maximum, with uniform draws from [0, 0.3] added to all pixels."""
-    mat = loadmat(_path("pixraw10P.mat"))
-    X = mat["X"][_spread(len(mat["X"]), n)] / float(mat["X"].max())
-    noise = np.random.default_rng(seed).uniform(0, 0.3, X.shape)
-    return Images(X + noise, mat["Y"].ravel()[_spread(len(mat["X"]), n)], (100, 100), True)
+    X, labels = read_pix10(_path("pixraw10P.mat"))
+    rows = _spread(len(X), n)
+    noise = np.random.default_rng(seed).uniform(0, 0.3, (n, X.shape[1]))
+    return Images(X[rows] + noise, labels[rows], (100, 100), True)
 
 
 def coil20(n: int, seed: int) -> Images:
     """n of COIL-20's 1,440 images, 32 x 32, values in [0, 1]."""
-    mat = loadmat(_path("COIL20.mat"))
-    rows = _spread(len(mat["X"]), n)
-    return Images(mat["X"][rows].astype(float), mat["Y"].ravel()[rows], (32, 32), True)
+    X, labels = read_mat(_path("COIL20.mat"))
+    rows = _spread(len(X), n)
+    return Images(X[rows], labels[rows], (32, 32), True)
 
 
 def coil100_part(n: int, seed: int) -> Images:

@@ -12,19 +12,21 @@ from bench.paper import pixels
 from bench.paper.cells import Cells, Report
 from bench.paper.images import noisy_digits, noisy_faces
 
-FACTORS = (0.1, 0.3, 1.0, 2.0)
 DATA = {
     "mnist": pixels.Data(
         "MNIST 3 and 8 with noise", ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), noisy_digits,
-        1000, 60, 2, FACTORS, "columns", {"batch_size": 500},
+        1000, 60, 2, ((0.1, None), (0.3, None), (1.0, None), (2.0, None)), "columns", {"batch_size": 500},
     ),
-    "pix10": pixels.Data("PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 2, FACTORS, "global", {}),
+    "pix10": pixels.Data(
+        "PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 2,
+        ((0.1, None), (0.3, None), (1.0, None), (2.0, None), (0.3, 0.75), (2.0, 0.75), (2.0, 0.9)), "global", {},
+    ),
 }  # fmt: skip
 
 
-def noisy(data: str, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
+def noisy(data: str, method: str, factor: float, seed: int, quick: bool, share: float | None = None) -> dict[str, Any]:
     """One cell."""
-    return pixels.selection(DATA[data], method, factor, seed, quick)
+    return pixels.selection(DATA[data], method, factor, seed, quick, share)
 
 
 def run(cells: Cells, quick: bool) -> Report:

@@ -1,9 +1,9 @@
 """Pixels selected on images, drawn over them, and the accuracy of k-means on them; DUFS beside the Laplacian score.
 
-Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS:
-parameter-free, one run, learning rate 0.015; both methods with the largest distance to the second neighbour times each
-of a set's bandwidth factors. Two protocols: the factor with the best accuracy (oracle, as the paper's tuning), and for
-DUFS the factor with the largest permutation gap (label-free).
+Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS: one run,
+learning rate 0.015; both methods with the largest distance to the second neighbour times each of a set's bandwidth
+factors, DUFS also with prices lam, as a share of the largest score of a column at the start. Two protocols: the setting
+with the best accuracy (oracle, as the paper's tuning), and for DUFS that with the largest permutation gap (label-free).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
-from bench.paper.images import COUNTS, Images, accuracies, accuracy, bare, draw_selected, missing
+from bench.paper.images import Images, accuracies, accuracy, bare, draw_selected, missing
+from bench.paper.protocol import COUNTS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
 
@@ -33,12 +34,14 @@ class Data(NamedTuple):
     n: int
     small: int  # n of the quick run
     seeds: int  # draws of the noise and of the gates
-    factors: tuple[float, ...]
+    grid: tuple[tuple[float, float | None], ...]  # bandwidth factor; lam's share, None for the parameter-free loss
     scaling: str
     settings: dict[str, Any]  # of DUFS
 
 
-def selection(data: Data, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
+def selection(
+    data: Data, method: str, factor: float, seed: int, quick: bool, share: float | None = None
+) -> dict[str, Any]:
     """The first 300 pixels of a method's ranking on one draw, and k-means on them."""
     n = data.small if quick else data.n
     max_iter, starts = SIZES[quick]
@@ -50,6 +53,8 @@ def selection(data: Data, method: str, factor: float, seed: int, quick: bool) ->
     if method == "DUFS":
         selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter, learning_rate=LEARNING_RATE)
         selector.set_params(**shared, **data.settings)
+        if share is not None:
+            selector.set_params(lam=lam_of_share(images.X, share, shared))
         if selector.batch_size is not None:
             selector.set_params(batch_size=min(n, selector.batch_size))
         selector.fit(images.X)
@@ -61,7 +66,7 @@ def selection(data: Data, method: str, factor: float, seed: int, quick: bool) ->
 
 
 def chosen(group: Sequence[Sequence[dict[str, Any]]], protocol: str) -> list[int]:
-    """Which factor of group[factor][seed] each seed takes: the best on average (oracle), or that of the largest gap."""
+    """Which of group[setting][seed] each seed takes: the best on average (oracle), or that with the largest gap."""
     if protocol == "oracle":
         best = int(np.argmax([np.mean([r["accuracy"] for r in runs], axis=0).max() for runs in group]))
         return [best] * len(group[0])
@@ -80,14 +85,18 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
                 bare(axes, f"{data.title}: no data")
             continue
         seeds = range(1 if quick else data.seeds)
-        factors = data.factors[:1] if quick else data.factors
+        grid = data.grid[:1] if quick else data.grid
+        grids = {"DUFS": grid, "LS": tuple(dict.fromkeys((factor, None) for factor, _ in grid))}
 
-        def all_seeds(method: str, factor: float, name: str = name, seeds: range = seeds) -> list[dict[str, Any]]:
-            settings = [{"data": name, "method": method, "factor": factor, "seed": s, "quick": quick} for s in seeds]
-            return cells.compute(cell, settings)
+        def all_seeds(
+            method: str, factor: float, share: float | None, name: str = name, seeds: range = seeds
+        ) -> list[dict[str, Any]]:
+            own = {} if share is None else {"share": share}
+            shared = {"data": name, "method": method, "factor": factor, "quick": quick} | own
+            return cells.compute(cell, [shared | {"seed": seed} for seed in seeds])
 
-        groups = {method: [all_seeds(method, factor) for factor in factors] for method in ("DUFS", "LS")}
-        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", 0.0)]))
+        groups = {method: [all_seeds(method, *setting) for setting in grids[method]] for method in grids}
+        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", 0.0, None)]))
         images = data.load(data.small if quick else data.n, 0)
         bare(shown[0], data.title)
         shown[0].imshow(images.picture(images.X[0]), cmap="gray")
@@ -97,22 +106,32 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             runs = [groups[method][i][s] for s, i in enumerate(which)]
             curves = np.array([r["accuracy"] for r in runs])
             records.append({"data": name, "method": method, "protocol": protocol, "runs": len(runs),
-                            "factors": [factors[i] for i in which], "accuracy": curves.mean(axis=0).round(2),
+                            "settings": [grids[method][i] for i in which], "accuracy": curves.mean(axis=0).round(2),
                             "std": curves.std(axis=0).round(2), "all": everything})  # fmt: skip
             if method == "DUFS":
                 records[-1] |= {key: [r[key] for r in runs] for key in ("open", "n_iter", "gap")}
             if protocol == "oracle":
                 draw_selected(shown[1 if method == "DUFS" else 2], images, runs[0]["ranking"], f"{label}: 50, ..., 300")
             shown[3].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
-            used = ", ".join(f"{factor:g}" for factor in dict.fromkeys(records[-1]["factors"]))
-            rows.append((data.title, label, used, *(f"{v:.1f}" for v in records[-1]["accuracy"]), f"{everything:.1f}"))
+            used = dict.fromkeys(
+                f"{f:g}" if share is None else f"{f:g}, {share:g}" for f, share in records[-1]["settings"]
+            )
+            rows.append(
+                (
+                    data.title,
+                    label,
+                    "; ".join(used),
+                    *(f"{v:.1f}" for v in records[-1]["accuracy"]),
+                    f"{everything:.1f}",
+                )
+            )
         shown[3].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
         shown[3].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
         shown[3].legend(frameon=False, fontsize=7)
     left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
-    table = "\n\n".join([markdown(["data", "method", "factor", *map(str, COUNTS), "all"], rows), *left_out])
+    table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *left_out])
     settings = {
-        name: {"factors": d.factors, "scaling": d.scaling, "learning_rate": LEARNING_RATE} | d.settings
+        name: {"grid": d.grid, "scaling": d.scaling, "learning_rate": LEARNING_RATE} | d.settings
         for name, d in sets.items()
     }
     return Report({"settings": settings, "counts": COUNTS, "records": records, "left_out": absent}, table, made)
