@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import inspect
 import json
@@ -19,8 +20,11 @@ import numpy as np
 import pytest
 
 import dufs_core
-from dufs_core import cli, output
+from dufs_core import output
 from dufs_core.cli import main
+from dufs_core.commands.arguments import build_parser
+from dufs_core.commands.fit_result import agreement
+from dufs_core.commands.options import OPTIONS, constructor_defaults
 from dufs_core.datasets import two_moons
 from dufs_core.estimator import DUFS
 from dufs_core.io import file_fingerprint
@@ -79,23 +83,23 @@ def constructor() -> dict[str, inspect.Parameter]:
 
 
 def test_every_constructor_parameter_is_an_option():
-    assert set(cli.OPTIONS) == set(constructor()) - {"callbacks"}
-    parser = cli._build_parser("fit")
+    assert set(OPTIONS) == set(constructor()) - {"callbacks"}
+    parser = build_parser("fit")
     flags = {flag for action in parser._subparsers._group_actions[0].choices["fit"]._actions
              for flag in action.option_strings}  # fmt: skip
-    assert {"--" + name.replace("_", "-") for name in cli.OPTIONS} <= flags
+    assert {"--" + name.replace("_", "-") for name in OPTIONS} <= flags
 
 
 def test_help_shows_the_constructors_defaults():
-    shown = cli._constructor_defaults()
-    assert {name: shown[name] for name in cli.OPTIONS} == {
+    shown = constructor_defaults()
+    assert {name: shown[name] for name in OPTIONS} == {
         name: str(parameter.default).lower() for name, parameter in constructor().items() if name != "callbacks"
     }
 
 
 def test_choices_are_the_constructors():
     hints = get_type_hints(DUFS.__init__)
-    for name, option in cli.OPTIONS.items():
+    for name, option in OPTIONS.items():
         literal = get_args(hints[name]) if get_origin(hints[name]) is Literal else None
         assert option.choices == literal, name
 
@@ -164,10 +168,10 @@ def test_two_moons_as_json(capsys):
 
 def test_agreement_with_the_answer():
     probability = np.array([0.5, 1.0, 0.25, 0.25])
-    assert cli._agreement([1, 2], [0, 1], probability) == {
+    assert agreement([1, 2], [0, 1], probability) == {
         "precision": 0.5, "recall": 0.5, "soft_precision": 0.75, "soft_recall": 0.75,
     }  # fmt: skip
-    nothing = cli._agreement([], [0, 1], np.zeros(4))
+    nothing = agreement([], [0, 1], np.zeros(4))
     assert nothing == {"precision": 0, "recall": 0, "soft_precision": 0, "soft_recall": 0}
 
 
@@ -523,11 +527,27 @@ def test_gradcheck(capsys):
     assert "gates" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", "fit", "gradcheck", "info"])
+def offered(command: str) -> dict[str, argparse.Action]:
+    """The options and arguments of a subcommand."""
+    return {
+        flag: action
+        for action in build_parser(command)._subparsers._group_actions[0].choices[command]._actions
+        for flag in action.option_strings
+    }
+
+
+@pytest.mark.parametrize("command", ["", "fit", "sweep", "gradcheck", "info"])
 def test_help(capsys, command):
     assert main([*command.split(), "--help"]) == 0
     printed = capsys.readouterr().out
     assert f"usage: dufs-core {command}".strip() in printed
+    examples = [line.split() for line in printed.splitlines() if line.startswith(f"  dufs-core {command}".rstrip())]
+    assert len(examples) >= 2
+    for _, name, *rest in examples:
+        assert {word for word in rest if word.startswith("-")} <= set(offered(name))
+        build_parser(name).parse_args([name, *rest])
+    assert "exit codes: 0 " in printed
+    assert "2 bad usage" in printed
     if command == "fit":
         assert "(default: max)" in " ".join(printed.split())
         assert "dufs-core fit two-moons" in printed

@@ -19,6 +19,16 @@ from dufs_core.backend import get_backend
 from dufs_core.errors import BackendUnavailableError
 from dufs_core.gradcheck.suite import KINDS, Result, run_suite
 
+EXAMPLES = """\
+examples:
+  dufs-core gradcheck
+  dufs-core gradcheck --only gates --kind gradient --examples 100 --seed 1
+  dufs-core gradcheck --engine dense --json gradcheck.json
+  dufs-core gradcheck --backend cupy
+
+exit codes: 0 every gradient is confirmed, 1 one is wrong, 2 bad usage, or the backend or engine is not there,
+130 interrupted
+"""
 _LINE = "{:40} {:7} {:12} {:>8} {:>10} {:>8}  {}"
 
 
@@ -102,6 +112,11 @@ def _line(r: Result) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """The subcommand by itself: ``python -m dufs_core.gradcheck``."""
-    parser = argparse.ArgumentParser(prog="dufs-core gradcheck", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="dufs-core gradcheck",
+        description=(__doc__ or "").partition("\n")[0],
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add_arguments(parser)
     return run(parser.parse_args(argv))
