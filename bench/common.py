@@ -11,8 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn")
-PEERS = ("torch", "featselectlib", "jax")  # recorded where they are installed
+PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn", "joblib")
+OTHERS = ("torch", "featselectlib", "jax", "matplotlib")  # recorded where they are installed
 
 
 def environment() -> dict[str, Any]:
@@ -23,7 +23,7 @@ def environment() -> dict[str, Any]:
         model = next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    module = getattr(sys.modules["__main__"].__spec__, "name", "?")
+    module = getattr(sys.modules["__main__"].__spec__, "name", "?").removesuffix(".__main__")
     versions = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -32,7 +32,7 @@ def environment() -> dict[str, Any]:
             from dufs_core import __version__
 
             versions[name] = __version__ if name == "dufs-core" else "?"
-    for name in PEERS:
+    for name in OTHERS:
         with suppress(ModuleNotFoundError):
             versions[name] = version(name)
     command = " ".join(["python -m", module, *sys.argv[1:]])

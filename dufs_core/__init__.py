@@ -5,27 +5,34 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dufs_core._version import __version__
 
 if TYPE_CHECKING:
     from dufs_core.estimator import DUFS as DUFS
+    from dufs_core.path import LambdaPath as LambdaPath
     from dufs_core.population import fit_population as fit_population
+    from dufs_core.reporting import report as report
+    from dufs_core.stability import stability_selection as stability_selection
+    from dufs_core.trajectory import Trajectory as Trajectory
 
-__all__ = ["DUFS", "__version__", "fit_population"]
+_MODULES = {
+    "DUFS": "estimator",
+    "LambdaPath": "path",
+    "Trajectory": "trajectory",
+    "fit_population": "population",
+    "report": "reporting",
+    "stability_selection": "stability",
+}
+__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_population", "report", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "DUFS":
-        from dufs_core.estimator import DUFS
-
-        return DUFS
-    if name == "fit_population":
-        from dufs_core.population import fit_population
-
-        return fit_population
-    raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
+    return getattr(import_module(f"dufs_core.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError
+from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError, nearest
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 NAMES = ("auto", "numpy", "cupy")  # values of the parameter backend
@@ -67,7 +67,7 @@ def get_backend(name: str = "auto") -> Backend:
     with the cause, where the one asked for cannot compute here.
     """
     if name not in NAMES:
-        raise ValueError(f'backend must be "auto", "numpy" or "cupy"; got {name!r}')
+        raise ValueError(f'backend must be "auto", "numpy" or "cupy" (the GPU); got {name!r}{nearest(name, NAMES)}')
     if name == "numpy":
         return _numpy_backend()
     from importlib.util import find_spec

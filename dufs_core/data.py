@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.errors import unknown
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 SCALINGS = ("columns", "global", "none")
@@ -115,7 +116,7 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
         If values are not finite, or too large for `dtype` after scaling.
     """
     if scaling not in SCALINGS:
-        raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {scaling!r}")
+        raise unknown("scaling", scaling, SCALINGS)
     check_finite(X, xp)
     n, d = X.shape
     out = xp.empty((n, d), dtype=dtype, order="F")

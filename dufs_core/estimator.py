@@ -11,24 +11,24 @@ import numpy as np
 from scipy import sparse
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
+from dufs_core.containers import check_samples, check_scales, check_width, opened, stored_columns
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
+from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, nearest
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
-from dufs_core.search import Outcome, Search, convincing
+from dufs_core.search import Outcome, Search
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule, Train, train
-from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted
+from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted, seed_of
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _SMALL_ROWS = 256
@@ -84,10 +84,11 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
-        Most runs. A run whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or 0.18 sqrt(10 / m)
-        for m > 10 columns, ends the search. Otherwise the next run looks, with other draws, at the 20 columns that have
-        most structure in a pair (`dufs_core.screening`), less those that a run among them has selected in vain. The
-        run with the largest gap is kept. 1 trains once.
+        Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
+        0.18 sqrt(10 / m) for m > 10 columns, or whose columns each depend on another of them more than the strongest of
+        all pairs does in 19 data sets with shuffled columns (`dufs_core.screening`). Otherwise the next run looks, with
+        other draws, at the 20 columns that depend most on another one, less those that a run among them has selected in
+        vain. If none ends it, the run with the largest gap is kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
@@ -132,13 +133,16 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     bandwidth_, loss_ : float
         Means over the draws of the last step.
     permutation_gap_, p_value_ : float
-        How much better than shuffled columns those with mu > 0 are, and the p-value.
+        How much better than shuffled columns those with mu > 0 are, and the p-value; 0.05 where their ties in pairs
+        ended the search (see n_restarts), whatever the gap: tight clusters have none.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
     n_iter_ : int
     n_runs_ : int
     converged_ : bool
     constant_features_ : ndarray of int
+    set_aside_features_ : ndarray of int
+        Neither constant nor part of the run that was kept: see n_restarts.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -234,7 +238,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             },
         }  # fmt: skip
         if name not in presets:
-            raise ValueError(f'preset must be "paper" or "authors_code"; got {name!r}')
+            raise ValueError(f'preset must be "paper" or "authors_code"; got {name!r}{nearest(name, presets)}')
         return cls(**(common | presets[name] | changes))
 
     @classmethod
@@ -291,15 +295,17 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             If X or a parameter is not usable; the message gives the numbers and what to do.
         BackendUnavailableError
             If the backend asked for cannot compute here.
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
+        X = opened(X)
+        check_samples(X, y)
         bk, accepted = self._accept(X)
-        place, X, seed = self._place(bk, X, accepted), accepted, self._seed()
+        place, X, seed = self._place(bk, X, accepted), accepted, seed_of(self.random_state)
         with place:
             evaluate = self._engine(bk, X, n_threads(self.n_jobs))
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
@@ -339,12 +345,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             return bk.device_of(given)
         return bk.device_of(accepted) if on_device(accepted) else nullcontext()
 
-    def _seed(self) -> int:
-        seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
-        return int(seed) & 0xFFFFFFFFFFFFFFFF
-
     def _prepare(self, bk: Backend, X: Any) -> Any:
         """The scaled data, as `dufs_core.data.Prepared`."""
+        data = self._scaled(bk, X)
+        if self.scaling == "none" and not on_device(X):
+            check_scales(X)
+        return data
+
+    def _scaled(self, bk: Backend, X: Any) -> Any:
         if self._on_disk(X):
             source = Source(bk, X, self.scaling, self.dtype)
             return Prepared(source, source.constant)
@@ -373,18 +381,25 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            An array on a GPU gives a CuPy array there, a sparse one a sparse one, without leaving it.
+            As in `fit`, and what comes out is of the same kind: an array on a GPU gives a CuPy array there, sparse X a
+            sparse matrix, a frame a frame after ``set_output(transform="pandas")`` (or "polars"). Data on disk are
+            read a chunk of rows at a time.
         """
+        check_is_fitted(self)
+        X = opened(X)
+        check_width(X, self.n_features_in_, "DUFS")
         if is_sparse_on_device(X):
-            check_is_fitted(self)
             check_table(X)
             validate_data(self, X, reset=False, skip_check_array=True)
             bk = get_backend("cupy")
             with bk.device_of(X):
                 return X.tocsc()[:, bk.xp.asarray(np.flatnonzero(self.support_))].asformat(X.format)
+        if is_source(X):
+            check_table(X)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return stored_columns(X, np.flatnonzero(self.support_))
         if not on_device(X):
             return super().transform(X)
-        check_is_fitted(self)
         bk = get_backend("cupy")
         X = device_table(bk, X)
         validate_data(self, X, reset=False, skip_check_array=True)
@@ -493,6 +508,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
         self.permutation_gap_, self.p_value_ = best.gap
         self.constant_features_ = np.flatnonzero(constant)
+        self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name
 
     def _warn(self, best: Outcome, n: int) -> None:
@@ -525,14 +541,19 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
-        elif n_open in (0, d) and d > 1 and self.n_features_to_select is None:
+        elif d == 1:
+            warnings.warn(
+                "X has a single column, so that there is nothing to select among. If it holds labels, give the data.",
+                SelectionWarning, stacklevel=3,
+            )  # fmt: skip
+        elif n_open in (0, d) and self.n_features_to_select is None:
             what = "no feature" if n_open == 0 else f"all {d} features"
             warnings.warn(
                 f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try "
                 f"more steps, another random_state, or set n_features_to_select to take the best of the ranking.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
-        elif self.n_runs_ == self.n_restarts > 1 and not convincing(best.gap, n_open):
+        elif self.n_runs_ == self.n_restarts > 1 and not best.convincing:
             warnings.warn(
                 f"None of {self.n_runs_} runs found convincing structure: the {n_open} features selected have a "
                 f"permutation gap of {self.permutation_gap_:.3f}, which chance reaches among {d} features. Treat the "

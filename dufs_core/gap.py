@@ -52,6 +52,17 @@ def permutation_gap(
     """
     if len(subset) < 2:
         return Gap(0.0, 1.0)
+    observed, shuffled = shuffled_scores(bk, X, subset, n_permutations, seed, columns)
+    return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))
+
+
+def shuffled_scores(
+    bk: Backend, X: Array, subset: Array, n_permutations: int, seed: int = 0, columns: Array | None = None
+) -> tuple[float, Array]:
+    """score(X_T), and its values (n_permutations,) on shuffles; float64, NumPy. Arguments as in `permutation_gap`.
+
+    Shuffle number b permutes a column alike whatever set it is in: the scores of several sets have a joint null.
+    """
     xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
     n, m = min(X.shape[0], GAP_ROWS), len(subset)
@@ -73,8 +84,7 @@ def permutation_gap(
             G_r += fixed + permuted.T @ permuted
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
     observed, *scores = (open_score(bk, objective, G_r) / (n * m) for G_r in G)
-    shuffled = np.array(scores)
-    return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))
+    return observed, np.array(scores)
 
 
 def _orders(bk: Backend, seed: int, n_permutations: int, n: int, keys: Array) -> Array:

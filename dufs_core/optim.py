@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
+from dufs_core.errors import nearest
 
 _DECAY = 0.9  # memory of the running gradient size: ten steps
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
@@ -100,6 +101,9 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Step:
     return step
 
 
+NAMES = ("normalized", "sgd", "adam")
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """A rule with its numbers, called like the step function that it is."""
@@ -128,5 +132,5 @@ def get_optimizer(name: str, learning_rate: float, momentum: float) -> Optimizer
     elif name == "normalized":
         step = normalized(learning_rate, momentum)
     else:
-        raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}')
+        raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}{nearest(name, NAMES)}')
     return Optimizer(name, learning_rate, momentum, step)

@@ -1,4 +1,4 @@
-"""The result of a fit as files: selection.csv, history.csv, result.json and, with matplotlib, gates.png.
+"""The result of a fit as files: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
 
 Files are written into a temporary directory beside their place and moved there when all are complete.
 """
@@ -22,8 +22,9 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.errors import DufsWarning
+from dufs_core.reporting import report
 
-FILES = ("selection.csv", "history.csv", "gates.png", "result.json")  # all that is ever written, in the order of moving
+FILES = ("selection.csv", "history.csv", "gates.png", "report.html", "result.json")  # all, in the order of moving
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
@@ -63,10 +64,11 @@ def check_directory(directory: str | Path, force: bool = False) -> None:
 def save(
     directory: str | Path,
     table: Sequence[Mapping[str, Any]],
-    history: Mapping[str, Array],
     result: Mapping[str, Any],
-    mu: Array,
-    selected: Array,
+    selector: Any,
+    X: Any,
+    names: Sequence[str] | None = None,
+    labels: Array | None = None,
 ) -> list[str]:
     """Write a result.
 
@@ -76,12 +78,12 @@ def save(
         Made, with its parents, if missing. Files of an earlier result in it are replaced, others stay.
     table : sequence of mappings
         The rows of selection.csv.
-    history : mapping of str to (steps,) arrays
-        The columns of history.csv.
     result : mapping
         The contents of result.json; anything `plain` understands.
-    mu, selected : (d,) arrays
-        Gate parameters and the mask of the selected features, for the picture.
+    selector : DUFS
+        Fitted on X: history.csv, the picture and the report are of it.
+    X, names, labels
+        The data, names of the features, and labels of the samples (colours), for the report.
 
     Returns
     -------
@@ -95,14 +97,20 @@ def save(
     staging = Path(tempfile.mkdtemp(prefix=".dufs-core-", dir=beside))
     try:
         _write_rows(staging / "selection.csv", list(table[0]), (row.values() for row in table))
+        history = selector.history_
         _write_rows(staging / "history.csv", list(history), zip(*history.values(), strict=True))
         (staging / "result.json").write_text(json.dumps(plain(result), indent=1, allow_nan=False) + "\n", "utf-8")
         if find_spec("matplotlib") is not None:
             try:
-                draw(staging / "gates.png", history, mu, selected)
+                draw(staging / "gates.png", selector)
             except Exception as error:  # a picture is not worth losing a fit for
                 (staging / "gates.png").unlink(missing_ok=True)
                 warnings.warn(f"gates.png could not be drawn: {error}", DufsWarning, stacklevel=2)
+            try:
+                text = report(selector, X, names=names, labels=labels).html()
+                (staging / "report.html").write_text(text, "utf-8")
+            except Exception as error:  # nor is a page
+                warnings.warn(f"report.html could not be written: {error}", DufsWarning, stacklevel=2)
         written = [name for name in FILES if (staging / name).exists()]
         if fresh:
             umask = os.umask(0)
@@ -152,56 +160,12 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def draw(path: str | Path, history: Mapping[str, Array], mu: Array, selected: Array) -> None:
-    """Save a picture of a fit: loss and number of open gates against the step; mu in order of rank.
+def draw(path: str | Path, selector: Any) -> None:
+    """Save a picture of a fit: loss and number of open gates against the step; mu in order of rank."""
+    from dufs_core import plotting
+    from dufs_core.plotting.canvas import figure
 
-    Parameters
-    ----------
-    path : path
-    history : mapping
-        With "step", "loss" and "open_gates".
-    mu : (d,)
-    selected : (d,) bool
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
-
-    blue, orange, grey = "#1f5fa8", "#c8590a", "#8a8a8a"
-    figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-
-    left.plot(history["step"], history["loss"], color=blue, linewidth=1)
-    left.set_xlabel("step")
-    left.set_ylabel("loss", color=blue)
-    left.tick_params(axis="y", colors=blue)
-    gates = left.twinx()
-    gates.plot(history["step"], history["open_gates"], color=orange, linewidth=1.6, drawstyle="steps-post")
-    gates.set_ylabel("open gates", color=orange)
-    gates.tick_params(axis="y", colors=orange)
-    gates.set_ylim(0, 1.05 * np.max(history["open_gates"], initial=1))
-    gates.yaxis.set_major_locator(MaxNLocator(integer=True))
-    left.set_title("training" if len(history["step"]) else "no steps: every feature is constant")
-
-    order = np.argsort(-mu, kind="stable")
-    rank = np.arange(1, len(mu) + 1)
-    chosen = selected[order]
-    size = 30 if len(mu) <= 50 else 12 if len(mu) <= 500 else 5
-    for mask, colour, label in ((chosen, blue, "selected"), (~chosen, grey, "not selected")):
-        right.scatter(rank[mask], mu[order][mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
-    cut = r"cut, $\mu = 0$" if np.array_equal(selected, mu > 0) else r"$\mu = 0$"
-    right.axhline(0, color=orange, linewidth=1, linestyle="--", label=cut)
-    if len(mu) > 100:
-        right.set_xscale("log")
-        right.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    else:
-        right.xaxis.set_major_locator(MaxNLocator(integer=True))
-    right.set_xlabel("rank of the feature" + (" (log scale)" if len(mu) > 100 else ""))
-    right.set_ylabel(r"gate parameter $\mu$")
-    right.set_title(f"{int(chosen.sum())} of {len(mu)} features selected")
-    right.legend(frameon=False)
-    for axes in (left, right, gates):
-        axes.spines["top"].set_visible(False)
-    right.spines["right"].set_visible(False)
-    figure.savefig(path)
+    made, (left, right) = figure(1, 2)
+    plotting.loss_and_gates(selector, left)
+    plotting.ranked_scores(selector, right)
+    made.savefig(path)

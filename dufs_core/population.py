@@ -22,13 +22,14 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend
+from dufs_core.containers import opened
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.search import Outcome
 from dufs_core.trainer import RECORD, Problem, Run, StepInfo, Train, finished, initial_mu, train
-from dufs_core.validation import check_parameters, n_threads
+from dufs_core.validation import check_parameters, n_threads, seed_of
 
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
@@ -75,11 +76,12 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         return []
     _check_alike(selectors)
     first = selectors[0]
+    X = opened(X)
     bk, accepted = first._accept(X)
     for selector in selectors[1:]:
         validate_data(selector, X, skip_check_array=True)  # names and number of features
         check_parameters(selector, *accepted.shape)
-    seeds = [selector._seed() for selector in selectors]
+    seeds = [seed_of(selector.random_state) for selector in selectors]
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
         return _in_other_processes(selectors, X, seeds)
@@ -385,6 +387,7 @@ def train_together(
                 last["loss"],
                 int(last["open_gates"]),
                 int(last["undecided_gates"]),
+                columns,
             )
             running += info.undecided_gates > schedule.tol * len(columns)
             progress[fit](info)

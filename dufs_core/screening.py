@@ -1,6 +1,9 @@
-"""Which columns have structure together with one other column: a look at all pairs, without gates."""
+"""Which columns depend on one other column: a look at all pairs, without gates."""
 
 from __future__ import annotations
+
+from functools import cached_property
+from math import sqrt
 
 import numpy as np
 
@@ -8,65 +11,85 @@ from dufs_core import random
 from dufs_core.backend import Array, Backend
 from dufs_core.table import dense
 
+SHUFFLES = 19  # a tie above the strongest of each of them has p <= 1/20
 _ROWS = 128  # more rows are sampled down to this many
 _COLUMNS = 400  # the pairs of more columns would take longer than the runs
-_BANDWIDTH = 1.0  # in units of a column's variance
+_BANDWIDTH = 0.3  # in units of a column's variance: resolves rings and arms of moons, chance pairs not much more than 1
 
 
-def strongest_columns(bk: Backend, X: Array, ranking: Array) -> Array:
-    """Columns in the order of their best pair; those beyond the first 400 of `ranking` are left out.
+class Screening:
+    """The dependence of all pairs among the first 400 columns of a ranking.
 
-    X (n, d) scaled data, where the backend computes, or a `dufs_core.table.Table`; ranking (d',) int, NumPy,
-    positions in it, best first.
+    Parameters
+    ----------
+    X : (n, d)
+        Scaled data, where the backend computes, or a `dufs_core.table.Table`.
+    ranking : (d',) int, NumPy
+        Positions in X, best first.
     """
-    columns = np.sort(ranking[:_COLUMNS])
-    if len(columns) < 2:
-        return columns
-    n = X.shape[0]
-    rows = slice(None) if n <= _ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:_ROWS]
-    X = dense(bk, X, rows, columns)
-    scale = bk.xp.maximum(X.std(axis=0), bk.xp.finfo(X.dtype).tiny)
-    return columns[np.argsort(-pair_gaps(bk, X / scale).max(axis=1), kind="stable")]
+
+    def __init__(self, bk: Backend, X: Array, ranking: Array) -> None:
+        self.columns = np.sort(ranking[:_COLUMNS])
+        n = X.shape[0]
+        rows = slice(None) if n <= _ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:_ROWS]
+        self._bk, self._X = bk, dense(bk, X, rows, self.columns)
+
+    @cached_property
+    def z(self) -> Array:
+        """`dependence` of the columns."""
+        return dependence(self._bk, self._X)
+
+    @property
+    def strongest(self) -> Array:
+        """The columns in the order of their strongest tie to another one."""
+        return self.columns[np.argsort(-self.z.max(axis=1, initial=0.0), kind="stable")]
+
+    def is_tied(self, selection: Array) -> bool:
+        """Whether every selected column depends on another selected one beyond what chance offers, p <= 0.05.
+
+        Chance is the strongest tie between any two columns after a permutation of each on its own: the largest of
+        all pairs, since the runs looked for it. selection (m,) int, NumPy, positions in X; fewer than two columns, or
+        columns that were not looked at, are not tied.
+        """
+        if len(selection) < 2 or not np.isin(selection, self.columns).all():
+            return False
+        chosen = np.searchsorted(self.columns, selection)
+        weakest = self.z[np.ix_(chosen, chosen)].max(axis=1).min()
+        return all(self._strongest_by_chance(b) < weakest for b in range(SHUFFLES))
+
+    def _strongest_by_chance(self, b: int) -> float:
+        xp = self._bk.xp
+        row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
+        keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
+        shuffled = xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
+        return float(dependence(self._bk, shuffled).max())
 
 
-def pair_gaps(bk: Backend, X: Array, seed: int = 0) -> Array:
-    """How much better every pair of columns scores than shuffled pairs do, (d, d), symmetric, diagonal 0; NumPy.
+def dependence(bk: Backend, X: Array) -> Array:
+    """How far every pair of columns is from independence, (d, d), symmetric, diagonal 0; NumPy.
 
-    score(k, l) = Tr(X_kl' P^2 X_kl) / (2 n), P from K = K_k * K_l (elementwise), K_k,ij = exp(-(x_ik - x_jk)^2 / b),
-    b = 1. One bandwidth for all pairs makes the kernel of a pair the product of two kernels of columns. What a pair
-    scores without structure depends on the two distributions alone and is estimated by a sum of two terms,
-    a_k + a_l, from the same scores of columns shuffled one by one.
+    z(k, l) = (H_kl - E) / s with H_kl = <C_k, C_l>, the inner product of the doubly centred kernel matrices of two
+    columns, K_k,ij = exp(-(x_ik - x_jk)^2 / b), b = 0.3 times the column's variance. E = tr C_k tr C_l / (n - 1) is its
+    mean over all permutations of one of the columns, s = sqrt(2) |C_k| |C_l| / n about its spread.
 
-    X (n, d), d >= 2, columns of variance 1.
+    Any kind of dependence raises z as n grows. Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring statistical
+    dependence with Hilbert-Schmidt norms" (ALT 2005). X (n, d); a constant column has z = 0.
     """
     xp = bk.xp
     n, d = X.shape
-    keys = random.words(bk, seed, random.Stream.PERMUTATION, 2, 0, xp.arange(n)[:, None], xp.arange(d)[None, :])
-    observed = _pair_scores(bk, X)
-    shuffled = _pair_scores(bk, xp.take_along_axis(X, xp.argsort(keys, axis=0), axis=0))
-    if d < 3:
-        return observed - shuffled
-    # Least squares for a_k + a_l over the pairs k != l.
-    total = shuffled.sum(axis=0)
-    a = (total - total.sum() / (2 * (d - 1))) / (d - 2)
-    gaps = observed - (a[:, None] + a[None, :])
-    np.fill_diagonal(gaps, 0.0)
-    return gaps
-
-
-def _pair_scores(bk: Backend, X: Array) -> Array:
-    """Scores of all pairs of columns, (d, d), NumPy; the diagonal is 0."""
-    xp = bk.xp
-    n, d = X.shape
-    columns = xp.ascontiguousarray(X.T)  # (d, n)
-    K = xp.exp((columns[:, :, None] - columns[:, None, :]) ** 2 * (-1.0 / _BANDWIDTH))  # (d, n, n)
-    scores = np.zeros((d, d))
-    for k in range(d - 1):
-        W = K[k] * K[k + 1 :]  # (pairs, n, n)
-        x = xp.stack([xp.ones_like(columns[k + 1 :]), xp.broadcast_to(columns[k], (d - k - 1, n)), columns[k + 1 :]], 2)
-        Wx = W @ x
-        deg = Wx[:, :, :1]
-        right = Wx[:, :, 1:] / deg  # P x
-        left = W @ (x[:, :, 1:] / deg)  # P' x
-        scores[k, k + 1 :] = bk.to_host((left * right).sum(axis=(1, 2))) / (2 * n)
-    return scores + scores.T
+    spread = X.std(axis=0)
+    columns = xp.ascontiguousarray((X / xp.where(spread > 0, spread, 1)).T)  # (d, n)
+    C = columns[:, :, None] - columns[:, None, :]  # (d, n, n), the only array of its size
+    C *= C
+    C *= -1.0 / _BANDWIDTH
+    xp.exp(C, out=C)
+    C -= C.mean(axis=1, keepdims=True)
+    C -= C.mean(axis=2, keepdims=True)
+    flat = C.reshape(d, n * n)
+    H = bk.to_host(flat @ flat.T).astype(np.float64)
+    trace = bk.to_host(flat[:, :: n + 1].sum(axis=1)).astype(np.float64)
+    size = np.sqrt(np.diag(H))
+    s = sqrt(2) / n * np.outer(size, size)
+    z: Array = np.divide(H - np.outer(trace, trace) / (n - 1), s, out=np.zeros((d, d)), where=s > 1e-12 * n)
+    np.fill_diagonal(z, 0.0)
+    return z

@@ -14,7 +14,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.gap import Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
-from dufs_core.screening import strongest_columns
+from dufs_core.screening import SHUFFLES, Screening
 from dufs_core.table import take_columns
 from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepInfo, Train
 
@@ -30,6 +30,7 @@ class Outcome(NamedTuple):
     run: Run
     columns: Array  # (d',) positions in the data of the columns that took part
     gap: Gap
+    convincing: bool = False  # set by the search at its end
 
 
 class Progress(NamedTuple):
@@ -71,9 +72,10 @@ class Search:
         """The run with the largest permutation gap, and the number of runs.
 
         The objective alone cannot tell two columns that happen to agree from two that belong together: it can
-        settle on either, depending on the draws. Shuffling can. A convincing run ends the search. After a first run
-        that is no better than chance the next one looks at the columns with most structure in a pair
-        (`dufs_core.screening`), among which the gates decide reliably. After a later one that is not, its columns are
+        settle on either, depending on the draws. Shuffling can. A convincing run ends the search, and is the result:
+        one with a large gap, or, where it is one of several, one whose columns all depend on each other
+        (`dufs_core.screening`). After a first run that is not convincing the next one looks at the columns with the
+        strongest ties in pairs, among which the gates decide reliably. After a later one that is not, its columns are
         held closed (unless it is a single column, which says nothing either way) and the next strongest take part.
 
         X (n, d) scaled data, where the backend computes, or a `dufs_core.table.Table`; columns (d',) the
@@ -81,25 +83,35 @@ class Search:
         """
         outcomes: list[Outcome] = []
         earlier = iter(keeper.start.outcomes if keeper else ())
-
-        def run(columns: Array) -> None:
-            run_seed = random.derived_seed(bk, seed, len(outcomes))
-            outcomes.append(next(earlier, None) or self._run(bk, X, columns, run_seed, outcomes, keeper))
-
-        run(columns)
+        screening: Screening | None = None
         closed = np.zeros(0, dtype=columns.dtype)
-        while len(outcomes) < self.n_restarts and not convincing(outcomes[-1].gap, len(selected(bk, outcomes[-1]))):
-            if len(outcomes) == 1:
-                ranking = strongest_columns(bk, X, columns[np.argsort(-bk.to_host(outcomes[0].run.mu), kind="stable")])
-            elif len(failed := selected(bk, outcomes[-1])) > 1:
-                closed = np.union1d(closed, failed)
-            columns = np.sort(ranking[~np.isin(ranking, closed)][:_STRONGEST])
-            if len(columns) < 2:
+        taking_part = columns
+        while True:
+            run_seed = random.derived_seed(bk, seed, len(outcomes))
+            last = next(earlier, None) or self._run(bk, X, taking_part, run_seed, outcomes, keeper)
+            outcomes.append(last)
+            chosen = selected(bk, last)
+            if convincing(last.gap, len(chosen)):
+                last = last._replace(convincing=True)
                 break
-            run(columns)
+            if self.n_restarts == 1 or not len(columns):
+                break
+            if screening is None:
+                ranking = columns[np.argsort(-bk.to_host(last.run.mu), kind="stable")]
+                screening = Screening(bk, X, ranking)
+            elif len(chosen) > 1:
+                closed = np.union1d(closed, chosen)
+            if screening.is_tied(chosen):
+                last = last._replace(convincing=True, gap=Gap(last.gap.gap, 1 / (1 + SHUFFLES)))
+                break
+            strongest = screening.strongest
+            taking_part = np.sort(strongest[~np.isin(strongest, closed)][:_STRONGEST])
+            if len(outcomes) == self.n_restarts or len(taking_part) < 2:
+                break
         if keeper is not None:
             keeper.finish(Progress(outcomes, None))
-        return max(outcomes, key=lambda outcome: outcome.gap.gap), len(outcomes)
+        best = last if last.convincing else max(outcomes, key=lambda outcome: outcome.gap.gap)
+        return best, len(outcomes)
 
     def _run(
         self, bk: Backend, X: Array, columns: Array, seed: int, earlier: list[Outcome], keeper: Keeper | None

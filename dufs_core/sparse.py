@@ -16,6 +16,7 @@ from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.data import SCALINGS, check_range, not_finite
+from dufs_core.errors import unknown
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _THIN = 8  # a thin column stores at most n / _THIN entries
@@ -98,7 +99,7 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
         As `dufs_core.data.prepare`.
     """
     if scaling not in SCALINGS:
-        raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {scaling!r}")
+        raise unknown("scaling", scaling, SCALINGS)
     _check_finite(X)
     columns = _canonical_columns(X)
     n, d = columns.shape

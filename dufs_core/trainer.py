@@ -35,6 +35,7 @@ class StepInfo(NamedTuple):
     loss: float
     open_gates: int  # number of mu > 0
     undecided_gates: int
+    columns: Array  # (d,) their positions in the user's data
 
 
 Callback = Callable[[StepInfo], Any]
@@ -266,7 +267,7 @@ def train(
             together *= 2  # long enough to be fast, short enough for the progress bar and Ctrl-C
         step += len(records[-1])
         last = dict(zip(RECORD, records[-1][-1], strict=True))
-        info = StepInfo(step, steps.mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]))
+        info = StepInfo(step, steps.mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]), columns)
         stop = [callback(info) is True for callback in callbacks]
         if progress is not None:
             progress(info)

@@ -7,8 +7,10 @@ import warnings
 from numbers import Integral, Real
 from typing import Any
 
+from sklearn.utils import check_random_state
+
 from dufs_core.data import SCALINGS
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, unknown
 from dufs_core.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.optim import get_optimizer
 
@@ -32,7 +34,8 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         ("convention", ("standard", "authors_code")),
     ):  # fmt: skip
         if getattr(selector, name) not in choices:
-            raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}; got {getattr(selector, name)!r}")
+            value = getattr(selector, name)
+            raise unknown(name, value, choices)
     if isinstance(selector.bandwidth, str):
         quantile_of(selector.bandwidth)
     elif not isinstance(selector.bandwidth, Real) or not 0 < float(selector.bandwidth) < float("inf"):
@@ -40,6 +43,10 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
     get_optimizer(selector.optimizer, selector.learning_rate, selector.momentum)
     if selector.max_memory is not None and (not is_int(selector.max_memory) or selector.max_memory < 1):
         raise ValueError(f"max_memory must be None or a positive number of bytes; got {selector.max_memory!r}")
+    if not isinstance(selector.callbacks, (list, tuple)):
+        raise ValueError(
+            f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {selector.callbacks!r}"
+        )
     draws = selector.n_draws
     if draws is not None and (not is_int(draws) or draws < 1 or (draws > 1 and draws % 2)):
         raise ValueError(f"n_draws must be None, 1 or an even number (pairs eps, -eps); got {draws!r}")
@@ -68,6 +75,19 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
 def is_int(value: Any) -> bool:
     """Whether value is a whole number and not a bool."""
     return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def seed_of(random_state: Any) -> int:
+    """The 64 bits that draws are functions of. Raises ValueError for what is no seed and no RandomState."""
+    if is_int(random_state):
+        return int(random_state) & 0xFFFFFFFFFFFFFFFF
+    try:
+        return int(check_random_state(random_state).randint(2**31))
+    except ValueError:
+        raise ValueError(
+            f"random_state must be None, a whole number, or a numpy.random.RandomState; got {random_state!r}. A "
+            f"numpy.random.Generator gives a whole number by rng.integers(2**31)"
+        ) from None
 
 
 def n_wanted(requested: Any, d: int) -> int:

@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -206,7 +207,13 @@ def test_out_receives_complete_files(capsys, table, tmp_path):
     argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", "--n-features-to-select", "2", *QUICK]
     assert main([*argv, "--out", str(directory)]) == 0
     assert "written to" in capsys.readouterr().out
-    assert sorted(p.name for p in directory.iterdir()) == ["gates.png", "history.csv", "result.json", "selection.csv"]
+    assert sorted(p.name for p in directory.iterdir()) == [
+        "gates.png",
+        "history.csv",
+        "report.html",
+        "result.json",
+        "selection.csv",
+    ]
     assert sorted(p.name for p in directory.parent.iterdir()) == ["result"]
 
     with (directory / "selection.csv").open(newline="") as file:
@@ -276,15 +283,19 @@ def test_a_picture_that_fails_does_not_cost_the_fit(capsys, tmp_path, monkeypatc
     monkeypatch.setattr(output, "draw", fail)
     assert main([*MOONS, "--out", str(tmp_path / "a")]) == 0
     assert "dufs-core: warning: gates.png could not be drawn: no fonts\n" in capsys.readouterr().err
-    assert len(list((tmp_path / "a").iterdir())) == 3
+    assert len(list((tmp_path / "a").iterdir())) == 4
 
 
 def test_pictures_of_many_features_and_of_none(tmp_path):
     steps = np.arange(1, 4)
     mu = np.linspace(2, -2, 500)
-    output.draw(tmp_path / "a.png", {"step": steps, "loss": -steps / 3, "open_gates": steps}, mu, mu > 1)
-    nothing = np.zeros(0)
-    output.draw(tmp_path / "b.png", {"step": nothing, "loss": nothing, "open_gates": nothing}, -mu[:1], mu[:1] < 0)
+    history = {"step": steps, "loss": -steps / 3, "open_gates": steps}
+    fitted = SimpleNamespace(history_=history, mu_=mu, scores_=mu, ranking_=np.arange(500), support_=mu > 1)
+    output.draw(tmp_path / "a.png", fitted)
+    history = dict.fromkeys(history, np.zeros(0))
+    closed, first = -mu[:1], np.zeros(1, dtype=int)
+    fitted = SimpleNamespace(history_=history, mu_=closed, scores_=closed, ranking_=first, support_=closed > 0)
+    output.draw(tmp_path / "b.png", fitted)
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.png", "b.png"))
 
 
@@ -306,14 +317,14 @@ def test_a_directory_that_is_not_empty(capsys, tmp_path):
     assert main([*MOONS, "--out", str(directory), "--force"]) == 0
     assert (directory / "mine.txt").read_text() == "keep"
     assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
-    assert len(list(directory.iterdir())) == 5
+    assert len(list(directory.iterdir())) == 6
 
 
 def test_an_empty_directory_is_used(tmp_path):
     directory = tmp_path / "out"
     directory.mkdir()
     assert main([*MOONS, "--out", str(directory)]) == 0
-    assert len(list(directory.iterdir())) == 4
+    assert len(list(directory.iterdir())) == 5
 
 
 def test_directories_that_cannot_be(capsys, tmp_path, monkeypatch):
@@ -421,7 +432,7 @@ def test_constant_columns_only(capsys, tmp_path):
     result = strict(captured.out)
     assert (result["selected"], result["constant_features"], result["n_iter"]) == ([], [0, 1, 2], 0)
     assert "columns of X are constant" in captured.err
-    assert len(list((tmp_path / "out").iterdir())) == 4
+    assert len(list((tmp_path / "out").iterdir())) == 5
 
 
 def test_no_feature_selected_says_what_to_try(capsys):

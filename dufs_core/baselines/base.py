@@ -11,15 +11,16 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array
+from dufs_core.containers import check_samples, check_scales, check_width, opened, stored_columns
 from dufs_core.data import SCALINGS, prepare
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import SelectionWarning, unknown
 from dufs_core.ops.bandwidth import check_n_neighbors
+from dufs_core.source import is_source
 from dufs_core.threads import one_blas_thread
-from dufs_core.validation import is_int, n_wanted
+from dufs_core.validation import is_int, n_wanted, seed_of
 
 DEFAULT_CLUSTERS = 5
 _SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS
@@ -62,18 +63,24 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             If X or a parameter is not usable; the message gives the numbers and what to do.
         """
+        X = opened(X)
+        check_samples(X, y)
+        if is_source(X):
+            X = X[:]
         X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
         n, d = X.shape
         if self.n_features_to_select is not None:
             n_wanted(self.n_features_to_select, d)
         if self.scaling not in SCALINGS:
-            raise ValueError(f"scaling must be one of {', '.join(map(repr, SCALINGS))}; got {self.scaling!r}")
+            raise unknown("scaling", self.scaling, SCALINGS)
         self._check(n, d)
-        seed = self.random_state if is_int(self.random_state) else check_random_state(self.random_state).randint(2**31)
+        seed = seed_of(self.random_state)
         data = prepare(X, self.scaling, np.dtype(self.dtype))
+        if self.scaling == "none":
+            check_scales(X)
         columns = np.flatnonzero(~data.constant)
         m = len(columns)
         wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
@@ -81,7 +88,7 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         if m:
             with one_blas_thread() if self._many_products and n <= _SMALL_ROWS else nullcontext():
                 rows = np.ascontiguousarray(data.X if m == d else data.X[:, columns])
-                scores = np.asarray(self._score(rows, columns, min(wanted, m), int(seed) & 0xFFFFFFFFFFFFFFFF))
+                scores = np.asarray(self._score(rows, columns, min(wanted, m), seed))
         else:
             warnings.warn(
                 f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
@@ -96,6 +103,21 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self.support_[self.ranking_[:wanted]] = True
         self.constant_features_ = np.flatnonzero(data.constant)
         return self
+
+    def transform(self, X: Any) -> Any:
+        """The selected columns of X, of the same kind; data on disk are read a chunk of rows at a time.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+        """
+        check_is_fitted(self, "support_")
+        X = opened(X)
+        check_width(X, self.n_features_in_, type(self).__name__)
+        if is_source(X):
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return stored_columns(X, np.flatnonzero(self.support_))
+        return super().transform(X)
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self, "support_")

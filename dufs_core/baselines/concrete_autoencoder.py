@@ -12,6 +12,7 @@ from scipy.linalg import eigh
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import value_and_grad
+from dufs_core.errors import unknown
 from dufs_core.ops.concrete import softmax
 from dufs_core.optim import State, adam
 from dufs_core.random import Stream, normals, permutation, uniforms
@@ -199,7 +200,7 @@ class ConcreteAutoencoder(Baseline):
         if len(self.temperatures) != 2 or not all(0 < float(T) < float("inf") for T in self.temperatures):
             raise ValueError(f"temperatures must be two positive numbers, first and last; got {self.temperatures!r}")
         if self.dtype not in ("float32", "float64"):
-            raise ValueError(f"dtype must be one of 'float32', 'float64'; got {self.dtype!r}")
+            raise unknown("dtype", self.dtype, ("float32", "float64"))
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)

@@ -9,6 +9,7 @@ import numpy as np
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours
+from dufs_core.errors import unknown
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
@@ -99,7 +100,7 @@ class LaplacianScore(Baseline):
 
     def _check(self, n: int, d: int) -> None:
         if self.variant not in ("laplacian", "random_walk"):
-            raise ValueError(f"variant must be one of 'laplacian', 'random_walk'; got {self.variant!r}")
+            raise unknown("variant", self.variant, ("laplacian", "random_walk"))
         self._check_whole(power=1)
         self._check_positive("bandwidth_factor")
         check_bandwidth(self.bandwidth)

@@ -124,7 +124,7 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     out.add_argument(
         "--out",
         metavar="DIR",
-        help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png there; "
+        help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html there; "
         "without it nothing is written",
     )
     out.add_argument("--force", action="store_true", help="replace the results of an earlier run in DIR")

@@ -20,6 +20,7 @@ class Source(NamedTuple):
     X: Any  # (n, d) array
     names: tuple[str, ...] | None
     informative: Sequence[int] | None  # the true answer, where it is known
+    labels: Any  # (n,) or None; for colours alone
     described: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -42,9 +43,9 @@ def _load(args: argparse.Namespace, seed: int) -> Source:
 
         settings = {"samples": 100, "features": 10, "noise": 0.1} | {k: v for k, v in moons.items() if v is not None}
         with usage_errors():
-            X, _, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
+            X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
         described = {"source": "two-moons", **settings, "seed": seed, "sha256": array_fingerprint(X)}
-        return Source(X, None, informative.tolist(), described, ())
+        return Source(X, None, informative.tolist(), labels, described, ())
 
     misplaced = [f"--{name}" for name, value in moons.items() if value is not None]
     if misplaced:
@@ -65,7 +66,7 @@ def _load(args: argparse.Namespace, seed: int) -> Source:
         if not is_source(table.X):  # the fit checks those as it reads them
             _check_finite(args.file, table.X, table.feature_names)
         described = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
-    return Source(table.X, table.feature_names, None, described, table.notes)
+    return Source(table.X, table.feature_names, None, table.labels, described, table.notes)
 
 
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
@@ -125,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         document = {key: value for key, value in result.items() if key != "scores"}  # selection.csv has them
         try:
-            written = output.save(args.out, rows, estimator.history_, document, estimator.mu_, estimator.support_)
+            written = output.save(args.out, rows, document, estimator, source.X, source.names, source.labels)
         except OSError as error:
             print(f"dufs-core: cannot write {args.out}: {sentence(error)}", file=sys.stderr)
             return FAILED

@@ -6,6 +6,7 @@ evaluate(bk, objective, mu, eps, X) -> (Value, dmu), as `dufs_core.objective.Obj
 from __future__ import annotations
 
 from dufs_core.backend import Array, Backend
+from dufs_core.errors import nearest
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Evaluate, Objective, Value
 
@@ -37,7 +38,7 @@ def get_engine(
     """
     if name not in NAMES:
         known = ", ".join(map(repr, NAMES[1:]))
-        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}')
+        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}{nearest(name, NAMES)}')
     if sparse and name not in ("auto", "sparse"):
         raise ValueError(
             f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'

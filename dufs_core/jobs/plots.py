@@ -23,28 +23,19 @@ def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> list[Pat
 
 
 def _one(path: Path, name: str, rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> None:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
+    from dufs_core.plotting import over_settings
+    from dufs_core.plotting.canvas import BLUE, ORANGE, figure
 
-    blue, orange = "#1f5fa8", "#c8590a"
     points: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
         points.setdefault(tuple(_cell(row[parameter]) for parameter in varied), []).append(row)
-    figure = Figure(figsize=(10, 4), dpi=150, layout="constrained")
-    FigureCanvasAgg(figure)
-    panels = zip(
-        figure.subplots(1, 2), ("n_selected", "permutation_gap"), ("features selected", "permutation gap"),
-        (blue, orange), strict=True,
-    )  # fmt: skip
-    for axes, key, label, colour in panels:
+    made, axes = figure(1, 2)
+    for ax, key, label, colour in zip(
+        axes, ("n_selected", "permutation_gap"), ("features selected", "permutation gap"), (BLUE, ORANGE), strict=True
+    ):
         values = [[row[key] for row in members] for members in points.values()]
-        for x, column in enumerate(values):
-            axes.scatter([x] * len(column), column, s=16, color=colour, alpha=0.6, zorder=3)
-        axes.plot([sum(column) / len(column) for column in values], color=colour, linewidth=1)
-        shown = range(0, len(points), -(-len(points) // 12))
-        axes.set_xticks(list(shown), [", ".join(list(points)[i]) for i in shown], rotation=30, ha="right")
-        axes.set_xlabel(", ".join(varied) or "no parameter is varied")
-        axes.set_ylabel(label)
-        axes.set_title(f"{name}: each seed, and their mean")
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path)
+        over_settings([", ".join(point) for point in points], values, ax, colour)
+        ax.set_xlabel(", ".join(varied) or "no parameter is varied")
+        ax.set_ylabel(label)
+        ax.set_title(f"{name}: each seed, and their mean")
+    made.savefig(path)

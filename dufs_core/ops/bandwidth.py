@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
+from dufs_core.errors import nearest
 
 Rule = Literal["median", "q90", "max"] | float
 _QUANTILE = {"median": 0.5, "q90": 0.9, "max": 1.0}
@@ -32,7 +33,9 @@ class Entries(NamedTuple):
 def quantile_of(rule: str) -> float:
     """The quantile of the neighbour distances that a rule takes: "median" 0.5, "q90" 0.9, "max" 1; else ValueError."""
     if rule not in _QUANTILE:
-        raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
+        raise ValueError(
+            f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}{nearest(rule, _QUANTILE)}'
+        )
     return _QUANTILE[rule]
 
 

@@ -1,0 +1,44 @@
+"""The paper's experiments.
+
+python -m bench.paper NAME [--quick] [--out DIR] [--workers N]
+
+Writes NAME.md (table), NAME.png and NAME.json to DIR. Every finished cell is kept in DIR/NAME.cells.jsonl and not
+computed again. --quick: small sizes, in DIR/quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.common import save
+from bench.paper.cells import Cells
+from bench.paper.drawing import picture
+from bench.paper.registry import MODULES, experiment
+from dufs_core.durable import write_bytes
+from dufs_core.output import plain
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.paper", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("name", choices=MODULES, metavar="NAME", help=", ".join(MODULES))
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("bench/results"), metavar="DIR")
+    parser.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default 1)")
+    a = parser.parse_args(arguments)
+    folder = a.out / "quick" if a.quick else a.out
+    folder.mkdir(parents=True, exist_ok=True)
+    cells = Cells(folder / f"{a.name}.cells.jsonl", a.workers)
+    report = experiment(a.name)(cells, a.quick)
+    if report.figure is not None:
+        write_bytes(folder / f"{a.name}.png", picture(report.figure))
+    write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())
+    about = {"experiment": a.name, "quick": a.quick, "seconds": round(cells.seconds, 1), "cells": cells.asked}
+    save(str(folder / f"{a.name}.json"), about | plain(report.results))
+    print(f"{report.table}\n{cells.asked} cells, {cells.seconds:.1f} s; results in {folder}/{a.name}.*")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""Finished cells are kept: an experiment is a list of cells, each a function of settings, each computed once.
+
+A cell is one line of `<out>/<name>.cells.jsonl`: function, settings, result, seconds, and warnings if there were any.
+The process that computed it writes the line at once and flushes it to the disk, so a run that is stopped at any moment
+goes on where it was. To compute a cell again, remove its line; after a change to what cells compute, remove the file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from joblib import Parallel, delayed, parallel_config
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from dufs_core.output import plain
+
+Function = Callable[..., Any]  # of keyword arguments that JSON can hold, to what JSON can hold
+
+
+class Report(NamedTuple):
+    """What an experiment has to say."""
+
+    results: Mapping[str, Any]  # into the JSON file
+    table: str  # Markdown
+    figure: Figure | None
+
+
+class Cells:
+    """The cells of one experiment, in one file."""
+
+    def __init__(self, path: Path, workers: int = 1) -> None:
+        self.path, self.workers = path, workers
+        self.seconds = 0.0  # of all cells that were asked for, whenever they were computed
+        self.asked = 0
+        _end_cut_line(path)
+        self._done = _read(path)
+
+    def compute(self, function: Function, settings: Sequence[Mapping[str, Any]]) -> list[Any]:
+        """[function(**s) for s in settings], as JSON gives it back; what the file has is not computed again.
+
+        With more than one worker cells are computed in processes of their own, each with one thread for BLAS and Numba.
+        A cell that raises ends the computation; the cells that are done stay done.
+        """
+        keys = [_key(function, s) for s in settings]
+        missing = {key: s for key, s in zip(keys, settings, strict=True) if key not in self._done}
+        with parallel_config("loky", inner_max_num_threads=1 if self.workers > 1 else None):
+            records = Parallel(n_jobs=self.workers, return_as="generator")(
+                delayed(_compute)(function, dict(s), self.path) for s in missing.values()
+            )
+            for key, record in zip(
+                missing, tqdm(records, function.__name__, len(missing), leave=False, disable=None), strict=True
+            ):
+                self._done[key] = record
+        self.seconds += sum(self._done[key]["seconds"] for key in dict.fromkeys(keys))
+        self.asked += len(dict.fromkeys(keys))
+        return [self._done[key]["result"] for key in keys]
+
+
+Experiment = Callable[[Cells, bool], Report]  # run(cells, quick)
+
+
+def _key(function: Function, settings: Mapping[str, Any]) -> str:
+    return json.dumps([function.__name__, plain(settings)], sort_keys=True)
+
+
+def _compute(function: Function, settings: dict[str, Any], path: Path) -> dict[str, Any]:
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        result = function(**settings)
+    record = {"function": function.__name__, "settings": plain(settings), "result": plain(result)}
+    record["seconds"] = round(time.perf_counter() - start, 3)
+    if caught:
+        record["warnings"] = list(dict.fromkeys(str(w.message) for w in caught))
+    _append(path, json.dumps(record) + "\n")
+    return record
+
+
+def _append(path: Path, line: str) -> None:
+    """One write, so that lines of several processes do not mix; on the disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        os.write(descriptor, line.encode())
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _end_cut_line(path: Path) -> None:
+    """After a crash in the middle of a line the next cell starts a new one."""
+    if path.exists() and (data := path.read_bytes()) and not data.endswith(b"\n"):
+        _append(path, "\n")
+
+
+def _read(path: Path) -> dict[str, dict[str, Any]]:
+    """The records by key. A line that a crash has cut is as good as none."""
+    done = {}
+    for line in path.read_text().splitlines() if path.exists() else ():
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        done[json.dumps([record["function"], record["settings"]], sort_keys=True)] = record
+    return done

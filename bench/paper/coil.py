@@ -1,0 +1,29 @@
+"""Pixels selected on COIL-20 and on 17 objects of COIL-100; DUFS beside the Laplacian score. See bench/paper/pixels.py.
+
+Batches of at most 1,000 rows and bandwidth factor 2, as the paper's runs on COIL-20; two draws a step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.paper import pixels
+from bench.paper.cells import Cells, Report
+from bench.paper.images import coil20, coil100_part
+
+SETTINGS = {"batch_size": 1000, "n_draws": 2, "scaling": "columns", "bandwidth_factor": 2.0}
+DATA = {
+    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, SETTINGS),
+    "coil100-part": pixels.Data(
+        "COIL-100, 17 objects", ("coil100_partial17_gray32.npz",), coil100_part, 1224, 60, 1, SETTINGS
+    ),
+}
+
+
+def objects(data: str, method: str, seed: int, quick: bool) -> dict[str, Any]:
+    """One cell."""
+    return pixels.selection(DATA[data], method, seed, quick)
+
+
+def run(cells: Cells, quick: bool) -> Report:
+    return pixels.report(cells, quick, DATA, objects)

@@ -1,0 +1,114 @@
+"""Images as tables, their selected pixels drawn over them, and the accuracy of k-means on those."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
+from scipy.io import loadmat
+
+from bench.common import data_file
+from dufs_core.backend import Array
+from dufs_core.metrics import kmeans_accuracy
+
+COUNTS = (50, 100, 150, 200, 250, 300)
+SHADES = ("#b30000", "#e34a33", "#fc8d59", "#fdbb84", "#fdd49e", "#ffe9cc")  # of the first 50 pixels, the next 50, ...
+
+
+class Images(NamedTuple):
+    """One image a row."""
+
+    X: Array  # (n, d) float64
+    labels: Array  # (n,)
+    shape: tuple[int, int]
+    by_columns: bool  # pixels run down the columns of an image, not along its rows
+
+    def picture(self, row: Array) -> Array:
+        """A row of X, or any (d,) array, as an image."""
+        return row.reshape(self.shape, order="F" if self.by_columns else "C")
+
+
+def missing(names: tuple[str, ...]) -> str | None:
+    """Why an experiment on these files cannot be run here; None if it can."""
+    absent = [name for name in names if data_file(name) is None]
+    return f"{' and '.join(absent)} not found in DUFS_DATA or ../shared/data" if absent else None
+
+
+def _path(name: str) -> Path:
+    path = data_file(name)
+    if path is None:
+        raise FileNotFoundError(f"{name} is neither in the folder DUFS_DATA nor in ../shared/data")
+    return path
+
+
+def idx(name: str) -> Array:
+    """A gzipped file of unsigned bytes in MNIST's IDX format: 0, 0, 8, number of axes, sizes, values."""
+    data = gzip.decompress(_path(name).read_bytes())
+    if data[:3] != b"\0\0\x08":
+        raise ValueError(f"{name} is no IDX file of unsigned bytes: it begins with {data[:4].hex(' ')}")
+    shape = np.frombuffer(data, ">i4", data[3], 4)
+    return np.frombuffer(data, np.uint8, offset=4 + 4 * data[3]).reshape(shape)
+
+
+def noisy_digits(n: int, seed: int) -> Images:
+    """n random threes and eights, divided by 255; pixels that are 0 are replaced by uniform draws from [0, 1]."""
+    images, digits = idx("t10k-images-idx3-ubyte.gz"), idx("t10k-labels-idx1-ubyte.gz")
+    rng = np.random.default_rng(seed)
+    rows = rng.choice(np.flatnonzero(np.isin(digits, (3, 8))), n, replace=False)
+    X = images[rows].reshape(n, -1) / 255.0
+    return Images(np.where(X == 0, rng.uniform(size=X.shape), X), digits[rows], images.shape[1:], False)
+
+
+def noisy_faces(n: int, seed: int) -> Images:
+    """n of PIX10's 100 faces, divided by their maximum, with uniform draws from [0, 0.3] added to all pixels."""
+    mat = loadmat(_path("pixraw10P.mat"))
+    X = mat["X"][_spread(len(mat["X"]), n)] / float(mat["X"].max())
+    noise = np.random.default_rng(seed).uniform(0, 0.3, X.shape)
+    return Images(X + noise, mat["Y"].ravel()[_spread(len(mat["X"]), n)], (100, 100), True)
+
+
+def coil20(n: int, seed: int) -> Images:
+    """n of COIL-20's 1,440 images, 32 x 32, values in [0, 1]."""
+    mat = loadmat(_path("COIL20.mat"))
+    rows = _spread(len(mat["X"]), n)
+    return Images(mat["X"][rows].astype(float), mat["Y"].ravel()[rows], (32, 32), True)
+
+
+def coil100_part(n: int, seed: int) -> Images:
+    """n of 1,224 images of 17 of COIL-100's objects, in grey, 32 x 32, values in [0, 1]."""
+    with np.load(_path("coil100_partial17_gray32.npz")) as archive:
+        rows = _spread(len(archive["X"]), n)
+        return Images(archive["X"][rows] / 255.0, archive["y"][rows], (32, 32), False)
+
+
+def _spread(most: int, n: int) -> Array:
+    """n of `most` rows, evenly spread, so that every class is there."""
+    return np.linspace(0, most - 1, n).round().astype(int)
+
+
+def accuracies(images: Images, ranking: Array, n_runs: int) -> dict[str, Any]:
+    """Mean and standard deviation, in percent, of k-means on the first 50, ..., 300 columns, and on all ("all")."""
+    columns = {str(count): ranking[:count] for count in COUNTS} | {"all": np.arange(images.X.shape[1])}
+    return {
+        name: [round(100 * value, 2) for value in kmeans_accuracy(images.X[:, chosen], images.labels, n_runs)]
+        for name, chosen in columns.items()
+    }
+
+
+def draw_selected(axes: Axes, images: Images, ranking: list[int], title: str) -> None:
+    """The first 300 pixels of a ranking in six shades, darkest first, over the mean image in grey."""
+    rank = np.full(images.X.shape[1], np.nan)
+    rank[ranking[: COUNTS[-1]]] = np.arange(min(len(ranking), COUNTS[-1])) // 50
+    axes.imshow(images.picture(images.X.mean(axis=0)), cmap="gray")
+    axes.imshow(images.picture(rank), cmap=ListedColormap(SHADES), vmin=-0.5, vmax=5.5, alpha=0.85)
+    bare(axes, title)
+
+
+def bare(axes: Axes, title: str) -> None:
+    """An image without axes."""
+    axes.set_title(title, fontsize=9)
+    axes.set_axis_off()

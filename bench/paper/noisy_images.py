@@ -1,0 +1,33 @@
+"""Pixels selected under noise: MNIST's threes and eights, and PIX10's faces; DUFS beside the Laplacian score.
+
+MNIST: 1,000 random threes and eights of the test images, background pixels replaced by uniform draws from [0, 1].
+PIX10: 100 faces, divided by their maximum, uniform draws from [0, 0.3] added to all pixels. See bench/paper/pixels.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.paper import pixels
+from bench.paper.cells import Cells, Report
+from bench.paper.images import noisy_digits, noisy_faces
+
+DATA = {
+    "mnist": pixels.Data(
+        "MNIST 3 and 8 with noise", ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), noisy_digits,
+        1000, 60, 3, {"batch_size": 500, "scaling": "columns", "bandwidth_factor": 2.0},
+    ),
+    "pix10": pixels.Data(
+        "PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 5,
+        {"scaling": "global", "bandwidth_factor": 2.0},
+    ),
+}  # fmt: skip
+
+
+def noisy(data: str, method: str, seed: int, quick: bool) -> dict[str, Any]:
+    """One cell."""
+    return pixels.selection(DATA[data], method, seed, quick)
+
+
+def run(cells: Cells, quick: bool) -> Report:
+    return pixels.report(cells, quick, DATA, noisy)

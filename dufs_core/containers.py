@@ -1,0 +1,203 @@
+"""What users hold their data in: containers opened, and what is no table of numbers refused with a sentence."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
+from dufs_core.errors import DufsWarning
+from dufs_core.source import is_source
+
+_CHUNK_ROWS = 4096  # of what is stored outside the memory
+_NAMED = 5  # columns in a message
+_MOST = 0.9  # share of the squared distances
+_SCALE_ROWS, _SCALE_ENTRIES = 512, 1 << 22  # that it is estimated from
+
+
+def opened(X: Any) -> Any:
+    """X as scikit-learn's checks and `dufs_core.source` know it; most containers are returned as they are.
+
+    An object that has DLPack alone becomes an array that shares its memory.
+
+    Raises
+    ------
+    TypeError
+        If X is a path, an AnnData object, a mapping or None.
+    ValueError
+        If X has one dimension, rows of different lengths, columns or entries that are no real numbers, or masked ones.
+    """
+    if isinstance(X, (str, PathLike)):
+        raise TypeError(
+            f"X is a path, {str(X)!r}: read the file first, as in X = numpy.load(path) or pandas.read_csv(path), or "
+            f"give it to the command line, dufs-core fit {X}"
+        )
+    if all(hasattr(X, name) for name in ("obs", "var", "uns", "X")) and not hasattr(X, "iloc"):  # frames have columns
+        raise TypeError(
+            "X is an AnnData object: use dufs_core.anndata.select_features(adata), or one of its matrices, adata.X"
+        )
+    if X is None or isinstance(X, Mapping):
+        raise TypeError(
+            f"X must be a table (n_samples, n_features), an array, frame or sparse matrix; got {type(X).__name__}"
+        )
+    if on_device(X) or is_sparse_on_device(X):
+        return X
+    if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
+        X = np.from_dlpack(X)
+    if isinstance(X, (list, tuple)):
+        _check_lists(X)
+    elif hasattr(X, "ndim") and X.ndim == 1:
+        raise _one_dimension(tuple(X.shape))
+    if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
+        raise ValueError(
+            f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
+            f"columns first (X.data has what lies under the mask)"
+        )
+    module = type(X).__module__.split(".")[0]
+    if module in ("pandas", "polars"):
+        _check_frame(X, module)
+    elif isinstance(X, np.ndarray) and X.dtype.kind in "SUT":
+        raise ValueError(
+            f"X holds text (dtype {X.dtype}): X.astype(float) if these are numbers, else encode them first"
+        )
+    elif getattr(getattr(X, "dtype", None), "kind", "") == "c":
+        raise ValueError(
+            f"Complex data not supported: X has dtype {X.dtype}. Use X.real, or both parts as columns, "
+            f"numpy.hstack([X.real, X.imag])"
+        )
+    return X
+
+
+def check_samples(X: Any, y: Any) -> None:
+    """Raise ValueError if labels y, which are not used, have an entry for every column of X and not for every row."""
+    if y is None or not hasattr(X, "shape") or len(X.shape) != 2 or not hasattr(y, "__len__"):
+        return
+    n, d = X.shape
+    if len(y) == d != n:
+        raise ValueError(
+            f"X has {n} rows and {d} columns, and y {d} entries: samples are rows, so X seems to be turned. Use X.T"
+        )
+
+
+def check_width(X: Any, d: int, who: str) -> None:
+    """Raise ValueError, in scikit-learn's words, if X has not d columns but d rows."""
+    if hasattr(X, "shape") and len(X.shape) == 2 and X.shape[0] == d != X.shape[1]:
+        raise ValueError(
+            f"X has {X.shape[1]} features, but {who} is expecting {d} features as input. X has {d} rows: samples are "
+            f"rows, so that X seems to be turned. Use X.T"
+        )
+
+
+def check_scales(X: Any) -> None:
+    """Warn, for scaling="none", if a hundredth of the columns (at least one) make most of the squared distances."""
+    n, d = X.shape
+    rows = np.arange(min(n, _SCALE_ROWS, max(2, _SCALE_ENTRIES // d)))
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused elsewhere
+        variances = dense_part(X, rows, np.arange(d)).var(axis=0)
+        total = float(variances.sum())
+    few, largest = max(1, d // 100), int(variances.argmax())
+    if d < 3 or not np.isfinite(total) or np.sort(variances)[-few:].sum() <= _MOST * total:
+        return
+    deviation = np.sqrt(variances)
+    warnings.warn(
+        f'scaling="none", and {few} of the {d} columns make{"s" if few == 1 else ""} {_MOST:.0%} or more of the '
+        f"squared distances between rows (column {largest} has standard deviation {deviation[largest]:.3g}, the median "
+        f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
+        DufsWarning, stacklevel=4,
+    )  # fmt: skip
+
+
+def _check_lists(X: Any) -> None:
+    lengths = [len(row) if hasattr(row, "__len__") and not isinstance(row, str) else None for row in X]
+    if lengths and all(length is None for length in lengths):
+        raise _one_dimension((len(X),))
+    if len(set(lengths)) > 1:
+        other = next(i for i, length in enumerate(lengths) if length != lengths[0])
+        raise ValueError(
+            f"The rows of X must have one length, a number for every feature; row 0 has {lengths[0]} and row {other} "
+            f"has {lengths[other]}"
+        )
+
+
+def _one_dimension(shape: tuple[int, ...]) -> ValueError:
+    return ValueError(
+        f"Expected 2D array, got 1D array instead (shape={shape}): X is a table (n_samples, n_features). Reshape your "
+        f"data, X.reshape(-1, 1), if it is a single feature. If it is labels, give the data: fit(X) needs no labels"
+    )
+
+
+def _check_frame(X: Any, module: str) -> None:
+    """Raise ValueError, naming them, for columns of a frame that hold something else than real numbers."""
+    if module == "pandas":
+        from pandas.api import types
+
+        kinds = {dtype: types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype) for dtype in set(X.dtypes)}
+        unlike = [i for i, dtype in enumerate(X.dtypes) if not kinds[dtype]]
+        bad = [i for i in unlike if not (X.dtypes.iloc[i].kind == "O" and _are_numbers(X.iloc[:, i].dropna()))]
+        examples = [X.iloc[0, i] if len(X) else "" for i in bad[:1]]
+    else:
+        bad = [i for i, dtype in enumerate(X.dtypes) if not (dtype.is_numeric() or str(dtype) in ("Boolean", "Null"))]
+        examples = [X[0, i] if len(X) else "" for i in bad[:1]]
+    if bad:
+        names = [repr(X.columns[i]) for i in bad[:_NAMED]] + ["..."] * (len(bad) > _NAMED)
+        raise ValueError(
+            f"{len(bad)} of the {X.shape[1]} columns of X do not hold numbers: {', '.join(names)} (the first begins "
+            f"with {examples[0]!r}). Leave out what identifies samples or is their label, X.drop(columns=[...]), and "
+            f"encode the others, as with sklearn.preprocessing.OneHotEncoder"
+        )
+
+
+def _are_numbers(column: Any) -> bool:
+    return all(isinstance(value, (int, float, np.number, np.bool_)) for value in column)
+
+
+# --- parts -----------------------------------------------------------------------------------------------------------
+
+
+def host_array(X: Any) -> Any:
+    """X with .shape and NumPy's slicing, in the memory of the host or on disk: array, CSR matrix, or source of rows."""
+    X = opened(X)
+    if is_sparse_on_device(X):
+        X = X.get()
+    if on_device(X):
+        cupy = get_backend("cupy")
+        return cupy.to_host(cupy.to_device(X))
+    if sparse.issparse(X):
+        return X.tocsr()
+    return X if is_source(X) else np.asarray(X)
+
+
+def some_rows(n: int, most: int) -> Array:
+    """All rows, or `most` of them drawn without replacement (always the same), ascending."""
+    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+
+
+def dense_part(X: Any, rows: Array, columns: Array) -> Array:
+    """Rows (ascending) and columns of X as a float64 array (len(rows), len(columns))."""
+    X = host_array(X)
+    if sparse.issparse(X):
+        return np.asarray(X[rows][:, columns].toarray(), dtype=np.float64)
+    if isinstance(X, np.ndarray):
+        return np.asarray(X[np.ix_(rows, columns)], dtype=np.float64)
+    out = np.empty((len(rows), len(columns)))
+    for start in range(0, X.shape[0], _CHUNK_ROWS):
+        first, last = np.searchsorted(rows, (start, start + _CHUNK_ROWS))
+        if first < last:
+            block = X[start : start + _CHUNK_ROWS]
+            block = block.toarray() if sparse.issparse(block) else np.asarray(block)
+            out[first:last] = block[rows[first:last] - start][:, columns]
+    return out
+
+
+def stored_columns(X: Any, columns: Array) -> Any:
+    """Columns of a source, read a chunk of rows at a time: an array, or a CSR matrix where X gives sparse rows."""
+    chunks = []
+    for start in range(0, X.shape[0], _CHUNK_ROWS):
+        block = X[start : start + _CHUNK_ROWS]
+        chunks.append(block[:, columns] if sparse.issparse(block) else np.asarray(block)[:, columns])
+    return sparse.vstack(chunks, format="csr") if sparse.issparse(chunks[0]) else np.concatenate(chunks)

@@ -1,0 +1,68 @@
+"""What all pictures share: figures of their own, colours, axes of ranks, names of features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+BLUE, ORANGE, GREY = "#1f5fa8", "#c8590a", "#8a8a8a"
+COLOURS = (BLUE, ORANGE, "#2c8c5a", "#8e4fb0", "#b8860b", "#c23b6b", "#4c9fb8", "#6b5b45")
+SMALL = 50  # features: points and lines of more are drawn finer
+LABELLED = 7  # features named in a legend
+_NAME = 24
+
+
+def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 4.0) -> tuple[Any, Any]:
+    """A figure that pyplot does not know, and its axes (one, or an array of them).
+
+    Raises ImportError, saying what to install, without matplotlib.
+    """
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need matplotlib: pip install 'dufs-core[plot]'") from error
+    made = Figure(figsize=(width * columns, height * rows), dpi=150, layout="constrained")
+    FigureCanvasAgg(made)
+    return made, made.subplots(rows, columns)
+
+
+def axes_of(ax: Any, width: float = 5.0) -> Any:
+    return figure(width=width)[1] if ax is None else ax
+
+
+def feature_colour(number: int) -> str:
+    """Of the first, second, ... feature that is named; orange is for cuts."""
+    return [colour for colour in COLOURS if colour != ORANGE][number % (len(COLOURS) - 1)]
+
+
+def plain(ax: Any) -> Any:
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def whole_numbers(axis: Any) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axis.set_major_locator(MaxNLocator(integer=True))
+
+
+def rank_axis(ax: Any, d: int) -> None:
+    """The axis of ranks 1 to d, logarithmic for many."""
+    from matplotlib.ticker import FuncFormatter
+
+    if d > 2 * SMALL:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    else:
+        whole_numbers(ax.xaxis)
+
+
+def log_note(d: int) -> str:
+    return " (log scale)" if d > 2 * SMALL else ""
+
+
+def named_feature(names: Sequence[Any] | None, column: int) -> str:
+    """A feature's name, cut; the dollar is no mathematics there."""
+    name = f"x{column}" if names is None else str(names[column])
+    return (name if len(name) <= _NAME else name[: _NAME - 1] + "…").replace("$", r"\$")

@@ -1,0 +1,195 @@
+"""Pictures of the data that were fitted: pixels, and the random walk before and after the selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.containers import dense_part, host_array, some_rows
+from dufs_core.data import prepare
+from dufs_core.plotting.canvas import (
+    BLUE,
+    COLOURS,
+    GREY,
+    ORANGE,
+    axes_of,
+    figure,
+    plain,
+    whole_numbers,
+)
+from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
+
+_MOST_ROWS = 600  # of the eigenproblems
+_MOST_ENTRIES = 1 << 25  # of the rows in hand
+
+
+def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
+    """The selected pixels, marked on an image; without one, mu (the score of a baseline) as an image.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted on images, a row each.
+    shape : (height, width)
+        Their product is the number of features; rows of X are images in C order (transpose for MATLAB's).
+    image : array with height * width numbers, optional
+        One row of X, or the mean of several.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If shape, image and selector disagree.
+    """
+    d = len(selector.support_)
+    if len(shape) != 2 or shape[0] * shape[1] != d:
+        raise ValueError(
+            f"shape must be (height, width) with height * width = {d}, the number of features; got {shape}"
+        )
+    if image is not None and np.size(image) != d:
+        raise ValueError(f"image must have {d} numbers, one for each feature; got {np.size(image)}")
+    ax = axes_of(ax)
+    rows, columns = np.nonzero(selector.support_.reshape(shape))
+    size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
+    if image is None:
+        drawn = ax.imshow(np.asarray(selector.scores_, dtype=float).reshape(shape), cmap="viridis")
+        gated = hasattr(selector, "mu_")
+        ax.figure.colorbar(drawn, ax=ax, label=r"gate parameter $\mu$" if gated else "score", shrink=0.8)
+        ax.scatter(columns, rows, s=0.15 * size, marker="s", color="white", linewidths=0)
+    else:
+        ax.imshow(np.asarray(image, dtype=float).reshape(shape), cmap="gray")
+        ax.scatter(columns, rows, s=0.6 * size, marker="s", color=ORANGE, alpha=0.75, linewidths=0)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_title(f"{len(rows)} of {d} pixels selected")
+    return ax
+
+
+def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
+    """The largest eigenvalues of the random walk P, with all columns and with the selected ones.
+
+    As many eigenvalues near 1 as there are clusters, and a gap after them, are what a good selection brings forth.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted. Its scaling is used, and a DUFS selector's bandwidth rule.
+    X : array-like (n_samples, n_features)
+        As in `fit`. Of more than 600 rows so many are drawn (always the same).
+    ax : matplotlib axes, optional
+    n_values : int, default 10
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If nothing is selected, or X has another number of features.
+    """
+    ax = axes_of(ax)
+    rows, all_columns, selected = _before_and_after(selector, X)
+    for part, colour, label in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
+        values = _walk(selector, part, n_values).values
+        ax.plot(np.arange(1, len(values) + 1), values, color=colour, marker="o", markersize=4,
+                label=label.format(part.shape[1]))  # fmt: skip
+    whole_numbers(ax.xaxis)
+    ax.set_xlabel("number of the eigenvalue")
+    ax.set_ylabel("eigenvalue of P")
+    ax.set_title(f"spectrum of the random walk{rows}")
+    ax.legend(frameon=False)
+    return plain(ax)
+
+
+def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
+    """The rows in the second and third eigenvector of P, with all columns and with the selected ones.
+
+    Parameters
+    ----------
+    selector, X
+        As in `spectrum`.
+    labels : array-like (n_samples,), optional
+        For colours; the fit knows nothing of them.
+    axes : two matplotlib axes, optional
+
+    Returns
+    -------
+    array of two matplotlib axes
+        Before and after the selection.
+
+    Raises
+    ------
+    ValueError
+        As `spectrum`, and if labels are not one for each row.
+    """
+    if labels is not None and len(labels) != host_array(X).shape[0]:
+        raise ValueError(f"labels must be one for each of the {host_array(X).shape[0]} rows of X; got {len(labels)}")
+    axes = figure(1, 2)[1] if axes is None else axes
+    rows, all_columns, selected = _before_and_after(selector, X)
+    shown = None if labels is None else np.asarray(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
+    for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
+        points = _walk(selector, part, 3).vectors[:, 1:]
+        groups = [(None, slice(None))] if shown is None else [(g, shown == g) for g in np.unique(shown)]
+        for i, (group, mask) in enumerate(groups):
+            many = len(groups) > len(COLOURS)
+            ax.scatter(
+                points[mask, 0], points[mask, 1], s=12 if len(points) <= 300 else 5, linewidths=0,
+                color=_of_many(i, len(groups)) if many else COLOURS[i], label=None if many else group,
+            )  # fmt: skip
+        ax.set_xlabel(r"$\psi_2$")
+        ax.set_ylabel(r"$\psi_3$")
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_title(what.format(part.shape[1]) + rows)
+        if 1 < len(groups) <= len(COLOURS):
+            ax.legend(frameon=False, fontsize="small")
+        plain(ax)
+    return axes
+
+
+def _of_many(i: int, count: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["turbo"](i / max(1, count - 1))
+
+
+def _most_rows(d: int) -> int:
+    return min(_MOST_ROWS, max(100, _MOST_ENTRIES // d))
+
+
+def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
+    """A note of the rows drawn, and their scaled data with all columns and with the selected ones."""
+    X, d = host_array(X), len(selector.support_)
+    if len(X.shape) != 2 or X.shape[1] != d:
+        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")
+    if not selector.support_.any():
+        raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
+    rows = some_rows(X.shape[0], _most_rows(d))
+    settings = _settings(selector)
+    scaled = prepare(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
+    note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
+    return note, scaled, scaled[:, selector.support_]
+
+
+def _settings(selector: Any) -> Any:
+    """Who holds the parameters: the selector of a path, or the selector itself."""
+    return getattr(selector, "selector", None) or selector
+
+
+def _walk(selector: Any, X: Array, count: int) -> Spectrum:
+    """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
+    settings = _settings(selector)
+    K = affinity(
+        X,
+        getattr(settings, "bandwidth", "max"),
+        min(getattr(settings, "n_neighbors", 2), len(X) - 1),
+        getattr(settings, "bandwidth_factor", 2.0),
+    )
+    return random_walk_spectrum(K, min(count, len(X)))

@@ -1,0 +1,192 @@
+"""Pictures of one fit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.plotting.canvas import (
+    BLUE,
+    GREY,
+    LABELLED,
+    ORANGE,
+    SMALL,
+    axes_of,
+    feature_colour,
+    log_note,
+    named_feature,
+    plain,
+    rank_axis,
+    whole_numbers,
+)
+from dufs_core.trainer import DECIDED_MARGIN
+from dufs_core.trajectory import RunTrajectory, Trajectory
+
+
+def loss_and_gates(selector: Any, ax: Any = None) -> Any:
+    """The loss and the number of open gates (mu > 0) at every step of the run that was kept.
+
+    Parameters
+    ----------
+    selector : DUFS
+        Fitted: its `history_` is read.
+    ax : matplotlib axes, optional
+        The loss is drawn here, the gates on a twin of it.
+
+    Returns
+    -------
+    matplotlib axes
+        `ax`.
+    """
+    ax = axes_of(ax)
+    history = selector.history_
+    ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
+    ax.set_xlabel("step")
+    ax.set_ylabel("loss", color=BLUE)
+    ax.tick_params(axis="y", colors=BLUE)
+    gates = ax.twinx()
+    gates.plot(history["step"], history["open_gates"], color=ORANGE, linewidth=1.6, drawstyle="steps-post")
+    gates.set_ylabel("open gates", color=ORANGE)
+    gates.tick_params(axis="y", colors=ORANGE)
+    gates.set_ylim(0, 1.05 * np.max(history["open_gates"], initial=1))
+    whole_numbers(gates.yaxis)
+    ax.set_title("training" if len(history["step"]) else "no steps: every feature is constant")
+    for each in (ax, gates):
+        each.spines["top"].set_visible(False)
+    return ax
+
+
+def ranked_scores(selector: Any, ax: Any = None) -> Any:
+    """The scores in order of rank, and where the selection was cut.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted: `scores_`, `ranking_` and `support_` are read.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    ax = axes_of(ax)
+    gated = hasattr(selector, "mu_")
+    order = selector.ranking_
+    scores, chosen = selector.scores_[order], selector.support_[order]
+    d, rank = len(order), np.arange(1, len(order) + 1)
+    size = 30 if d <= SMALL else 12 if d <= 10 * SMALL else 5
+    for mask, colour, label in ((chosen, BLUE, "selected"), (~chosen, GREY, "not selected")):
+        ax.scatter(rank[mask], scores[mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
+    by_sign = gated and np.array_equal(selector.support_, selector.scores_ > 0)
+    if gated:
+        label = r"cut, $\mu = 0$" if by_sign else r"$\mu = 0$"
+        ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=label)
+    if not by_sign and 0 < chosen.sum() < d:
+        cut = int(chosen.sum()) + 0.5
+        ax.axvline(cut, color=ORANGE, linewidth=1, label=f"cut after rank {int(cut)}")
+    rank_axis(ax, d)
+    ax.set_xlabel("rank of the feature" + log_note(d))
+    ax.set_ylabel(r"gate parameter $\mu$" if gated else "score")
+    ax.set_title(f"{int(chosen.sum())} of {d} features selected")
+    ax.legend(frameon=False)
+    return plain(ax)
+
+
+def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> Any:
+    """mu of every column over the steps of the run that was kept.
+
+    Parameters
+    ----------
+    trajectory : Trajectory
+        A callback of the fit.
+    selector : DUFS
+        The selector of that fit, for what it selected, names and noise. The band in which gates are undecided is
+        -1.2 gate_sigma to 1 + 1.2 gate_sigma.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If no run of the trajectory ended with the selector's gates.
+    """
+    ax = axes_of(ax)
+    run = _kept_run(trajectory, selector)
+    chosen = selector.support_[run.columns]
+    best = [int(column) for column in selector.ranking_[:LABELLED] if selector.support_[column]]
+    named = int(chosen.sum()) <= LABELLED
+    for mask, colour, label in ((~chosen, GREY, "not selected"), (chosen, BLUE, "selected")):
+        for line, k in enumerate(np.flatnonzero(mask)):
+            own = named and colour == BLUE
+            number = best.index(run.columns[k]) if own else 0
+            ax.plot(
+                run.steps, run.mu[:, k],
+                color=feature_colour(number) if own else colour,
+                linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
+                zorder=3 if colour == BLUE else 2,
+                label=named_feature(getattr(selector, "feature_names_in_", None), int(run.columns[k])) if own
+                else f"{int(mask.sum())} {label}" if line == 0 else None,
+            )  # fmt: skip
+    margin = DECIDED_MARGIN * selector.gate_sigma
+    ax.axhspan(-margin, 1 + margin, color=GREY, alpha=0.1, linewidth=0, label="undecided")
+    ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
+    ax.set_xlabel("step")
+    ax.set_ylabel(r"gate parameter $\mu$")
+    ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(trajectory, run)}" * (len(trajectory.runs) > 1)))
+    ax.legend(frameon=False, fontsize="small")
+    return plain(ax)
+
+
+def _kept_run(trajectory: Trajectory, selector: Any) -> RunTrajectory:
+    for run in reversed(trajectory.runs):
+        if np.array_equal(selector.mu_[run.columns], run.mu[-1]):
+            return run
+    raise ValueError(
+        f"None of the trajectory's runs ({len(trajectory.runs)}) ended with the selector's gates: give the "
+        f"trajectory to the fit, as in DUFS(callbacks=[trajectory]).fit(X), and the selector of that same fit"
+    )
+
+
+def _position(trajectory: Trajectory, run: RunTrajectory) -> str:
+    runs = trajectory.runs
+    number = next(i for i, other in enumerate(runs, start=1) if np.array_equal(other.mu[-1], run.mu[-1]))
+    return f"{number} of {len(runs)}"
+
+
+def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
+    """Precision and recall of the first k columns by rank against k, and where the selection was cut.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted: `ranking_` and `support_` are read.
+    informative : (m,) int
+        The columns of the right answer.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    ax = axes_of(ax)
+    order, d = selector.ranking_, len(selector.ranking_)
+    hits = np.cumsum(np.isin(order, informative))
+    k = np.arange(1, d + 1)
+    marker = "." if d <= SMALL else None
+    ax.plot(k, hits / k, color=BLUE, label="precision", marker=marker)
+    ax.plot(k, hits / len(np.unique(informative)), color=ORANGE, label="recall", marker=marker)
+    cut = int(selector.support_.sum())
+    if cut:
+        ax.axvline(cut, color=GREY, linewidth=1, linestyle="--", label=f"{cut} selected")
+    ax.set_ylim(-0.02, 1.05)
+    rank_axis(ax, d)
+    ax.set_xlabel("number of features by rank" + log_note(d))
+    ax.set_ylabel("share")
+    ax.set_title(f"{len(np.unique(informative))} informative features of {d}")
+    ax.legend(frameon=False)
+    return plain(ax)

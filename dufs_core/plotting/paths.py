@@ -1,0 +1,132 @@
+"""Pictures of several fits of the same data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.plotting.canvas import (
+    BLUE,
+    GREY,
+    LABELLED,
+    ORANGE,
+    SMALL,
+    axes_of,
+    feature_colour,
+    named_feature,
+    plain,
+    whole_numbers,
+)
+
+
+def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
+    """mu of every column over the prices lam, and the price that was chosen.
+
+    Parameters
+    ----------
+    path : LambdaPath
+        Fitted.
+    ax : matplotlib axes, optional
+    names : sequence of str, optional
+        Of the d columns, for those still open at the chosen price if they are few.
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    ax = axes_of(ax)
+    lams, mu, best = path.lams_, path.mu_, path.best_
+    is_open = mu[best] > 0
+    named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
+    for mask, colour, label in ((~is_open, GREY, "closed there"), (is_open, BLUE, "open there")):
+        for line, k in enumerate(np.flatnonzero(mask)):
+            own = k in named
+            ax.plot(
+                lams, mu[:, k], marker=".", markersize=4,
+                color=feature_colour(named.index(int(k))) if own else colour,
+                linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
+                zorder=3 if colour == BLUE else 2,
+                label=named_feature(names, int(k)) if own else f"{int(mask.sum())} {label}" if line == 0 else None,
+            )  # fmt: skip
+    _prices(ax, lams, best)
+    ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--")
+    ax.set_ylabel(r"gate parameter $\mu$")
+    ax.set_title(f"{len(lams)} prices, {int(is_open.sum())} gates open at the one chosen")
+    ax.legend(frameon=False, fontsize="small")
+    return plain(ax)
+
+
+def path_criterion(path: Any, ax: Any = None) -> Any:
+    """What chooses among the prices lam, filled where p <= 0.05, and the number of features selected.
+
+    Parameters
+    ----------
+    path : LambdaPath
+        Fitted.
+    ax : matplotlib axes, optional
+        The permutation gap on held-out rows is drawn here, the number on a twin of it.
+
+    Returns
+    -------
+    matplotlib axes
+        `ax`.
+    """
+    ax = axes_of(ax)
+    lams, best, gap, sure = path.lams_, path.best_, path.held_out_, path.p_value_ <= 0.05
+    ax.plot(lams, gap, color=BLUE, linewidth=1)
+    ax.scatter(lams[sure], gap[sure], color=BLUE, s=22, zorder=3, label=r"$p \leq 0.05$")
+    ax.scatter(lams[~sure], gap[~sure], facecolor="white", edgecolor=BLUE, s=22, zorder=3, label="$p > 0.05$")
+    ax.set_ylabel("held-out gap, in standard deviations", color=BLUE)
+    ax.tick_params(axis="y", colors=BLUE)
+    counts = ax.twinx()
+    counts.plot(lams, path.n_selected_, color=ORANGE, linewidth=1.6, drawstyle="steps-mid")
+    counts.set_ylabel("features selected", color=ORANGE)
+    counts.tick_params(axis="y", colors=ORANGE)
+    counts.set_ylim(bottom=0)
+    whole_numbers(counts.yaxis)
+    _prices(ax, lams, best)
+    ax.set_title("what each price selects")
+    ax.legend(frameon=False, fontsize="small", loc="lower left")
+    for each in (ax, counts):
+        each.spines["top"].set_visible(False)
+    return ax
+
+
+def _prices(ax: Any, lams: Array, best: int) -> None:
+    """The axis of lam, with the price chosen; logarithmic (from the smallest positive price) if there are several."""
+    positive = lams[lams > 0]
+    if len(positive) > 1:
+        ax.set_xscale("log" if len(positive) == len(lams) else "symlog", **(
+            {} if len(positive) == len(lams) else {"linthresh": positive.min()}
+        ))  # fmt: skip
+    ax.axvline(lams[best], color=GREY, linewidth=1, linestyle=":", label=rf"chosen, $\lambda$ = {lams[best]:.3g}")
+    ax.set_xlabel(r"price of an open gate $\lambda$")
+
+
+def over_settings(
+    settings: Sequence[str], values: Sequence[Sequence[float]], ax: Any = None, colour: str = BLUE
+) -> Any:
+    """Values of several fits (seeds) at each of several settings, and their means.
+
+    Parameters
+    ----------
+    settings : sequence of str
+    values : sequence of sequences of float
+        For each setting those of its fits.
+    ax : matplotlib axes, optional
+    colour : str
+
+    Returns
+    -------
+    matplotlib axes
+    """
+    ax = axes_of(ax)
+    for x, column in enumerate(values):
+        ax.scatter([x] * len(column), column, s=16, color=colour, alpha=0.6, zorder=3)
+    ax.plot([sum(column) / len(column) for column in values], color=colour, linewidth=1)
+    shown = range(0, len(settings), -(-len(settings) // 12))
+    ax.set_xticks(list(shown), [settings[i] for i in shown], rotation=30, ha="right")
+    return plain(ax)

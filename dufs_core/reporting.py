@@ -1,0 +1,263 @@
+"""What a selector kept and dropped, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dufs_core.backend import Array
+from dufs_core.containers import dense_part, host_array, some_rows
+from dufs_core.trainer import undecided
+
+CORRELATED = 0.9
+_MOST_ROWS = 4096  # that correlations are computed from
+_SURE = 0.05
+_LEFT_OUT = ("constant_features_", "set_aside_features_")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A selection explained; made by `report`.
+
+    Attributes
+    ----------
+    rows : list of dict
+        A row for every feature, best first: feature, index, rank, selected, reason, score, probability (DUFS only),
+        group, group_best, stability (where given). Features of a group are correlated; group_best says whether a
+        feature is the best-ranked one of its group. Features that are not selected have the group None.
+    groups : list of list of int
+        Column indices of every group of two or more, best first.
+    notes : list of str
+        What there is to know about the fit, a sentence each.
+    settings : dict
+        Parameters of the selector.
+    one_per_group : ndarray (n_features,) of bool
+        The selected features without those that correlate with a better one: ``X[:, report.one_per_group]``.
+    title : str
+    """
+
+    title: str
+    rows: list[dict[str, Any]]
+    groups: list[list[int]]
+    notes: list[str]
+    settings: dict[str, Any]
+    one_per_group: Array
+    _drawn: Any = field(repr=False)  # selector, X and labels, for the pictures of the page
+
+    def frame(self) -> Any:
+        """The rows as a pandas data frame. Raises ImportError, saying what to install, without pandas."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("a data frame needs pandas: pip install pandas; report.rows has the same rows") from error
+        frame = pandas.DataFrame(self.rows)
+        frame["group"] = frame["group"].astype("Int64")
+        return frame
+
+    def text(self, most: int = 30) -> str:
+        """The report for reading; of kept and of dropped features at most `most` each."""
+        kept = [row for row in self.rows if row["selected"]]
+        dropped = [row for row in self.rows if not row["selected"]]
+        lines = [self.title, "", *self.notes]
+        for what, rows in (("kept", kept), ("dropped", dropped)):
+            lines += ["", f"{what} ({len(rows)}):"]
+            width = max((len(row["feature"]) for row in rows[:most]), default=0)
+            lines += [f"  {row['rank']:>5}  {row['feature']:<{width}}  {row['reason']}" for row in rows[:most]]
+            if len(rows) > most:
+                lines.append(f"  ... and {len(rows) - most} more, lower in rank")
+        if self.groups:
+            names = {row["index"]: row["feature"] for row in self.rows}
+            lines += ["", "groups of correlated features, best first:"]
+            lines += [f"  {', '.join(names[k] for k in group)}" for group in self.groups]
+        lines += ["", "settings: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())]
+        return "\n".join(lines)
+
+    def html(self) -> str:
+        """One page that needs no other file; with pictures where matplotlib is installed."""
+        from dufs_core.report_page import page
+
+        return page(self, *self._drawn)
+
+    def __str__(self) -> str:
+        return self.text()
+
+
+def report(
+    selector: Any,
+    X: Any,
+    *,
+    names: Sequence[Any] | None = None,
+    correlated: float = CORRELATED,
+    stability: Any = None,
+    labels: Any = None,
+) -> Report:
+    """Explain a selection: what was kept and dropped and why, and which of the selected features are redundant.
+
+    Groups: going through the selected features from the best, one joins the group of the first better feature whose
+    correlation with it has at least the size `correlated`, or else begins a group. So the best of all groups are not
+    correlated with each other, and every other selected feature is with one of them.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted.
+    X : array-like (n_samples, n_features)
+        The data it was fitted on, in any container that `fit` takes. Of more than 4096 rows so many are used for
+        correlations.
+    names : sequence, optional
+        Of the features; by default those of the fit, or x0, x1, ...
+    correlated : float, default 0.9
+    stability : Stability or array-like (n_features,), optional
+        Result of `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
+    labels : array-like (n_samples,), optional
+        Colours of the page's picture of the rows.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    NotFittedError
+        If the selector is not fitted.
+    ValueError
+        If X, names or stability do not belong to the selector's features, or `correlated` is not a share.
+
+    Examples
+    --------
+    >>> from dufs_core import DUFS, report
+    >>> from dufs_core.datasets import two_moons
+    >>> X = two_moons(n_features=10).X
+    >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"]
+    'gate open: mu = 1.64 > 0, P(z > 0) = 1.000'
+    """
+    check_is_fitted(selector, "support_")
+    d, shape = len(selector.support_), host_array(X).shape
+    if len(shape) != 2 or shape[1] != d:
+        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {shape}")
+    if not 0 < correlated <= 1:
+        raise ValueError(f"correlated is the size of a correlation, above 0 and at most 1; got {correlated!r}")
+    if names is None:
+        names = getattr(selector, "feature_names_in_", [f"x{k}" for k in range(d)])
+    shares = None if stability is None else np.asarray(getattr(stability, "frequencies", stability), dtype=float)
+    for what, values in (("names", names), ("stability", shares)):
+        if values is not None and len(values) != d:
+            raise ValueError(f"{what} must have {d} entries, one for each feature; got {len(values)}")
+
+    ranked = [int(k) for k in selector.ranking_ if selector.support_[k]]
+    groups = _groups(X, ranked, correlated)
+    group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
+    best = np.zeros(d, dtype=bool)
+    best[[group[0] for group in groups]] = True
+    reasons = _reasons(selector)
+    rows = []
+    for rank, k in enumerate(map(int, selector.ranking_), start=1):
+        row: dict[str, Any] = {
+            "feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k]),
+            "reason": reasons[k], "score": float(selector.scores_[k]),
+        }  # fmt: skip
+        if hasattr(selector, "gate_probabilities_"):
+            row["probability"] = float(selector.gate_probabilities_[k])
+        row |= {"group": group_of.get(k), "group_best": bool(best[k])}
+        if shares is not None:
+            row["stability"] = float(shares[k])
+        rows.append(row)
+    several = [group for group in groups if len(group) > 1]
+    settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
+    title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {shape[0]} samples"
+    notes = _notes(selector, several, correlated, min(shape[0], _MOST_ROWS), shape[0])
+    return Report(title, rows, several, notes, settings, best, (selector, X, labels))
+
+
+def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
+    """Groups of the columns `ranked` (best first), the best of a group first; see `report`."""
+    if not ranked:
+        return []
+    rows = some_rows(host_array(X).shape[0], _MOST_ROWS)
+    Z = dense_part(X, rows, np.array(ranked)).T.copy()  # (m, n)
+    Z /= np.maximum(abs(Z).max(axis=1, keepdims=True), np.finfo(float).tiny)
+    Z -= Z.mean(axis=1, keepdims=True)
+    norm = np.linalg.norm(Z, axis=1, keepdims=True)
+    Z /= np.where(norm > 0, norm, 1)
+    free = np.arange(len(ranked))
+    groups = []
+    while len(free):
+        r = abs(Z[free] @ Z[free[0]])
+        joins = r >= correlated - 1e-12
+        joins[0] = True  # a column that does not vary in these rows correlates with nothing, itself included
+        groups.append([ranked[i] for i in free[joins]])
+        free = free[~joins]
+    return groups
+
+
+def _reasons(selector: Any) -> list[str]:
+    """Why each feature was kept or dropped, (d,)."""
+    support, scores, ranking = selector.support_, selector.scores_, selector.ranking_
+    d, wanted = len(support), int(support.sum())
+    gated = hasattr(selector, "mu_")  # scores are mu then
+    rank = np.empty(d, dtype=int)
+    rank[ranking] = np.arange(1, d + 1)
+    constant, aside = (np.isin(np.arange(d), getattr(selector, name, [])) for name in _LEFT_OUT)
+    turning = undecided(scores, selector.gate_sigma) if hasattr(selector, "gate_sigma") else np.zeros(d, dtype=bool)
+    by_number = not gated or selector.n_features_to_select is not None
+    tied = np.zeros(d, dtype=bool)
+    if by_number and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
+        tied = scores == scores[ranking[wanted]]
+    reasons = []
+    for k in range(d):
+        if constant[k]:
+            reason = "constant: all its values are equal"
+        elif aside[k]:
+            reason = "took no part in the run that was kept, which looked at columns with stronger ties to another"
+        elif gated:
+            reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
+            if hasattr(selector, "gate_probabilities_"):
+                reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}"
+            reason += ", undecided" if turning[k] else ""
+        else:
+            reason = f"score {scores[k]:.4g}"
+        if by_number:
+            reason += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
+        if tied[k]:
+            reason += ", by a tie at the cut: of equal scores the lower column index comes first"
+        reasons.append(reason)
+    return reasons
+
+
+def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int, n: int) -> list[str]:
+    """What there is to know about the fit."""
+    notes = []
+    if hasattr(selector, "lams_"):
+        best, p = selector.best_, selector.p_value_[selector.best_]
+        notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
+        verdict = "more structure than" if p <= _SURE else "no more structure than"
+        notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
+    elif hasattr(selector, "mu_"):
+        steps = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
+        if selector.converged_:
+            notes.append(f"Converged ({steps}).")
+        else:
+            notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
+        gap, p = selector.permutation_gap_, selector.p_value_
+        verdict = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
+        notes.append(f"The open columns have {verdict} (permutation gap {gap:.3f}, p = {p:.2g}).")
+        notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
+    if constant := len(getattr(selector, "constant_features_", [])):
+        notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")
+    if not selector.support_.any():
+        notes.append("Nothing is selected: set n_features_to_select to take the best of the ranking.")
+    elif groups:
+        spare = sum(map(len, groups)) - len(groups)
+        notes.append(
+            f"{spare} of the selected features correlate with a better one, |r| >= {correlated:g}: "
+            f"report.one_per_group is the selection without them."
+        )
+    else:
+        notes.append(f"No two selected features correlate (|r| >= {correlated:g}).")
+    if used < n:
+        notes.append(f"Correlations are those of {used} of the {n} samples, drawn without replacement.")
+    return notes

@@ -1,0 +1,84 @@
+"""How often a selector takes each column when it sees half of the rows."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.base import clone
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_array
+
+from dufs_core import random
+from dufs_core.backend import Array, get_backend
+from dufs_core.containers import opened
+from dufs_core.errors import SelectionWarning
+from dufs_core.validation import is_int
+
+
+class Stability(NamedTuple):
+    """What `stability_selection` found."""
+
+    frequencies: Array  # (d,) share of the subsamples that the column was selected on
+    n_selected: Array  # (n_subsamples,) columns selected on each
+
+    def support(self, threshold: float = 0.9) -> Array:
+        """Columns with at least this frequency, bool (d,)."""
+        return self.frequencies >= threshold
+
+    def false_selections(self, threshold: float = 0.9) -> float:
+        """q^2 / ((2 threshold - 1) d): a bound on the expected number of columns in `support` that do not belong there.
+
+        q is the mean number of columns selected on a subsample. Meinshausen and Buehlmann, JRSS B 72 (2010), theorem
+        1; its assumptions: columns that do not belong are exchangeable, and no better than guessing.
+
+        Raises ValueError unless 1/2 < threshold <= 1.
+        """
+        if not 0.5 < threshold <= 1:
+            raise ValueError(f"threshold must be above 0.5 and at most 1 for the bound to hold; got {threshold!r}")
+        return float(self.n_selected.mean() ** 2 / ((2 * threshold - 1) * len(self.frequencies)))
+
+
+def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None) -> Stability:
+    """Fit a selector on halves of the rows, and count.
+
+    The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013); with an odd `n_subsamples` the last one
+    stands alone. Each fit has a seed of its own.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, a baseline, or any scikit-learn selector
+        Not changed. With n_features_to_select every fit takes exactly that many columns.
+    X : array-like or sparse matrix (n_samples, n_features)
+    n_subsamples : int, default 50
+    random_state : int, RandomState instance or None, default None
+
+    Returns
+    -------
+    Stability
+
+    Raises
+    ------
+    ValueError
+        If n_subsamples is below 2, X has fewer than 4 rows, and as the selector's fit.
+    """
+    if not is_int(n_subsamples) or n_subsamples < 2:
+        raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
+    X = check_array(opened(X), accept_sparse="csr", dtype="numeric", ensure_min_samples=4)
+    seed = int(check_random_state(random_state).randint(2**31))
+    n, bk = X.shape[0], get_backend("numpy")
+    seeded = "random_state" in inspect.signature(type(selector)).parameters
+    supports = []
+    for i in range(n_subsamples):
+        order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
+        rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
+        fit = clone(selector)
+        if seeded:
+            fit.set_params(random_state=random.derived_seed(bk, seed, i) >> 32)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SelectionWarning)  # that some half shows nothing is what is counted
+            supports.append(fit.fit(X[rows]).get_support())
+    table = np.array(supports)
+    return Stability(table.mean(axis=0), table.sum(axis=1))

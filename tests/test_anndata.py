@@ -1,0 +1,96 @@
+"""Selection in AnnData objects: what is written, and that files can hold it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dufs_core import DUFS, report
+from dufs_core.anndata import select_features
+from dufs_core.datasets import two_moons
+
+anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
+pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+QUICK = {"max_iter": 20, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
+X = two_moons(60, 6, random_state=0).X
+
+
+def test_what_is_written_survives_a_file(tmp_path):
+    adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
+    plain = DUFS(n_features_to_select=2, **QUICK).fit(X)
+    np.testing.assert_array_equal(selector.mu_, plain.mu_)
+    adata.write(tmp_path / "a.h5ad")
+    found = anndata.read_h5ad(tmp_path / "a.h5ad")
+    np.testing.assert_array_equal(found.var["dufs_score"], plain.scores_)
+    np.testing.assert_array_equal(found.var["dufs_probability"], plain.gate_probabilities_)
+    np.testing.assert_array_equal(found.var["dufs_selected"], plain.support_)
+    np.testing.assert_array_equal(np.argsort(found.var["dufs_rank"]), plain.ranking_)
+    written = found.uns["dufs"]
+    assert written["params"]["layer"] == "scaled"
+    assert written["params"]["lam"] == "none"
+    assert written["params"]["max_iter"] == 20
+    assert (written["n_selected"], written["permutation_gap"]) == (2, plain.permutation_gap_)
+    assert report(selector, adata.layers["scaled"], names=adata.var_names).rows[0]["feature"] in adata.var_names
+
+
+@pytest.mark.parametrize("container", [np.array, sparse.csr_matrix, sparse.csc_matrix])
+def test_subset(container):
+    adata = anndata.AnnData(container(X), layers={"double": container(2 * X)})
+    selector = select_features(adata, subset=True, key_added="gates", n_features_to_select=3, **QUICK)
+    assert adata.shape == (60, 3)
+    dense = adata.layers["double"].toarray() if sparse.issparse(adata.X) else adata.layers["double"]
+    np.testing.assert_array_equal(dense, 2 * X[:, selector.support_])
+    assert adata.var["gates_selected"].all()
+    assert "gates" in adata.uns
+
+
+@pytest.mark.parametrize("container", [np.array, sparse.csr_matrix])
+def test_backed(container, tmp_path):
+    anndata.AnnData(container(X)).write(tmp_path / "a.h5ad")
+    adata = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r+")
+    with pytest.raises(ValueError, match=r'use adata.to_memory\(\) first, or subset=False and then .*"dufs_selected"'):
+        select_features(adata, subset=True, **QUICK)
+    assert "dufs" not in adata.uns
+    selector = select_features(adata, batch_size=20, **QUICK)
+    np.testing.assert_allclose(selector.mu_, DUFS(batch_size=20, **QUICK).fit(X).mu_, atol=1e-5)
+    adata.write()
+    adata.file.close()
+    np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "a.h5ad").var["dufs_selected"], selector.support_)
+
+
+def test_what_cannot_be_selected_from():
+    adata = anndata.AnnData(X, layers={"counts": X})
+    with pytest.raises(ValueError, match="adata has no layer 'scaled'; its layers are 'counts'"):
+        select_features(adata, layer="scaled")
+    with pytest.raises(TypeError, match=r"must be an AnnData object; got ndarray. Other data go to DUFS\(\).fit"):
+        select_features(X)
+    with pytest.raises(ValueError, match=r"adata has no .X: name one of its layers, 'counts'"):
+        select_features(anndata.AnnData(layers={"counts": X}))
+    with pytest.raises(ValueError, match="max_iter must be"):
+        select_features(adata, max_iter=0)
+    assert "dufs" not in adata.uns
+
+
+def test_its_module_does_not_hide_the_package():
+    code = (
+        "import sys, dufs_core.anndata\n"
+        "before = 'anndata' in sys.modules\n"
+        "import anndata\n"
+        "print(before, hasattr(anndata, 'AnnData'))"
+    )
+    assert subprocess.check_output([sys.executable, "-W", "ignore", "-c", code], text=True).strip() == "False True"
+
+
+def test_single_cells(shared_data):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the file is of an old format
+        adata = anndata.read_h5ad(shared_data("10x_pbmc68k_reduced.h5ad"))
+    selector = select_features(adata, n_features_to_select=50, max_iter=10, n_restarts=1, random_state=0)
+    assert adata.var["dufs_selected"].sum() == 50
+    assert selector.n_features_in_ == adata.n_vars == 765

@@ -1,0 +1,175 @@
+"""The most likely mistakes of a first hour: every one is answered with what was wrong and what to do."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.exceptions import NotFittedError
+
+from dufs_core import DUFS
+from dufs_core.baselines import LaplacianScore
+from dufs_core.errors import BackendUnavailableError, DegenerateBandwidthWarning, DufsWarning, SelectionWarning
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 6))
+LABELS = np.arange(40) % 3
+NAMES = list("abcdef")
+
+
+def quick(**changes):
+    quick_settings = {"max_iter": 3, "n_restarts": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
+    return DUFS(**(quick_settings | {"backend": "numpy"} | changes))
+
+
+def changed(row, column, value, dtype=float):
+    out = X.astype(dtype)
+    out[row, column] = value
+    return out
+
+
+def frame(**columns):
+    return pd.DataFrame({"height": X[:, 0], "width": X[:, 1], **columns})
+
+
+class LikeAnnData:
+    obs = var = uns = X = None
+
+
+WRONG_DATA = {
+    "labels": (LABELS, ValueError, r"got 1D array instead \(shape=\(40,\)\).*If it is labels, give the data"),
+    "a list of labels": (LABELS.tolist(), ValueError, r"got 1D array .*If it is labels, give the data"),
+    "one sample": (X[0], ValueError, r"got 1D array instead.*Reshape your data"),
+    "three dimensions": (X.reshape(40, 3, 2), ValueError, "dim 3, while dim <= 2 is required"),
+    "one row": (X[:1], ValueError, r"1 sample\(s\) .* minimum of 2 is required"),
+    "NaN": (changed(3, 2, np.nan), ValueError, r"1 of 240 values, the first in column 2. Impute them or drop"),
+    "infinity": (changed(3, 2, np.inf), ValueError, r"NaN or infinity: 1 of 240 values"),
+    "None among objects": (changed(3, 2, None, object), ValueError, r"1 of 240 values, the first in column 2. Impute"),
+    "a column of text": (
+        frame(species=list("xyzt") * 10), ValueError,
+        r"1 of the 3 columns of X do not hold numbers: 'species' \(the first begins with 'x'\). Leave out .*encode",
+    ),
+    "categories": (frame(kind=pd.Categorical(list("xyzt") * 10)), ValueError, "do not hold numbers: 'kind'"),
+    "dates": (frame(day=pd.date_range("2020-01-01", periods=40)), ValueError, "do not hold numbers: 'day'"),
+    "text": (X.astype(str), ValueError, r"X holds text \(dtype <U32\): X.astype\(float\) if these are numbers"),
+    "complex numbers": (X + 1j, ValueError, r"Complex data not supported: X has dtype complex128. Use X.real"),
+    "rows of two lengths": ([[1, 2], [3, 4], [5]], ValueError, "row 0 has 2 and row 2 has 1"),
+    "a masked array": (np.ma.masked_greater(X, 2), ValueError, r"\d of its 240 values are masked: impute them"),
+    "a path": ("cells.csv", TypeError, r"X is a path, 'cells.csv': read the file first.*dufs-core fit cells.csv"),
+    "nothing": (None, TypeError, r"X must be a table \(n_samples, n_features\).*got NoneType"),
+    "a mapping": ({"a": [1, 2]}, TypeError, r"X must be a table .*got dict"),
+    "an AnnData object": (LikeAnnData(), TypeError, r"dufs_core.anndata.select_features\(adata\), or .* adata.X"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", [quick, LaplacianScore], ids=["DUFS", "baseline"])
+@pytest.mark.parametrize("mistake", WRONG_DATA)
+def test_wrong_data(mistake, method):
+    data, kind, said = WRONG_DATA[mistake]
+    with pytest.raises(kind, match=f"(?s){said}") as caught:
+        method().fit(data)
+    assert len(str(caught.value)) < 500
+
+
+WRONG_SETTINGS = {
+    "k too large": ({"n_neighbors": 40}, "got n_neighbors=40 for 40 rows, where 1 to 39 is valid"),
+    "batch_size too small": ({"batch_size": 2}, r"batch_size .* at least n_neighbors \+ 2 = 4; got 2"),
+    "more features than there are": ({"n_features_to_select": 7}, "from 1 to the 6 features of X.*got 7"),
+    "a share in percent": ({"n_features_to_select": 50.0}, "a share between 0 and 1; got 50.0"),
+    "a negative price": (
+        {"lam": -0.1},
+        r"lam must be None \(parameter-free loss\) or a number of at least 0; got -0.1",
+    ),
+    "several prices": ({"lam": [0.1, 0.2]}, r"lam must be .* a number .*got \[0.1, 0.2\]"),
+    "bandwidth": ({"bandwidth": "meidan"}, "did you mean 'median'"),
+    "scaling": ({"scaling": "column"}, "did you mean 'columns'"),
+    "engine": ({"engine": "Dense"}, "did you mean 'dense'"),
+    "optimizer": ({"optimizer": "Adam"}, "did you mean 'adam'"),
+    "gate_noise": ({"gate_noise": "samples"}, "did you mean 'sample'"),
+    "convention": ({"convention": "author_code"}, "did you mean 'authors_code'"),
+    "backend": ({"backend": "cuypy"}, "did you mean 'cupy'"),
+    "backend named by its machine": ({"backend": "gpu"}, r'"cupy" \(the GPU\); got \'gpu\''),
+    "a NumPy dtype": ({"dtype": np.float32}, "did you mean 'float32'"),
+    "a float for a seed": ({"random_state": 0.5}, "random_state must be None, a whole number.*got 0.5"),
+    "a Generator": ({"random_state": RNG}, r"a whole number by rng.integers\(2\*\*31\)"),
+    "one callback": ({"callbacks": print}, r"as in callbacks=\[print\]"),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_SETTINGS)
+def test_wrong_settings(mistake):
+    changes, said = WRONG_SETTINGS[mistake]
+    with pytest.raises(ValueError, match=said):
+        quick(**changes).fit(X)
+
+
+def test_presets_and_baselines_suggest_the_nearest_name():
+    with pytest.raises(ValueError, match="did you mean 'paper'"):
+        DUFS.preset("papre")
+    for changes, meant in (({"scaling": "colums"}, "columns"), ({"variant": "random-walk"}, "random_walk")):
+        with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
+            LaplacianScore(**changes).fit(X)
+
+
+def test_a_gpu_that_is_not_there(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(BackendUnavailableError, match=r"CuPy is not installed: pip install .*Use backend=\"numpy\""):
+        quick(backend="cupy").fit(X)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize("method", [quick, LaplacianScore], ids=["DUFS", "baseline"])
+def test_samples_and_features_swapped(method):
+    fitted = method().fit(X)
+    with pytest.raises(ValueError, match=r"X has 40 features, but \w+ is expecting 6 .* rows: samples are rows.* X\.T"):
+        fitted.transform(X.T)
+    with pytest.raises(ValueError, match=r"X has 6 rows and 40 columns, and y 40 entries: samples are rows.* X\.T"):
+        method().fit(X.T, LABELS)
+    method().fit(X.T)  # more features than samples is what the method is for
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("method", [quick, LaplacianScore], ids=["DUFS", "baseline"])
+def test_unscaled_counts(method):
+    counts = np.random.default_rng(0).poisson(1, size=X.shape) * np.array([1, 1, 3, 100, 1, 9])
+    with pytest.warns(DufsWarning, match=r'1 of the 6 columns makes 90% or more .*column 3 .*"columns", or .*log1p'):
+        method(scaling="none").fit(counts)
+    method().fit(counts)  # pytest makes every other warning an error
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_one_constant_row_is_a_row_as_any_other():
+    selector = quick().fit(changed(0, slice(None), 0.0))
+    assert np.isfinite(selector.mu_).all()
+    assert np.isfinite(selector.history_["loss"]).all()
+
+
+def test_labels_as_the_only_column():
+    with (
+        pytest.warns(SelectionWarning, match="a single column.*If it holds labels, give the data"),
+        pytest.warns(DegenerateBandwidthWarning),
+    ):
+        quick().fit(LABELS[:, None])
+
+
+@pytest.mark.parametrize("method", [quick, LaplacianScore], ids=["DUFS", "baseline"])
+def test_all_columns_constant(method):
+    with pytest.warns(SelectionWarning, match="All 6 columns of X are constant.*Check that samples are rows"):
+        method().fit(np.ones((10, 6)))
+
+
+@pytest.mark.parametrize("method", [DUFS, LaplacianScore], ids=["DUFS", "baseline"])
+def test_not_fitted(method):
+    with pytest.raises(NotFittedError, match=r"not fitted yet. Call 'fit'"):
+        method().transform(X)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_names_that_do_not_match():
+    selector = quick().fit(pd.DataFrame(X, columns=NAMES))
+    with pytest.raises(ValueError, match=r"(?s)unseen at fit time:.*- z.*yet now missing:.*- f"):
+        selector.transform(pd.DataFrame(X, columns=[*NAMES[:-1], "z"]))
+    with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
+        selector.transform(pd.DataFrame(X, columns=NAMES[::-1]))

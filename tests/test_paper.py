@@ -1,0 +1,117 @@
+"""The paper's experiments: cells are kept, whatever stops the run, and every experiment runs at its small size."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bench.paper import __main__ as command
+from bench.paper import chi_square, gates, score_demo
+from bench.paper.cells import Cells
+from dufs_core.baselines import LaplacianScore
+from dufs_core.datasets import two_moons
+
+CALLS = []
+
+
+def square(x, fail=False):
+    CALLS.append(x)
+    if fail:
+        raise RuntimeError("stopped")
+    return {"square": x * x}
+
+
+@pytest.fixture(autouse=True)
+def calls():
+    CALLS.clear()
+    return CALLS
+
+
+def test_finished_cells_are_not_computed_again(tmp_path, calls):
+    path = tmp_path / "x.cells.jsonl"
+    assert Cells(path).compute(square, [{"x": 2}, {"x": 3}, {"x": 2}]) == [{"square": 4}, {"square": 9}, {"square": 4}]
+    assert calls == [2, 3]
+    again = Cells(path)
+    assert again.compute(square, [{"x": 3}, {"x": 4}]) == [{"square": 9}, {"square": 16}]
+    assert calls == [2, 3, 4]
+    assert again.asked == 2
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [line["settings"] for line in lines] == [{"x": 2}, {"x": 3}, {"x": 4}]
+    assert all(line["seconds"] >= 0 and line["function"] == "square" for line in lines)
+
+
+def test_an_error_keeps_what_was_done(tmp_path, calls):
+    path = tmp_path / "x.cells.jsonl"
+    with pytest.raises(RuntimeError, match="stopped"):
+        Cells(path).compute(square, [{"x": 1}, {"x": 2, "fail": True}])
+    assert Cells(path).compute(square, [{"x": 1}]) == [{"square": 1}]
+    assert calls == [1, 2]
+
+
+@pytest.mark.parametrize(("cut", "expected"), [(1, [1, 2]), (10, [1, 2, 2]), (40, [1, 2, 2])])
+def test_a_line_cut_by_a_crash_is_computed_again(tmp_path, calls, cut, expected):
+    path = tmp_path / "x.cells.jsonl"
+    Cells(path).compute(square, [{"x": 1}, {"x": 2}])
+    path.write_bytes(path.read_bytes()[:-cut])
+    assert Cells(path).compute(square, [{"x": 1}, {"x": 2}]) == [{"square": 1}, {"square": 4}]
+    assert Cells(path).compute(square, [{"x": 1}, {"x": 2}]) == [{"square": 1}, {"square": 4}]
+    assert calls == expected  # a line that lacks its newline alone is whole
+
+
+def test_workers_write_their_cells(tmp_path):
+    path = tmp_path / "x.cells.jsonl"
+    assert Cells(path, workers=2).compute(abs_difference, [{"a": a, "b": 3} for a in range(4)]) == [3, 2, 1, 0]
+    assert len(path.read_text().splitlines()) == 4
+
+
+def abs_difference(a, b):
+    return abs(a - b)
+
+
+@pytest.mark.parametrize(
+    "name", ["chi-square", "coil", "convergence", "diffusion", "gates", "noisy-images", "power", "score-demo"]
+)
+def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
+    command.main([name, "--quick", "--out", str(tmp_path)])
+    assert [path.name for path in tmp_path.iterdir()] == ["quick"]
+    written = {path.suffix: path for path in (tmp_path / "quick").iterdir()}
+    if written.keys() != {".jsonl", ".json", ".md", ".png"}:
+        assert "left out" in written[".md"].read_text()
+    result = json.loads(written[".json"].read_text())
+    assert {"command", "versions", "cpu", "seconds", "cells", "records"} <= set(result)
+    assert result["experiment"] == name
+    assert result["quick"] is True
+    assert written[".png"].read_bytes().startswith(b"\x89PNG")
+    table = written[".md"].read_text()
+    assert table in capsys.readouterr().out
+    if result.get("left_out"):
+        pytest.skip(f"part of the experiment has no data: {result['left_out']}")
+    assert table.count("\n| ") >= len(result["records"])
+
+
+def test_gates_have_their_atoms(tmp_path):
+    for record in gates.run(Cells(tmp_path / "gates.cells.jsonl"), quick=True).results["records"]:
+        assert record["drawn_at_0"] == pytest.approx(record["at_0"], abs=0.02)
+        assert record["drawn_at_1"] == pytest.approx(record["at_1"], abs=0.02)
+
+
+def test_crossing_of_a_curve():
+    assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.6]) == pytest.approx(10**1.5)
+    assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.75]) is None
+    assert chi_square.crossing((1, 10, 100), [0.6, 0.5, 0.4]) is None
+
+
+def test_scores_of_columns_beside_the_estimator():
+    X = two_moons(40, 5, 0.1, 0).X
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    expected = (
+        LaplacianScore(variant="random_walk", bandwidth="max", n_neighbors=2, bandwidth_factor=2.0).fit(X).scores_
+    )
+    np.testing.assert_allclose(score_demo.column_scores(X, 2.0, np.ones(5)), expected, rtol=1e-6)
+
+
+def test_unknown_experiment_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        command.main(["nothing", "--out", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert "gates" in capsys.readouterr().err

@@ -1,0 +1,160 @@
+"""The lambda path and stability selection."""
+
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.feature_selection import SelectKBest
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dufs_core import DUFS, LambdaPath, stability_selection
+from dufs_core.backend import get_backend
+from dufs_core.datasets import two_moons
+from dufs_core.errors import SelectionWarning
+from dufs_core.gap import shuffled_scores
+from dufs_core.path import _agreement, _judge, start_prices
+from tests.generators import noise, standardise
+
+NUMPY = get_backend("numpy")
+
+
+def short(**changes):
+    return DUFS(**({"max_iter": 150, "n_restarts": 1, "n_draws": 4} | changes))
+
+
+def quick(**changes):
+    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 39, "random_state": 0} | changes))
+
+
+@pytest.fixture(scope="module")
+def moons():
+    return two_moons(100, 6, noise=0.05, random_state=0).X
+
+
+@pytest.fixture(scope="module")
+def path(moons):
+    return quick().fit(moons)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.filterwarnings("ignore:No features were selected:UserWarning")
+@parametrize_with_checks([LambdaPath(short(max_iter=2), n_lams=2, n_splits=1, n_permutations=3, random_state=0)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_the_moons_are_chosen_and_their_p_value_is_small(path):
+    np.testing.assert_array_equal(path.get_support(indices=True), [0, 1])
+    assert path.p_value_[path.best_] <= 0.05
+    assert path.mu_.shape == (3, 6)
+    np.testing.assert_array_equal(path.n_selected_, (path.mu_ > 0).sum(axis=1))
+    np.testing.assert_array_equal(path.scores_, path.mu_[path.best_])
+    assert path.held_out_[path.best_] == path.held_out_.max()
+    assert (np.diff(path.lams_) > 0).all()
+
+
+def test_noise_is_reported():
+    with pytest.warns(SelectionWarning, match="treat the .* features selected as noise"):
+        found = quick().fit(noise(60, 8))
+    assert found.p_value_.min() > 0.05
+
+
+def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
+    seed = int(np.random.RandomState(0).randint(2**31))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SelectionWarning)
+        alone = short(lam=float(path.lams_[1]), random_state=seed).fit(moons)
+    np.testing.assert_array_equal(path.mu_[1], alone.mu_)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_the_number_of_features_is_exact_and_what_is_judged(moons):
+    frame = pd.DataFrame(moons, columns=list("zambxy"))
+    found = quick(n_features_to_select=3, lams=[1e-3, 100.0], n_permutations=5).fit(frame)
+    assert list(found.n_selected_) == [3, 3]
+    assert found.support_.sum() == 3
+    assert set(found.get_feature_names_out()) >= {"z", "a"}
+    np.testing.assert_array_equal(found.lams_, [1e-3, 100.0])
+
+
+def test_sparse_rows_give_what_dense_rows_give(moons):
+    X = np.where(abs(moons) < 0.7, 0, moons)
+    settings = {"n_lams": 2, "n_permutations": 9}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SelectionWarning)
+        a, b = (quick(**settings).fit(container) for container in (X, sparse.csr_array(X)))
+    np.testing.assert_allclose(a.lams_, b.lams_, rtol=1e-4)
+    np.testing.assert_array_equal(a.support_, b.support_)
+
+
+def test_at_its_start_price_a_gate_stands_still(moons):
+    settings = {"n_draws": 512, "optimizer": "sgd", "learning_rate": 1e-2, "max_iter": 1, "random_state": 0}
+    prices = start_prices(short(**settings), np.column_stack([moons, np.ones(100)]))
+    assert prices[6] == 0  # constant
+    assert prices[1] > 0
+    steps = []
+    for lam in (0.8 * prices[1], 1.2 * prices[1]):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", SelectionWarning)
+            steps.append(short(lam=float(lam), **settings).fit(moons).mu_[1] - 0.5)
+    assert steps[0] > 0 > steps[1]
+
+
+def test_judgement_is_the_definition():
+    X = standardise(two_moons(60, 5, random_state=0).X)
+    selections = [np.array([2]), np.array([0, 1]), np.array([2, 3, 4])]
+    judged = _judge(NUMPY, X, selections, 19, 3)
+    (a, null_a), (b, null_b) = (shuffled_scores(NUMPY, X, selection, 19, 3) for selection in selections[1:])
+    z = [(a - null_a.mean()) / null_a.std(), (b - null_b.mean()) / null_b.std()]
+    highest = np.maximum((null_a - null_a.mean()) / null_a.std(), (null_b - null_b.mean()) / null_b.std())
+    np.testing.assert_allclose(judged.z, [0, *z])
+    np.testing.assert_allclose(judged.p_values, [1, *((1 + (highest >= value).sum()) / 20 for value in z)])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"), [([0, 1], [0, 1], 1), ([], [1], 0), (range(10), range(10), 0), ([0, 1], [2, 3], -0.25)]
+)
+def test_agreement(a, b, expected):
+    assert _agreement(np.array(a, dtype=int), np.array(b, dtype=int), 10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"n_lams": 0}, "n_lams must be"), ({"n_splits": 0}, "n_splits must be"), ({"lams": []}, "lams must be"),
+     ({"lams": [-1.0]}, "lams must be"), ({"n_features_to_select": 7}, "6 features")],
+)  # fmt: skip
+def test_bad_parameters(changes, message, moons):
+    with pytest.raises(ValueError, match=message):
+        quick(**changes).fit(moons)
+
+
+def test_too_few_rows_for_halves(moons):
+    with pytest.raises(ValueError, match="X has 7"):
+        quick().fit(moons[:7])
+
+
+def test_frequencies_are_counts_over_complementary_halves():
+    X = np.zeros((20, 3))
+    X[:, 0] = 1.0
+    X[:10, 1] = np.arange(10)  # varies on every half that has two of these rows
+    X[0, 2] = 1000.0  # varies on the one half of each pair that has row 0
+    picky = SelectKBest(lambda X, y=None: X.var(axis=0), k=1)
+    found = stability_selection(picky, X, n_subsamples=10, random_state=0)
+    np.testing.assert_allclose(found.frequencies, [0, 0.5, 0.5])
+    np.testing.assert_array_equal(found.n_selected, np.ones(10))
+    np.testing.assert_array_equal(found.support(0.6), [False, False, False])
+    assert found.false_selections(0.75) == pytest.approx(1 / (0.5 * 3))
+
+
+def test_every_subsample_of_dufs_gives_the_number_asked_for(moons):
+    selector = short(n_features_to_select=2, max_iter=20)
+    found = stability_selection(selector, moons, n_subsamples=4, random_state=1)
+    again = stability_selection(selector, moons, n_subsamples=4, random_state=1)
+    np.testing.assert_array_equal(found.n_selected, [2, 2, 2, 2])
+    np.testing.assert_array_equal(found.frequencies, again.frequencies)
+    with pytest.raises(ValueError, match="n_subsamples"):
+        stability_selection(selector, moons, n_subsamples=1)
+    with pytest.raises(ValueError, match="threshold"):
+        found.false_selections(0.5)

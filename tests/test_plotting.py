@@ -1,0 +1,169 @@
+"""Pictures: what is drawn is what was fitted, on the axes given, and pyplot knows nothing of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from dufs_core import DUFS, LambdaPath, Trajectory, plotting
+from dufs_core.baselines import LaplacianScore
+from dufs_core.datasets import two_moons
+from dufs_core.plotting import canvas
+
+pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
+pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+MOONS = two_moons(60, 6, random_state=0)
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    trajectory = Trajectory(every=10)
+    return DUFS(random_state=0, callbacks=[trajectory]).fit(MOONS.X), trajectory
+
+
+@pytest.fixture(scope="module")
+def path():
+    return LambdaPath(n_lams=3, n_splits=1, n_permutations=19, random_state=0).fit(MOONS.X)
+
+
+def drawn(ax):
+    ax.figure.canvas.draw()
+    return ax
+
+
+def line(ax, label):
+    return next(found for found in ax.get_lines() if found.get_label() == label)
+
+
+def test_loss_and_gates(fitted):
+    selector, _ = fitted
+    ax = drawn(plotting.loss_and_gates(selector))
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), selector.history_["loss"])
+    twin = next(other for other in ax.figure.axes if other is not ax)
+    np.testing.assert_array_equal(twin.get_lines()[0].get_ydata(), selector.history_["open_gates"])
+
+
+def test_ranked_scores_and_their_cut(fitted):
+    selector, _ = fitted
+    _, ax = canvas.figure()
+    assert drawn(plotting.ranked_scores(selector, ax)) is ax
+    chosen, others = (collection.get_offsets() for collection in ax.collections)
+    np.testing.assert_allclose(chosen[:, 1], selector.mu_[[0, 1]][np.argsort(-selector.mu_[[0, 1]])], rtol=1e-6)
+    assert len(others) == 4
+    assert line(ax, r"cut, $\mu = 0$").get_ydata()[0] == 0
+    baseline = LaplacianScore(n_features_to_select=2).fit(MOONS.X)
+    assert line(drawn(plotting.ranked_scores(baseline)), "cut after rank 2").get_xdata()[0] == 2.5
+
+
+def test_gate_trajectories(fitted):
+    selector, trajectory = fitted
+    ax = drawn(plotting.gate_trajectories(trajectory, selector))
+    for k in (0, 1):
+        assert line(ax, f"x{k}").get_ydata()[-1] == selector.mu_[k]
+    assert line(ax, "4 not selected").get_xdata()[-1] == selector.n_iter_
+    other = DUFS(random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
+    with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
+        plotting.gate_trajectories(trajectory, other)
+
+
+def test_a_trajectory_keeps_every_run_and_its_columns():
+    trajectory = Trajectory(every=4)
+    selector = DUFS(random_state=0, max_iter=10, n_restarts=2, n_draws=2, callbacks=[trajectory])
+    selector.fit(np.column_stack([np.random.default_rng(0).normal(size=(40, 25)), np.ones(40)]))
+    assert [list(run.steps) for run in trajectory.runs] == [[4, 8, 10], [4, 8, 10]]
+    assert [len(run.columns) for run in trajectory.runs] == [25, 20]
+    kept = next(run for run in trajectory.runs if np.array_equal(run.mu[-1], selector.mu_[run.columns]))
+    aside = set(range(25)) - set(kept.columns.tolist())
+    assert aside == set(selector.set_aside_features_.tolist())
+    with pytest.raises(ValueError, match="every must be a whole number of at least 1"):
+        Trajectory(every=0)
+
+
+def test_paths(path):
+    ax = drawn(plotting.lambda_path(path))
+    for k in path.get_support(indices=True):
+        np.testing.assert_array_equal(line(ax, f"x{k}").get_ydata(), path.mu_[:, k])
+    ax = drawn(plotting.path_criterion(path))
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), path.held_out_)
+    assert f"{path.lams_[path.best_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()
+
+
+def test_over_settings():
+    ax = drawn(plotting.over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
+
+
+def test_precision_and_recall_by_rank():
+    selector = SimpleNamespace(ranking_=np.array([2, 0, 1, 3]), support_=np.array([True, False, True, False]))
+    ax = drawn(plotting.precision_recall(selector, np.array([1, 2])))
+    np.testing.assert_allclose(line(ax, "precision").get_ydata(), [1, 1 / 2, 2 / 3, 1 / 2])
+    np.testing.assert_allclose(line(ax, "recall").get_ydata(), [1 / 2, 1 / 2, 1, 1])
+    assert line(ax, "2 selected").get_xdata()[0] == 2
+
+
+@pytest.mark.parametrize("image", [None, np.arange(6.0)])
+def test_selected_pixels(fitted, image):
+    selector, _ = fitted
+    ax = drawn(plotting.selected_pixels(selector, (2, 3), image))
+    np.testing.assert_array_equal(ax.collections[0].get_offsets(), [[0, 0], [1, 0]])
+    shown = selector.scores_ if image is None else image
+    np.testing.assert_allclose(ax.images[0].get_array(), shown.reshape(2, 3))
+    with pytest.raises(ValueError, match=r"height \* width = 6.*got \(2, 2\)"):
+        plotting.selected_pixels(selector, (2, 2))
+    with pytest.raises(ValueError, match="image must have 6 numbers, one for each feature; got 5"):
+        plotting.selected_pixels(selector, (2, 3), np.ones(5))
+
+
+@pytest.mark.parametrize("container", [np.array, sparse.csr_array, list])
+def test_the_walk_before_and_after(fitted, container):
+    selector, _ = fitted
+    ax = drawn(plotting.spectrum(selector, container(MOONS.X), n_values=5))
+    before, after = (found.get_ydata() for found in ax.get_lines())
+    assert after[0] == pytest.approx(1)
+    assert before[0] == pytest.approx(1)
+    assert after[1] > 0.8 > 0.4 > before[1]  # the moons are far from each other along the walk
+    axes = plotting.embedding(selector, container(MOONS.X), MOONS.labels)
+    assert [drawn(ax).get_title() for ax in axes] == ["all 6 features", "the 2 selected"]
+    points = np.concatenate([collection.get_offsets() for collection in axes[1].collections])
+    assert points.shape == (60, 2)
+
+
+def test_rows_are_drawn_from_many(fitted, monkeypatch):
+    monkeypatch.setattr("dufs_core.plotting.data._MOST_ROWS", 40)
+    ax = drawn(plotting.spectrum(fitted[0], MOONS.X))
+    assert "40 of 60 rows" in ax.get_title()
+    plotting.embedding(fitted[0], MOONS.X, MOONS.labels)
+
+
+def test_what_cannot_be_drawn(fitted):
+    selector, _ = fitted
+    with pytest.raises(ValueError, match=r"the 6 features that the selector was fitted on; its shape is \(60, 5\)"):
+        plotting.spectrum(selector, MOONS.X[:, :5])
+    with pytest.raises(ValueError, match="one for each of the 60 rows of X; got 59"):
+        plotting.embedding(selector, MOONS.X, MOONS.labels[:-1])
+    nothing = SimpleNamespace(support_=np.zeros(6, dtype=bool), scaling="columns")
+    with pytest.raises(ValueError, match="No feature is selected"):
+        plotting.spectrum(nothing, MOONS.X)
+
+
+def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
+    code = (
+        "import sys\nfrom dufs_core import plotting\n"
+        "assert 'matplotlib' not in sys.modules\n"
+        "plotting.over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
+        "print('matplotlib.pyplot' in sys.modules)"
+    )
+    picture = str(tmp_path / "picture.png")
+    assert subprocess.check_output([sys.executable, "-c", code, picture], text=True).strip() == "False"
+
+
+def test_without_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
+        plotting.over_settings(["a"], [[1.0]])
