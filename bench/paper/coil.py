@@ -11,18 +11,26 @@ from bench.paper import pixels
 from bench.paper.cells import Cells, Report
 from bench.paper.images import coil20, coil100_part
 
-SETTINGS = {"batch_size": 1000, "n_draws": 2, "scaling": "columns", "bandwidth_factor": 2.0}
+SETTINGS = {"batch_size": 1000, "n_draws": 2}
 DATA = {
-    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, SETTINGS),
+    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, (2.0,), "columns", SETTINGS),
     "coil100-part": pixels.Data(
-        "COIL-100, 17 objects", ("coil100_partial17_gray32.npz",), coil100_part, 1224, 60, 1, SETTINGS
+        "COIL-100, 17 objects",
+        ("coil100_partial17_gray32.npz",),
+        coil100_part,
+        1224,
+        60,
+        1,
+        (2.0,),
+        "columns",
+        SETTINGS,
     ),
 }
 
 
-def objects(data: str, method: str, seed: int, quick: bool) -> dict[str, Any]:
+def objects(data: str, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
     """One cell."""
-    return pixels.selection(DATA[data], method, seed, quick)
+    return pixels.selection(DATA[data], method, factor, seed, quick)
 
 
 def run(cells: Cells, quick: bool) -> Report:

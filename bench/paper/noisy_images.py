@@ -12,21 +12,19 @@ from bench.paper import pixels
 from bench.paper.cells import Cells, Report
 from bench.paper.images import noisy_digits, noisy_faces
 
+FACTORS = (0.1, 0.3, 1.0, 2.0)
 DATA = {
     "mnist": pixels.Data(
         "MNIST 3 and 8 with noise", ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), noisy_digits,
-        1000, 60, 3, {"batch_size": 500, "scaling": "columns", "bandwidth_factor": 2.0},
+        1000, 60, 2, FACTORS, "columns", {"batch_size": 500},
     ),
-    "pix10": pixels.Data(
-        "PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 5,
-        {"scaling": "global", "bandwidth_factor": 2.0},
-    ),
+    "pix10": pixels.Data("PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 2, FACTORS, "global", {}),
 }  # fmt: skip
 
 
-def noisy(data: str, method: str, seed: int, quick: bool) -> dict[str, Any]:
+def noisy(data: str, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
     """One cell."""
-    return pixels.selection(DATA[data], method, seed, quick)
+    return pixels.selection(DATA[data], method, factor, seed, quick)
 
 
 def run(cells: Cells, quick: bool) -> Report:

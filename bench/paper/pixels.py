@@ -1,24 +1,27 @@
 """Pixels selected on images, drawn over them, and the accuracy of k-means on them; DUFS beside the Laplacian score.
 
-Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels, mean over starts
-and over draws of whatever is random. DUFS: parameter-free, one run; LS: with DUFS's neighbours and bandwidth.
+Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS:
+parameter-free, one run, learning rate 0.015; both methods with the largest distance to the second neighbour times each
+of a set's bandwidth factors. Two protocols: the factor with the best accuracy (oracle, as the paper's tuning), and for
+DUFS the factor with the largest permutation gap (label-free).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
-from bench.paper.images import COUNTS, Images, accuracies, bare, draw_selected, missing
+from bench.paper.images import COUNTS, Images, accuracies, accuracy, bare, draw_selected, missing
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
 
-METHODS = ("DUFS", "LS")
-SIZES = {False: (2000, 20), True: (5, 1)}  # quick: most steps of a fit, starts of k-means
+CURVES = {"DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"), "LS, oracle": (BLUE, "-")}
+LEARNING_RATE = 0.015
+SIZES = {False: (2000, 10), True: (5, 1)}  # quick: most steps of a fit, starts of k-means
 
 
 class Data(NamedTuple):
@@ -30,31 +33,45 @@ class Data(NamedTuple):
     n: int
     small: int  # n of the quick run
     seeds: int  # draws of the noise and of the gates
+    factors: tuple[float, ...]
+    scaling: str
     settings: dict[str, Any]  # of DUFS
 
 
-def selection(data: Data, method: str, seed: int, quick: bool) -> dict[str, Any]:
+def selection(data: Data, method: str, factor: float, seed: int, quick: bool) -> dict[str, Any]:
     """The first 300 pixels of a method's ranking on one draw, and k-means on them."""
     n = data.small if quick else data.n
     max_iter, starts = SIZES[quick]
     images = data.load(n, seed)
-    shared = {name: data.settings[name] for name in ("scaling", "bandwidth_factor")}
+    if method == "all":
+        return {"accuracy": accuracy(images, np.arange(images.X.shape[1]), starts)}
+    shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
     fitted = {}
     if method == "DUFS":
-        batch = None if "batch_size" not in data.settings else min(data.settings["batch_size"], n)
-        selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter)
-        selector.set_params(**data.settings | {"batch_size": batch}).fit(images.X)
-        fitted = {"open": int(selector.support_.sum()), "n_iter": selector.n_iter_}
+        selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter, learning_rate=LEARNING_RATE)
+        selector.set_params(**shared, **data.settings)
+        if selector.batch_size is not None:
+            selector.set_params(batch_size=min(n, selector.batch_size))
+        selector.fit(images.X)
+        fitted = {"open": int(selector.support_.sum()), "n_iter": selector.n_iter_, "gap": selector.permutation_gap_}
     else:
-        selector = LaplacianScore(bandwidth="max", n_neighbors=2, **shared).fit(images.X)
+        selector = LaplacianScore(**shared).fit(images.X)
     ranking = selector.ranking_[: COUNTS[-1]]
     return fitted | {"ranking": ranking, "accuracy": accuracies(images, ranking, starts)}
 
 
+def chosen(group: Sequence[Sequence[dict[str, Any]]], protocol: str) -> list[int]:
+    """Which factor of group[factor][seed] each seed takes: the best on average (oracle), or that of the largest gap."""
+    if protocol == "oracle":
+        best = int(np.argmax([np.mean([r["accuracy"] for r in runs], axis=0).max() for runs in group]))
+        return [best] * len(group[0])
+    return [int(i) for i in np.argmax([[r["gap"] for r in runs] for runs in group], axis=0)]
+
+
 def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[..., dict[str, Any]]) -> Report:
-    """A row of panels and two rows of the table for each data set; `cell` is `selection` with the set's name."""
+    """A row of panels and rows of the table for each data set; `cell` is `selection` with the set's name."""
     made, panels = figure(len(sets), 4, 3.0, 3.0)
-    records, absent = [], {}
+    records, rows, absent = [], [], {}
     for row, (name, data) in enumerate(sets.items()):
         shown = panels[4 * row : 4 * row + 4]
         if reason := missing(data.files):
@@ -62,26 +79,40 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             for axes in shown:
                 bare(axes, f"{data.title}: no data")
             continue
+        seeds = range(1 if quick else data.seeds)
+        factors = data.factors[:1] if quick else data.factors
+
+        def all_seeds(method: str, factor: float, name: str = name, seeds: range = seeds) -> list[dict[str, Any]]:
+            settings = [{"data": name, "method": method, "factor": factor, "seed": s, "quick": quick} for s in seeds]
+            return cells.compute(cell, settings)
+
+        groups = {method: [all_seeds(method, factor) for factor in factors] for method in ("DUFS", "LS")}
+        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", 0.0)]))
         images = data.load(data.small if quick else data.n, 0)
         bare(shown[0], data.title)
         shown[0].imshow(images.picture(images.X[0]), cmap="gray")
-        for method, axes, colour in zip(METHODS, shown[1:], (ORANGE, BLUE), strict=False):
-            settings = [{"data": name, "method": method, "seed": s, "quick": quick} for s in range(data.seeds)]
-            group = cells.compute(cell, settings[:1] if quick else settings)
-            draw_selected(axes, images, group[0]["ranking"], f"{method}: 50, 100, ..., 300 pixels")
-            mean = {k: float(np.mean([r["accuracy"][k][0] for r in group])) for k in group[0]["accuracy"]}
-            spread = {k: float(np.std([r["accuracy"][k][0] for r in group])) for k in mean}
-            records.append({"data": name, "method": method, "runs": len(group), "accuracy": mean, "std": spread})
+        for label, (colour, style) in CURVES.items():
+            method, protocol = label.split(", ")
+            which = chosen(groups[method], protocol)
+            runs = [groups[method][i][s] for s, i in enumerate(which)]
+            curves = np.array([r["accuracy"] for r in runs])
+            records.append({"data": name, "method": method, "protocol": protocol, "runs": len(runs),
+                            "factors": [factors[i] for i in which], "accuracy": curves.mean(axis=0).round(2),
+                            "std": curves.std(axis=0).round(2), "all": everything})  # fmt: skip
             if method == "DUFS":
-                records[-1] |= {key: [r[key] for r in group] for key in ("open", "n_iter")}
-            curve, bars = ([values[str(k)] for k in COUNTS] for values in (mean, spread))
-            shown[3].errorbar(COUNTS, curve, bars, color=colour, marker=".", capsize=2, label=method)
-        shown[3].axhline(mean["all"], color=GREY, linestyle="--", linewidth=1, label="all pixels")
+                records[-1] |= {key: [r[key] for r in runs] for key in ("open", "n_iter", "gap")}
+            if protocol == "oracle":
+                draw_selected(shown[1 if method == "DUFS" else 2], images, runs[0]["ranking"], f"{label}: 50, ..., 300")
+            shown[3].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
+            used = ", ".join(f"{factor:g}" for factor in dict.fromkeys(records[-1]["factors"]))
+            rows.append((data.title, label, used, *(f"{v:.1f}" for v in records[-1]["accuracy"]), f"{everything:.1f}"))
+        shown[3].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
         shown[3].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
-        shown[3].legend(frameon=False, fontsize=8)
-    counts = (*map(str, COUNTS), "all")
-    rows = [(sets[r["data"]].title, r["method"], *(f"{r['accuracy'][k]:.1f}" for k in counts)) for r in records]
+        shown[3].legend(frameon=False, fontsize=7)
     left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
-    table = "\n\n".join([markdown(["data", "method", *counts], rows), *left_out])
-    results = {"dufs": {name: data.settings for name, data in sets.items()}, "records": records, "left_out": absent}
-    return Report(results, table, made)
+    table = "\n\n".join([markdown(["data", "method", "factor", *map(str, COUNTS), "all"], rows), *left_out])
+    settings = {
+        name: {"factors": d.factors, "scaling": d.scaling, "learning_rate": LEARNING_RATE} | d.settings
+        for name, d in sets.items()
+    }
+    return Report({"settings": settings, "counts": COUNTS, "records": records, "left_out": absent}, table, made)
