@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from dufs_core import __version__
 
 os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # this environment's dufs-core
 os.environ["COLUMNS"] = "100"  # of the help texts
+warnings.filterwarnings("ignore", "CuPy cannot be used")  # installed for tests, on a machine without a GPU
 
 project = "dufs-core"
 author = "The dufs-core developers"
@@ -31,8 +33,11 @@ extensions = [
     "sphinxcontrib.programoutput",
 ]
 html_theme = "furo"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"dufs-core {__version__}"
 default_role = "code"
+highlight_language = "text"
 exclude_patterns = ["gallery"]
 myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3
@@ -46,6 +51,7 @@ sphinx_gallery_conf = {
     "gallery_dirs": "auto_gallery",
     "filename_pattern": r"\.py$",
     "abort_on_example_error": True,
+    "within_subsection_order": "FileNameSortKey",
     "download_all_examples": False,
     "show_signature": False,
     "show_memory": False,

@@ -15,7 +15,7 @@ from dufs_core import errors
 DOCS = Path(__file__).parents[1] / "docs"
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is in the repository only")
 PUBLIC = ("dufs_core", "dufs_core.baselines", "dufs_core.gradcheck", "dufs_core.jobs", "dufs_core.errors",
-          "dufs_core.datasets", "dufs_core.metrics")  # fmt: skip
+          "dufs_core.datasets", "dufs_core.metrics", "dufs_core.plotting", "dufs_core.anndata")  # fmt: skip
 
 
 def reference() -> str:
