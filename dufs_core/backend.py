@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError, nearest
+from dufs_core.choices import nearest
+from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError
 
 Array = Any  # numpy.ndarray or cupy.ndarray
 NAMES = ("auto", "numpy", "cupy")  # values of the parameter backend

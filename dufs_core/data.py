@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.errors import unknown
+from dufs_core.choices import unknown
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 SCALINGS = ("columns", "global", "none")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
-from dufs_core.errors import nearest
+from dufs_core.choices import nearest
 
 _DECAY = 0.9  # memory of the running gradient size: ten steps
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8

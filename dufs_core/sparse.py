@@ -15,8 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
+from dufs_core.choices import unknown
 from dufs_core.data import SCALINGS, check_range, not_finite
-from dufs_core.errors import unknown
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _THIN = 8  # a thin column stores at most n / _THIN entries

@@ -9,8 +9,9 @@ from typing import Any
 
 from sklearn.utils import check_random_state
 
+from dufs_core.choices import unknown
 from dufs_core.data import SCALINGS
-from dufs_core.errors import DufsWarning, unknown
+from dufs_core.errors import DufsWarning
 from dufs_core.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.optim import get_optimizer
 

@@ -14,9 +14,10 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array
+from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, check_width, opened, stored_columns
 from dufs_core.data import SCALINGS, prepare
-from dufs_core.errors import SelectionWarning, unknown
+from dufs_core.errors import SelectionWarning
 from dufs_core.ops.bandwidth import check_n_neighbors
 from dufs_core.source import is_source
 from dufs_core.threads import one_blas_thread

@@ -12,7 +12,7 @@ from scipy.linalg import eigh
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import value_and_grad
-from dufs_core.errors import unknown
+from dufs_core.choices import unknown
 from dufs_core.ops.concrete import softmax
 from dufs_core.optim import State, adam
 from dufs_core.random import Stream, normals, permutation, uniforms

@@ -9,7 +9,7 @@ import numpy as np
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours
-from dufs_core.errors import unknown
+from dufs_core.choices import unknown
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits

@@ -6,7 +6,7 @@ evaluate(bk, objective, mu, eps, X) -> (Value, dmu), as `dufs_core.objective.Obj
 from __future__ import annotations
 
 from dufs_core.backend import Array, Backend
-from dufs_core.errors import nearest
+from dufs_core.choices import nearest
 from dufs_core.memory import Problem, predicted_bytes
 from dufs_core.objective import Evaluate, Objective, Value
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
-from dufs_core.errors import nearest
+from dufs_core.choices import nearest
 
 Rule = Literal["median", "q90", "max"] | float
 _QUANTILE = {"median": 0.5, "q90": 0.9, "max": 1.0}

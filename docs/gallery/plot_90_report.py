@@ -1,0 +1,26 @@
+"""
+A selection explained
+=====================
+
+``report`` says of every feature why it was kept or dropped, and which of the kept ones say the same: here a copy of a
+moon's coordinate was added, and one column is constant. ``report(...).html()`` is the same as a page with pictures.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from dufs_core import DUFS, Trajectory, plotting, report
+from dufs_core.datasets import two_moons
+
+moons = two_moons(n_features=10, random_state=0)
+copy = 2 * moons.X[:, :1] + 0.001 * np.random.default_rng(0).normal(size=(100, 1))
+X = np.hstack([moons.X, copy, np.ones((100, 1))])
+trajectory = Trajectory(every=5)
+selector = DUFS(random_state=0, callbacks=[trajectory]).fit(X)
+print(report(selector, X).text(most=5))
+
+fig, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
+plotting.gate_trajectories(trajectory, selector, axes[0])
+plotting.loss_and_gates(selector, axes[1])
+plotting.ranked_scores(selector, axes[2])
+plt.show()
