@@ -324,7 +324,7 @@ def test_a_dask_worker_that_is_killed(job, tmp_path, in_one_process, dask_cluste
 @pytest.mark.filterwarnings("ignore")  # of Dask's own
 def test_a_signal_to_a_sweep_on_dask_saves_exits_3_and_resumes(job, tmp_path, dask_cluster):
     """Its workers save; what they saved goes on without them, with the bits of a sweep that was left alone."""
-    text = JOB.replace("max_iter = 60", "max_iter = 2500").replace("_seconds = 0", "_seconds = 0.1")
+    text = JOB.replace("max_iter = 60", "max_iter = 1500").replace("_seconds = 0", "_seconds = 0.1")
     job.write_text(text.replace("2, 3, 4, 5, 6, 7", "2").replace("n_draws = 2", "n_draws = 1"))
     out = tmp_path / "out"
     leader = in_a_process(job, "--out", out, "--scheduler", dask_cluster.scheduler_address, "-q")
