@@ -88,8 +88,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
         0.18 sqrt(10 / m) for m > 10 columns, or whose columns each depend on another of them more than the strongest of
         all pairs does in 19 data sets with shuffled columns (`dufs_core.screening`). Otherwise the next run looks, with
-        other draws, at the 20 columns that depend most on another one, less those that a run among them has selected in
-        vain. If none ends it, the run with the largest gap is kept, and a warning says so. 1 trains once.
+        other draws, at the 20 columns that depend most on another one, later ones at the first 14, 10, 7, 5 of these.
+        If none ends it, the run with the largest gap is kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
@@ -123,7 +123,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     mu_ : ndarray (n_features,)
-        Gate parameters; columns that took no part (constant, or set aside by an earlier run) are below all others.
+        Gate parameters; columns that took no part (constant, or set aside after an earlier run) are below all others.
     gate_probabilities_ : ndarray (n_features,)
         P(z > 0).
     scores_ : ndarray (n_features,)

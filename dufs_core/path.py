@@ -183,7 +183,8 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     def _lams(self, selector: DUFS, X: Any) -> Array:
         if self.lams is None:
             top = float(start_prices(selector, X).max())
-            return np.geomspace(LOWEST, HIGHEST, self.n_lams) * max(top, float(np.finfo(np.float32).tiny))
+            top = max(top, float(np.finfo(np.float32).tiny))
+            return np.geomspace(LOWEST * top, HIGHEST * top, self.n_lams)
         lams = np.unique(np.asarray(self.lams, dtype=np.float64))
         if not lams.size or not np.isfinite(lams).all() or lams[0] < 0:
             raise ValueError(f"lams must be numbers of at least 0; got {self.lams!r}")

@@ -21,7 +21,8 @@ from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepIn
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
 
-_STRONGEST = 20  # columns that take part in a run after the first: few enough that gates decide reliably
+_STRONGEST = 20  # columns that take part in the second run: few enough that gates decide reliably
+_FEWEST = 3  # that take part in a later one
 
 
 class Outcome(NamedTuple):
@@ -69,14 +70,14 @@ class Search:
     def best(
         self, bk: Backend, X: Array, columns: Array, seed: int, keeper: Keeper | None = None
     ) -> tuple[Outcome, int]:
-        """The run with the largest permutation gap, and the number of runs.
+        """The convincing run, else the one with the largest permutation gap, and the number of runs.
 
         The objective alone cannot tell two columns that happen to agree from two that belong together: it can
         settle on either, depending on the draws. Shuffling can. A convincing run ends the search, and is the result:
-        one with a large gap, or, where it is one of several, one whose columns all depend on each other
+        one with a large gap, or, unless only one run is wanted, one whose columns all depend on another of them
         (`dufs_core.screening`). After a first run that is not convincing the next one looks at the columns with the
-        strongest ties in pairs, among which the gates decide reliably. After a later one that is not, its columns are
-        held closed (unless it is a single column, which says nothing either way) and the next strongest take part.
+        strongest ties in pairs, among which the gates decide reliably, and each later one at fewer of them (20, 14, 10,
+        7, 5), which leaves chance less room.
 
         X (n, d) scaled data, where the backend computes, or a `dufs_core.table.Table`; columns (d',) the
         positions that may be selected, NumPy.
@@ -84,7 +85,6 @@ class Search:
         outcomes: list[Outcome] = []
         earlier = iter(keeper.start.outcomes if keeper else ())
         screening: Screening | None = None
-        closed = np.zeros(0, dtype=columns.dtype)
         taking_part = columns
         while True:
             run_seed = random.derived_seed(bk, seed, len(outcomes))
@@ -99,13 +99,12 @@ class Search:
             if screening is None:
                 ranking = columns[np.argsort(-bk.to_host(last.run.mu), kind="stable")]
                 screening = Screening(bk, X, ranking)
-            elif len(chosen) > 1:
-                closed = np.union1d(closed, chosen)
             if screening.is_tied(chosen):
                 last = last._replace(convincing=True, gap=Gap(last.gap.gap, 1 / (1 + SHUFFLES)))
                 break
-            strongest = screening.strongest
-            taking_part = np.sort(strongest[~np.isin(strongest, closed)][:_STRONGEST])
+            taking_part = np.sort(
+                screening.strongest[: max(_FEWEST, int(_STRONGEST * 0.5 ** (len(outcomes) / 2 - 0.5)))]
+            )
             if len(outcomes) == self.n_restarts or len(taking_part) < 2:
                 break
         if keeper is not None:
