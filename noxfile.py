@@ -8,7 +8,7 @@ The lower bounds are those of setup.cfg: uv's resolution "lowest-direct" install
 import nox
 
 nox.options.default_venv_backend = "uv|virtualenv"
-QUICK = ["packaging", "ops", "objective", "optim", "random", "kernels", "estimator", "trainer", "population", "sparse"]
+QUICK = ["packaging", "ops", "objective", "optim", "random", "estimator", "kernels"]
 
 
 def check(session: nox.Session, *options: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from dufs_core import DUFS
+from dufs_core import DUFS, plotting
 
 digits = load_digits(n_class=4)
 X, labels = digits.data[:300], digits.target[:300]
@@ -27,10 +27,8 @@ def accuracy(columns):
 
 at_random = np.mean([accuracy(rng.choice(64, 16, replace=False)) for _ in range(10)])
 print(f"accuracy from the 16 pixels {accuracy(selector.ranking_[:16]):.3f}, from 16 at random {at_random:.3f}")
-fig, axes = plt.subplots(1, 5, figsize=(11, 2.6), layout="constrained")
-for ax, image in zip(axes[:4], digits.images, strict=False):
-    ax.imshow(image, cmap="gray_r")
-    ax.scatter(*np.divmod(selector.ranking_[:16], 8)[::-1], s=30, facecolors="none", edgecolors="C3")
-axes[4].imshow(selector.scores_.reshape(8, 8), cmap="viridis")
-axes[4].set(title="scores")
+fig, axes = plt.subplots(1, 5, figsize=(11, 2.8), layout="constrained")
+for ax, image in zip(axes[:4], X, strict=False):
+    plotting.selected_pixels(selector, (8, 8), image, ax)
+plotting.selected_pixels(selector, (8, 8), ax=axes[4])
 plt.show()

@@ -102,6 +102,8 @@ def _prices(ax: Any, lams: Array, best: int) -> None:
         ax.set_xscale("log" if len(positive) == len(lams) else "symlog", **(
             {} if len(positive) == len(lams) else {"linthresh": positive.min()}
         ))  # fmt: skip
+        if positive.max() > 10 * positive.min():
+            ax.xaxis.set_minor_formatter("")  # powers of ten are enough, and the others would overlap
     ax.axvline(lams[best], color=GREY, linewidth=1, linestyle=":", label=rf"chosen, $\lambda$ = {lams[best]:.3g}")
     ax.set_xlabel(r"price of an open gate $\lambda$")
 
