@@ -138,7 +138,7 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     ax.set_xlabel("step")
     ax.set_ylabel(r"gate parameter $\mu$")
     ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(trajectory, run)}" * (len(trajectory.runs) > 1)))
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(framealpha=0.85, edgecolor="none", fontsize="small")
     return plain(ax)
 
 

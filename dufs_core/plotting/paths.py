@@ -55,7 +55,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--")
     ax.set_ylabel(r"gate parameter $\mu$")
     ax.set_title(f"{len(lams)} prices, {int(is_open.sum())} gates open at the one chosen")
-    ax.legend(frameon=False, fontsize="small")
+    ax.legend(framealpha=0.85, edgecolor="none", fontsize="small")
     return plain(ax)
 
 
@@ -85,7 +85,7 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
     counts.plot(lams, path.n_selected_, color=ORANGE, linewidth=1.6, drawstyle="steps-mid")
     counts.set_ylabel("features selected", color=ORANGE)
     counts.tick_params(axis="y", colors=ORANGE)
-    counts.set_ylim(bottom=0)
+    counts.set_ylim(0, 1.3 * max(1, path.n_selected_.max()))  # apart from the gap
     whole_numbers(counts.yaxis)
     _prices(ax, lams, best)
     ax.set_title("what each price selects")
