@@ -25,7 +25,7 @@ from dufs_core.output import plain
 from dufs_core.search import Outcome, Progress
 from dufs_core.trainer import Position, Run
 
-FORMAT = 1
+FORMAT = 2  # raised, too, when a search goes on otherwise from the same state
 _ABOUT = "about"  # the name of the JSON text in the archive
 _FREE = ("callbacks", "verbose", "n_jobs", "max_memory")  # parameters that change no result
 _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came to: backend, engine, seed
