@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, durable
+from dufs_core import DUFS, checkpoint, durable
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
@@ -334,7 +334,8 @@ def test_resuming_does_not_overwrite_the_checkpoint_of_another_fit(saved, moons,
 
 
 def test_an_archive_of_something_else(saved, moons):
-    for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array('{"format": 1}')}):
+    little = json.dumps({"format": checkpoint.FORMAT})
+    for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array(little)}):
         saved.write_bytes(durable.packed(arrays))
         with pytest.raises(CheckpointError, match="is not a checkpoint of a fit"):
             DUFS.resume(saved, moons)
