@@ -134,16 +134,16 @@ def cells_with(path, grid, results):
     return Cells(path)
 
 
-def test_oracle_takes_the_best_and_label_free_the_default(tmp_path):
+def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
     grid = table1.grid()
-    default = fake([40, 41, 42, 43, 44, 39.0], selected=117)
-    cells = cells_with(tmp_path / "x.jsonl", grid, [default, fake([30, 50.5, 20, 20, 20, 20], selected=3)])
+    first = fake([40, 41, 42, 43, 44, 39.0])
+    cells = cells_with(tmp_path / "x.jsonl", grid, [first, fake([30, 50.5, 20, 20, 20, 20])])
     oracle = table1.record(cells, grid, "Yale", "DUFS", "oracle", False)
     assert (oracle["accuracy"], oracle["n_features"], oracle["cells"]) == (50.5, 100, 2)
     assert oracle["settings"] == grid["DUFS"][1]
     assert (oracle["paper"], oracle["paper_n_features"]) == (47.9, 200)
     label_free = table1.record(cells, grid, "Yale", "DUFS", "label_free", False)
-    assert (label_free["accuracy"], label_free["n_features"]) == (41, 100)
+    assert (label_free["accuracy"], label_free["n_features"]) == (39, 300)
     nothing = table1.record(cells, grid, "Yale", "LS", "oracle", False)
     assert nothing["accuracy"] is None
     assert nothing["paper"] == 42.7
@@ -151,9 +151,9 @@ def test_oracle_takes_the_best_and_label_free_the_default(tmp_path):
     assert "reason" in table1.record(cells, grid, "RCV1", "CAE", "oracle", False)
 
 
-def test_label_free_of_the_others_is_150_columns():
-    assert table1.candidates({"counts": list(COUNTS)}, fake([1] * 6), "label_free") == [2]
-    assert table1.candidates({"counts": list(COUNTS)}, fake([1] * 6, selected=5000), "label_free") == [5]
+def test_label_free_is_300_columns_or_the_most_there_are():
+    assert table1.candidates({"counts": list(COUNTS)}, fake([1] * 6), "label_free") == [5]
+    assert table1.candidates({"counts": [50, 150]}, fake([1] * 2), "label_free") == [1]
     assert table1.candidates({"counts": []}, fake([1]), "label_free") == [0]
 
 
@@ -199,7 +199,7 @@ def test_small_table_and_curves(folder, capsys):
     assert (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes() == before  # the same cells
     found = json.loads((folder / "out" / "quick" / "curves.json").read_text())
     assert [(r["method"], r["choice"]) for r in found["records"]] == [
-        (m, c) for m in ("DUFS", "LS") for c in ("default", "best with labels")
+        (m, c) for m in ("DUFS", "LS") for c in ("label-free", "best with labels")
     ]
 
 
