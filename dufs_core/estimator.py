@@ -556,14 +556,14 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             )  # fmt: skip
         elif self.n_runs_ == self.n_restarts > 1 and not best.convincing:
             warnings.warn(
-                f"None of {self.n_runs_} runs found convincing structure: the {n_open} features selected have a "
+                f"None of {self.n_runs_} runs found convincing structure: the {n_open} features with mu > 0 have a "
                 f"permutation gap of {self.permutation_gap_:.3f}, which chance reaches among {d} features. Treat the "
                 f"selection as noise, or look at other bandwidth settings.",
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:
             warnings.warn(
-                f"The {n_open} selected features have no more structure together than the same columns shuffled "
+                f"The {n_open} features with mu > 0 have no more structure together than the same columns shuffled "
                 f"(permutation gap {self.permutation_gap_:.3f}, p = {self.p_value_:.2f}): treat the selection as "
                 f"noise, or look at other bandwidth settings.",
                 SelectionWarning, stacklevel=3,

@@ -77,6 +77,10 @@ def shuffled_scores(
         varies = (X_T[:1] != X_T).any(axis=0)  # a permutation leaves the other columns as they are
         same, X_T = X_T[:, ~varies], X_T[:, varies]
         fixed, X_T = same @ same.T, xp.ascontiguousarray(X_T.T)
+        if not len(X_T):
+            for G_r in G:
+                G_r += fixed
+            continue
         G[0] += fixed + X_T.T @ X_T
         orders = _orders(bk, seed, n_permutations, n, xp.asarray(keys[block])[varies])
         for G_r, order in zip(G[1:], orders, strict=True):

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import sqrt
+from threading import RLock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -31,7 +32,9 @@ from dufs_core.table import take_columns, take_rows
 from dufs_core.trainer import INITIAL_MU, batches, gate_noise, train
 from dufs_core.validation import is_int, n_threads, n_wanted
 
+CATCHING = RLock()  # held while warnings are caught
 LOWEST, HIGHEST = 0.1, 3.0  # of the grid, in units of the largest price that a gate is worth at the start
+_CHANCE = 0.05  # a p-value up to which a price is better than chance
 _START_STEPS = 4  # steps whose draws the prices at the start are averaged over
 
 
@@ -44,7 +47,8 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
         z(T) = (score(X_T) - mean_b score(X_T shuffled)) / std_b score(X_T shuffled),
 
-    and the price with the largest mean z over all halves is chosen (of equal ones the highest).
+    and the price with the largest mean z over all halves is chosen (of equal ones the highest), among those with a
+    p-value of at most 0.05 where there are any.
 
     Parameters
     ----------
@@ -57,7 +61,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         As in `DUFS`; with a number, that many of the best are selected, and judged, at every price.
     n_splits : int, default 2
     n_permutations : int, default 99
-        Shuffles of a held-out half.
+        Shuffles of a held-out half. With fewer than 39 no p-value can be 0.05, and noise is not warned of.
     random_state : int, RandomState instance or None, default None
 
     Attributes
@@ -90,10 +94,11 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the z of shuffle b at price
-    l, the adjusted p-value of price l is (1 + #{b: max_l' z_b(l') >= z(l)}) / (1 + B), the single-step maximum
-    procedure of Westfall and Young (1993), exact for columns that are independent of one another. Twice the median of
-    p-values that depend on one another is a p-value (Meinshausen, Meier and Buehlmann, JASA 104, 2009).
+    On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the score of shuffle b at
+    price l, and z_0(l) that of the rows as they are, in units of the mean and spread of all 1 + B of them, the adjusted
+    p-value of price l is (1 + #{b: max_l' z_b(l') >= z_0(l)}) / (1 + B), the single-step maximum procedure of Westfall
+    and Young (1993), exact for columns that are independent of one another. The smallest p-value is 2 / (1 + B). Twice
+    the median of p-values that depend on one another is a p-value (Meinshausen, Meier and Buehlmann, JASA 104, 2009).
 
     Examples
     --------
@@ -141,6 +146,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         selector.set_params(lam=0.0, n_features_to_select=None)
         X = opened(X)
         bk, X_all = selector._accept(X)
+        selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
         validate_data(self, X, skip_check_array=True)  # names and number of features
         n, d = X_all.shape
         self._check(selector, X_all)
@@ -207,12 +213,13 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.held_out_ = z.mean(axis=0)
         self.stability_ = agreement.mean(axis=0)
         self.p_value_ = np.minimum(1.0, 2 * np.median(p, axis=0))
-        self.best_ = int(np.flatnonzero(self.held_out_ == self.held_out_.max())[-1])
+        among = np.where((self.p_value_ <= _CHANCE) | (self.p_value_ > _CHANCE).all(), self.held_out_, -np.inf)
+        self.best_ = int(np.flatnonzero(among == among.max())[-1])
         self.scores_ = self.mu_[self.best_].copy()
         self.ranking_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
         self.support_[self._selection(self.scores_)] = True
-        if self.p_value_[self.best_] > 0.05:
+        if self.p_value_[self.best_] > _CHANCE >= 2 / (1 + self.n_permutations):
             warnings.warn(
                 f"At none of {len(self.lams_)} prices do columns chosen on one half of the rows have more structure on "
                 f"the other than shuffled columns (p = {self.p_value_[self.best_]:.2f} at the best): treat the "
@@ -272,20 +279,19 @@ class _Judgement(NamedTuple):
 def _judge(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> _Judgement:
     """X (n, d) scaled. A selection of fewer than two columns has z = 0 and p-value 1: it says nothing."""
     z = np.zeros(len(selections))
-    z_null = np.full((n_permutations, len(selections)), -np.inf)
+    ranked = np.full((1 + n_permutations, len(selections)), -np.inf)  # the observation last
     for i, selection in enumerate(selections):
         if len(selection) < 2:
             continue
         observed, shuffled = shuffled_scores(bk, X, selection, n_permutations, seed)
-        scores = np.append(shuffled, observed) - shuffled.mean()
-        spread = shuffled.std()
-        if (
-            spread > np.finfo(np.float32).eps
-        ):  # columns that no permutation changes (constant here, or nearly) say nothing
-            z[i], z_null[:, i] = scores[-1] / spread, scores[:-1] / spread
-    highest = z_null.max(axis=1)
-    exceeded = (highest[:, None] >= z).sum(axis=0)
-    return _Judgement(z, np.where(np.isfinite(z_null[0]), (1 + exceeded) / (1 + n_permutations), 1.0))
+        spread, together = shuffled.std(), np.append(shuffled, observed)
+        if spread > np.finfo(np.float32).eps:  # else no permutation changes them (constant here, or nearly)
+            z[i] = (observed - shuffled.mean()) / spread
+            # mean and spread of all: the observation and the shuffles are then exchangeable, also in their maximum
+            ranked[:, i] = (together - together.mean()) / together.std()
+    highest = ranked[:-1].max(axis=1)
+    exceeded = (highest[:, None] >= ranked[-1]).sum(axis=0)
+    return _Judgement(z, np.where(np.isfinite(ranked[-1]), (1 + exceeded) / (1 + n_permutations), 1.0))
 
 
 def _agreement(a: Array, b: Array, d: int) -> float:
@@ -302,8 +308,11 @@ def _rows(bk: Backend, X: Any, rows: Array) -> Any:
 
 @contextmanager
 def _one_of_each() -> Iterator[None]:
-    """Warnings of many fits: one of each category; what a price selects or does not is the path's subject."""
-    with warnings.catch_warnings(record=True) as caught:
+    """Warnings of many fits: one of each category; what a price selects or does not is the path's subject.
+
+    Python keeps what it does with warnings once for all threads: paths in several threads are fitted in turn.
+    """
+    with CATCHING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():

@@ -30,6 +30,8 @@ class Screening:
 
     def __init__(self, bk: Backend, X: Array, ranking: Array) -> None:
         self.columns = np.sort(ranking[:_COLUMNS])
+        self._all = len(ranking) <= _COLUMNS
+        self._complete = len(ranking) <= _COLUMNS
         n = X.shape[0]
         rows = slice(None) if n <= _ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:_ROWS]
         self._bk, self._X = bk, dense(bk, X, rows, self.columns)
@@ -48,10 +50,10 @@ class Screening:
         """Whether every selected column depends on another selected one beyond what chance offers, p <= 0.05.
 
         Chance is the strongest tie between any two columns after a permutation of each on its own: the largest of
-        all pairs, since the runs looked for it. selection (m,) int, NumPy, positions in X; fewer than two columns, or
-        columns that were not looked at, are not tied.
+        all pairs, since the runs looked for it. selection (m,) int, NumPy, positions in X. Fewer than two columns are
+        not tied, and none are where a run had to choose the 400 among more: chance would have to allow for that.
         """
-        if len(selection) < 2 or not np.isin(selection, self.columns).all():
+        if len(selection) < 2 or not self._all:
             return False
         chosen = np.searchsorted(self.columns, selection)
         weakest = self.z[np.ix_(chosen, chosen)].max(axis=1).min()

@@ -15,6 +15,7 @@ from dufs_core import random
 from dufs_core.backend import Array, get_backend
 from dufs_core.containers import opened
 from dufs_core.errors import SelectionWarning
+from dufs_core.path import CATCHING
 from dufs_core.validation import is_int
 
 
@@ -77,7 +78,7 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
         fit = clone(selector)
         if seeded:
             fit.set_params(random_state=random.derived_seed(bk, seed, i) >> 32)
-        with warnings.catch_warnings():
+        with CATCHING, warnings.catch_warnings():
             warnings.simplefilter("ignore", SelectionWarning)  # that some half shows nothing is what is counted
             supports.append(fit.fit(X[rows]).get_support())
     table = np.array(supports)

@@ -13,7 +13,7 @@ from dufs_core import DUFS, LambdaPath, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
-from dufs_core.gap import shuffled_scores
+from dufs_core.gap import Gap, shuffled_scores
 from dufs_core.path import _agreement, _judge, start_prices
 from tests.generators import noise, standardise
 
@@ -25,7 +25,7 @@ def short(**changes):
 
 
 def quick(**changes):
-    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 39, "random_state": 0} | changes))
+    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 99, "random_state": 0} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,39 @@ def test_judgement_is_the_definition():
     judged = _judge(NUMPY, X, selections, 19, 3)
     (a, null_a), (b, null_b) = (shuffled_scores(NUMPY, X, selection, 19, 3) for selection in selections[1:])
     z = [(a - null_a.mean()) / null_a.std(), (b - null_b.mean()) / null_b.std()]
-    highest = np.maximum((null_a - null_a.mean()) / null_a.std(), (null_b - null_b.mean()) / null_b.std())
     np.testing.assert_allclose(judged.z, [0, *z])
-    np.testing.assert_allclose(judged.p_values, [1, *((1 + (highest >= value).sum()) / 20 for value in z)])
+    together = np.stack([np.append(null_a, a), np.append(null_b, b)])
+    together = (together - together.mean(axis=1, keepdims=True)) / together.std(axis=1, keepdims=True)
+    highest = together[:, :-1].max(axis=0)
+    np.testing.assert_allclose(
+        judged.p_values, [1, *((1 + (highest >= value).sum()) / 20 for value in together[:, -1])]
+    )
+
+
+def test_the_level_of_the_judgement(monkeypatch):
+    """Scores of noise at 8 prices, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
+    rng = np.random.default_rng(0)
+    monkeypatch.setattr("dufs_core.path.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19)))
+    selections = [np.arange(2)] * 8
+    smallest = np.array([_judge(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
+    assert (smallest <= 0.05).mean() == pytest.approx(0.05, abs=0.015)
+
+
+def test_columns_that_no_shuffle_changes():
+    """Whole blocks of them, at the end too: they say nothing, and stop nothing."""
+    X = np.column_stack([two_moons(60, 2, random_state=0).X, np.ones((60, 1000))])
+    observed, shuffled = shuffled_scores(NUMPY, X, np.arange(len(X[0])), 3)
+    assert np.isfinite([observed, *shuffled]).all()
+    judged = _judge(NUMPY, np.ones((20, 4)), [np.arange(4)], 39, 0)
+    assert (judged.z, judged.p_values) == ([0], [1])
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_price_better_than_chance_is_chosen_before_a_lucky_one():
+    found = quick(lams=[0.1, 1.0]).fit(two_moons(40, 3, random_state=0).X)
+    gaps = [Gap(0.1, 0.1)] * 2
+    found._store(gaps, np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.01, 0.01], [1.0, 0.01]]), np.zeros((1, 2)))
+    assert found.best_ == 1
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,10 @@ class _Clock(Checkpoint):
     def keep(self, progress: Callable[[], Progress]) -> None:
         """Called between steps."""
         position = progress().position
-        self.looks.append((position.step if position is not None else 0, time.perf_counter()))
-        (_, began), (step, now) = self.looks[0], self.looks[-1]
+        step, now = position.step if position is not None else 0, time.perf_counter()
+        if not self.looks or step > self.looks[-1][0]:  # one that has ended waits for others of a population
+            self.looks.append((step, now))
+        began = self.looks[0][1]
         if step >= _STEPS and (now - began >= _SECONDS or step >= _MOST_STEPS // 2):
             raise InterruptedFit("the probe has seen enough")
 

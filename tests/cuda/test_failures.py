@@ -246,7 +246,10 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
 def test_a_device_with_too_little_memory(on_gpu):
     """Refused before anything is allocated there, with the numbers of that device."""
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
+    on_gpu.xp.free_memory = 8000
+    with pytest.raises(MemoryLimitError, match=r"32-bit numbers.*8 kB are available"):
+        DUFS(backend="cupy", random_state=0).fit(gen.noise(50, 3))
     on_gpu.xp.free_memory = 800_000
     with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*800 kB are available.*batch_size="):
-        DUFS(backend="cupy", random_state=0).fit(gen.noise(50, 3))
+        DUFS(backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
     assert on_gpu.xp.launches == []
