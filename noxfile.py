@@ -7,7 +7,7 @@ The lower bounds are those of setup.cfg: uv's resolution "lowest-direct" install
 
 import nox
 
-nox.options.default_venv_backend = "uv|virtualenv"
+nox.options.default_venv_backend = "uv"
 QUICK = ["packaging", "ops", "objective", "optim", "random", "estimator", "kernels"]
 
 

@@ -1,7 +1,7 @@
 """Fits of sparse data and of data on disk: time, peak memory, and the selection against that of dense data.
 
-    python -m bench.large rcv1 [--max-iter N] [--columns M] [--dense] [--save FILE]
-    python -m bench.large bladder|mnist [--max-iter N] [--dense] [--save FILE]
+    python -m bench.large rcv1 [--max-iter N] [--columns M] [--dense] [--json FILE]
+    python -m bench.large bladder|mnist [--max-iter N] [--dense] [--json FILE]
 
 rcv1: 1747 documents x 47,236 tf-idf values; with --columns the M that most documents have. bladder: 2100 cells x 20,670
 counts, log(1 + x), CSR. mnist: 10,000 images x 784, read from an .npy file in batches of 1000. --dense fits the same
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--n-restarts", type=int, default=1)
     parser.add_argument("--columns", type=int)
     parser.add_argument("--dense", action="store_true")
-    parser.add_argument("--save")
+    parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     settings: dict[str, Any] = {"random_state": 0, "backend": "numpy", "n_restarts": args.n_restarts}
@@ -107,7 +107,7 @@ def main() -> None:
         "gap": fit.permutation_gap_, "best": fit.ranking_[:50].tolist(),
     }  # fmt: skip
     print({key: value for key, value in result.items() if key != "best"}, fit.ranking_[:10])
-    save(args.save, result)
+    save(args.json, result)
 
 
 if __name__ == "__main__":

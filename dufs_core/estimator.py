@@ -136,6 +136,8 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     permutation_gap_, p_value_ : float
         How much better than shuffled columns those with mu > 0 are, and the p-value; 0.05 where their ties in pairs
         ended the search (see n_restarts), whatever the gap: tight clusters have none.
+    ended_by_ties_ : bool
+        Whether they did.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
     n_iter_ : int
@@ -508,6 +510,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
         self.permutation_gap_, self.p_value_ = best.gap
+        self.ended_by_ties_ = best.tied
         self.constant_features_ = np.flatnonzero(constant)
         self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name

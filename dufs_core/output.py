@@ -1,6 +1,7 @@
 """The result of a fit as files: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
 
-Files are written into a temporary directory beside their place and moved there when all are complete.
+Files are written into a temporary directory beside their place and moved there when they are complete: the
+tables first, so that nothing that happens while pictures are made costs the fit.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,12 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.durable import disk_is_full
 from dufs_core.errors import DufsWarning
 from dufs_core.reporting import report
 
-FILES = ("selection.csv", "history.csv", "gates.png", "report.html", "result.json")  # all, in the order of moving
+TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of moving
+PICTURES = ("gates.png", "report.html")
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
@@ -89,44 +92,72 @@ def save(
     -------
     list of str
         The names of the files written.
+
+    Raises
+    ------
+    OSError
+        If the disk is full, or the tables cannot be written. A picture or report that fails otherwise is left out, with
+        a warning.
     """
     directory = Path(directory).absolute()
     fresh = not directory.exists()
     beside = directory.parent if fresh else directory  # a directory that exists may be a mount point: stay in it
     beside.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".dufs-core-", dir=beside))
-    try:
+    with _staging(beside) as staging:
         _write_rows(staging / "selection.csv", list(table[0]), (row.values() for row in table))
         history = selector.history_
         _write_rows(staging / "history.csv", list(history), zip(*history.values(), strict=True))
         (staging / "result.json").write_text(json.dumps(plain(result), indent=1, allow_nan=False) + "\n", "utf-8")
-        if find_spec("matplotlib") is not None:
-            try:
-                draw(staging / "gates.png", selector)
-            except Exception as error:  # a picture is not worth losing a fit for
-                (staging / "gates.png").unlink(missing_ok=True)
-                warnings.warn(f"gates.png could not be drawn: {error}", DufsWarning, stacklevel=2)
-            try:
-                text = report(selector, X, names=names, labels=labels).html()
-                (staging / "report.html").write_text(text, "utf-8")
-            except Exception as error:  # nor is a page
-                warnings.warn(f"report.html could not be written: {error}", DufsWarning, stacklevel=2)
-        written = [name for name in FILES if (staging / name).exists()]
         if fresh:
             umask = os.umask(0)
             os.umask(umask)
             staging.chmod(0o777 & ~umask)  # mkdtemp's are private
             staging.rename(directory)
         else:
-            for name in FILES:
-                if name in written:
-                    (staging / name).replace(directory / name)
-                else:  # of an earlier result
-                    (directory / name).unlink(missing_ok=True)
+            for name in PICTURES:  # of an earlier result
+                (directory / name).unlink(missing_ok=True)
+            for name in TABLES:
+                (staging / name).replace(directory / name)
+    if find_spec("matplotlib") is None:
+        return list(TABLES)
+    return [*TABLES, *_save_pictures(directory, selector, X, names, labels)]
+
+
+def _save_pictures(
+    directory: Path, selector: Any, X: Any, names: Sequence[str] | None, labels: Array | None
+) -> list[str]:
+    """Write what can be drawn and explained; the rest costs a warning, unless the disk is full: an OSError."""
+
+    def gates(path: Path) -> None:
+        draw(path, selector)
+
+    def explanation(path: Path) -> None:
+        path.write_text(report(selector, X, names=names, labels=labels).html(), "utf-8")
+
+    written = []
+    with _staging(directory) as staging:
+        for name, write, done in zip(PICTURES, (gates, explanation), ("drawn", "written"), strict=True):
+            try:
+                write(staging / name)
+            except Exception as error:  # a picture is not worth losing a fit for
+                if disk_is_full(error):
+                    raise
+                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=3)
+            else:
+                (staging / name).replace(directory / name)
+                written.append(name)
+    return written
+
+
+@contextmanager
+def _staging(beside: Path) -> Iterator[Path]:
+    """A directory for files that are not complete; what is left in it at the end is removed."""
+    staging = Path(tempfile.mkdtemp(prefix=".dufs-core-", dir=beside))
+    try:
+        yield staging
     finally:
         with suppress(OSError):
             shutil.rmtree(staging)
-    return written
 
 
 def plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import base64
 import io
 import warnings
 from collections.abc import Callable
+from functools import partial
 from html import escape
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -41,7 +42,7 @@ def page(report: Report, selector: Any, X: Any, labels: Any) -> str:
     parts = [
         f"<h1>{escape(report.title)}</h1>",
         "<ul>" + "".join(f"<li>{escape(note)}</li>" for note in report.notes) + "</ul>",
-        *_pictures(selector, X, labels),
+        *_pictures(selector, X, [names[k] for k in range(len(names))], labels),
         f"<h2>Kept ({len(kept)})</h2>", _table(kept),
     ]  # fmt: skip
     if report.groups:
@@ -82,7 +83,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
 
 
-def _pictures(selector: Any, X: Any, labels: Any) -> list[str]:
+def _pictures(selector: Any, X: Any, names: list[str], labels: Any) -> list[str]:
     if find_spec("matplotlib") is None:
         return ["<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"]
     from dufs_core import plotting
@@ -90,7 +91,7 @@ def _pictures(selector: Any, X: Any, labels: Any) -> list[str]:
 
     first: list[Callable[..., Any]] = []
     if hasattr(selector, "lams_"):
-        first = [plotting.lambda_path, plotting.path_criterion]
+        first = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
     elif hasattr(selector, "history_"):
         first = [plotting.loss_and_gates]
 

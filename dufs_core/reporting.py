@@ -16,6 +16,7 @@ from dufs_core.trainer import undecided
 CORRELATED = 0.9
 _MOST_ROWS = 4096  # that correlations are computed from
 _SURE = 0.05
+_BLOCK = 256  # columns whose correlations with all others are computed at once
 _LEFT_OUT = ("constant_features_", "set_aside_features_")
 
 
@@ -183,14 +184,17 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
     Z -= Z.mean(axis=1, keepdims=True)
     norm = np.linalg.norm(Z, axis=1, keepdims=True)
     Z /= np.where(norm > 0, norm, 1)
-    free = np.arange(len(ranked))
-    groups = []
-    while len(free):
-        r = abs(Z[free] @ Z[free[0]])
-        joins = r >= correlated - 1e-12
-        joins[0] = True  # a column that does not vary in these rows correlates with nothing, itself included
-        groups.append([ranked[i] for i in free[joins]])
-        free = free[~joins]
+    columns, groups = np.array(ranked), []
+    while len(columns):
+        r = abs(Z[:_BLOCK] @ Z.T)
+        free = np.ones(len(columns), dtype=bool)
+        for i in range(len(r)):
+            if free[i]:
+                joins = free & (r[i] >= correlated - 1e-12)
+                joins[i] = True  # a column that does not vary in these rows correlates with nothing, itself included
+                groups.append([int(k) for k in columns[joins]])
+                free &= ~joins
+        Z, columns = Z[free], columns[free]
     return groups
 
 
@@ -243,8 +247,12 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
         else:
             notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
         gap, p = selector.permutation_gap_, selector.p_value_
-        verdict = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
-        notes.append(f"The open columns have {verdict} (permutation gap {gap:.3f}, p = {p:.2g}).")
+        if selector.ended_by_ties_:
+            tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
+            notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
+        else:
+            verdict = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
+            notes.append(f"The open columns have {verdict} (permutation gap {gap:.3f}, p = {p:.2g}).")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):
         notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")

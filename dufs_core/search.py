@@ -31,7 +31,8 @@ class Outcome(NamedTuple):
     run: Run
     columns: Array  # (d',) positions in the data of the columns that took part
     gap: Gap
-    convincing: bool = False  # set by the search at its end
+    convincing: bool = False  # this and the next are set by the search at its end
+    tied: bool = False  # convincing by ties in pairs: the p-value is theirs, not the gap's
 
 
 class Progress(NamedTuple):
@@ -100,7 +101,7 @@ class Search:
                 ranking = columns[np.argsort(-bk.to_host(last.run.mu), kind="stable")]
                 screening = Screening(bk, X, ranking)
             if screening.is_tied(chosen):
-                last = last._replace(convincing=True, gap=Gap(last.gap.gap, 1 / (1 + SHUFFLES)))
+                last = last._replace(convincing=True, tied=True, gap=Gap(last.gap.gap, 1 / (1 + SHUFFLES)))
                 break
             taking_part = np.sort(
                 screening.strongest[: max(_FEWEST, int(_STRONGEST * 0.5 ** (len(outcomes) / 2 - 0.5)))]

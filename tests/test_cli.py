@@ -286,6 +286,36 @@ def test_a_picture_that_fails_does_not_cost_the_fit(capsys, tmp_path, monkeypatc
     assert len(list((tmp_path / "a").iterdir())) == 4
 
 
+@pytest.mark.parametrize("number", [5, 28])
+def test_a_report_that_ends_in_the_middle_is_no_file(capsys, tmp_path, monkeypatch, number):
+    """A failure costs a warning, a full disk ends the command; the tables are there in either case."""
+    directory, real = tmp_path / "a", Path.write_text
+
+    def cut(path: Path, text: str, *more: object) -> int:
+        if path.name != "report.html":
+            return real(path, text, *more)
+        real(path, text[:100], *more)
+        raise OSError(number, "it broke", str(path))
+
+    assert main([*MOONS, "--out", str(directory)]) == 0  # an earlier result, with a report
+    capsys.readouterr()
+    monkeypatch.setattr(Path, "write_text", cut)
+    full = number == 28
+    assert main([*MOONS, "--out", str(directory), "--force"]) == int(full)
+    said = capsys.readouterr().err
+    assert ("cannot write" if full else "warning: report.html could not be written") in said
+    assert sorted(path.name for path in directory.iterdir()) == sorted([*output.TABLES, "gates.png"])
+
+
+def test_an_interruption_while_the_report_is_made_keeps_the_tables(tmp_path, monkeypatch):
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(output, "report", interrupted)
+    assert main([*MOONS, "--out", str(tmp_path / "a")]) == 130
+    assert set(output.TABLES) < {path.name for path in (tmp_path / "a").iterdir()} <= {*output.TABLES, "gates.png"}
+
+
 def test_pictures_of_many_features_and_of_none(tmp_path):
     steps = np.arange(1, 4)
     mu = np.linspace(2, -2, 500)

@@ -93,6 +93,24 @@ def test_paths(path):
     assert f"{path.lams_[path.best_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()
 
 
+def test_names_are_no_mathematics_and_do_not_vanish(path):
+    names = [f"_gene{k} $x^" for k in range(6)]
+    k = int(path.get_support(indices=True)[0])
+    entries = drawn(plotting.lambda_path(path, names=names)).get_legend().get_texts()
+    assert f"\u200b_gene{k} \\$x^" in [entry.get_text() for entry in entries]
+    assert canvas.verbatim("a_b") == "a_b"
+    named = LambdaPath(n_lams=2, n_splits=1, n_permutations=19, random_state=0)
+    named.fit(pytest.importorskip("pandas", reason="pandas is not installed").DataFrame(MOONS.X, columns=names))
+    entries = drawn(plotting.lambda_path(named)).get_legend().get_texts()
+    assert any("_gene" in entry.get_text() for entry in entries)
+
+
+def test_class_labels_are_text(fitted):
+    labels = np.where(MOONS.labels == 0, "_$one$ $^", "two")
+    axes = plotting.embedding(fitted[0], MOONS.X, labels)
+    assert [text.get_text() for text in drawn(axes[0]).get_legend().get_texts()] == ["\u200b_\\$one\\$ \\$^", "two"]
+
+
 def test_over_settings():
     ax = drawn(plotting.over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])

@@ -19,11 +19,14 @@ def blocks(file: str, language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", (ROOT / file).read_text("utf-8"), re.DOTALL)
 
 
-@pytest.mark.parametrize("file", ["README.md", "docs/quickstart.md", "docs/guide.md", "docs/messages.md"])
-def test_python_runs(file, capsys):
+@pytest.mark.parametrize(
+    "file", ["README.md", "docs/index.md", "docs/quickstart.md", "docs/guide.md", "docs/messages.md"]
+)
+def test_python_runs(file, capsys, tmp_path, monkeypatch):
     """All blocks of a page in one namespace; what a comment says that a line prints, it prints."""
     code = blocks(file, "python")
     assert code
+    monkeypatch.chdir(tmp_path)  # for the files that it writes
     namespace: dict[str, object] = {}
     with warnings.catch_warnings():
         for block in code:

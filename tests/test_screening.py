@@ -5,7 +5,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from dufs_core import DUFS
+from dufs_core import DUFS, report
 from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.screening import Screening, dependence
@@ -66,6 +66,10 @@ def test_clusters_convince_although_their_gap_is_nothing():
     np.testing.assert_array_equal(selector.get_support(indices=True), [3, 8, 15])
     assert abs(selector.permutation_gap_) < 0.05
     assert selector.p_value_ == 0.05
+    assert selector.ended_by_ties_
+    notes = " ".join(report(selector, X).notes)
+    assert "Each open column depends on another one more than the strongest pair of shuffled columns does" in notes
+    assert "more structure than" not in notes
 
 
 def test_the_strongest_pair_of_noise_is_not_tied():

@@ -45,6 +45,7 @@ def result_of(args: argparse.Namespace, estimator: Any, source: Source, seconds:
         "bandwidth": estimator.bandwidth_,
         "permutation_gap": estimator.permutation_gap_,
         "p_value": estimator.p_value_,
+        "ended_by_ties": estimator.ended_by_ties_,
         "n_runs": estimator.n_runs_,
         "n_samples": n,
         "n_features": d,
@@ -69,15 +70,12 @@ def result_of(args: argparse.Namespace, estimator: Any, source: Source, seconds:
 
 def agreement(selected: Sequence[int], informative: Sequence[int], probability: Any) -> dict[str, float]:
     """Precision and recall of the selected set, and, with gate probabilities for membership, their soft forms."""
-    found = len(set(selected) & set(informative))
-    mass = float(probability[list(informative)].sum())
-    total = float(probability.sum())
-    return {
-        "precision": found / len(selected) if selected else 0.0,
-        "recall": found / len(informative),
-        "soft_precision": mass / total if total > 0 else 0.0,
-        "soft_recall": mass / len(informative),
-    }
+    from dufs_core.metrics import precision_recall, soft_precision_recall
+
+    names = ("precision", "recall", "soft_precision", "soft_recall")
+    hard = precision_recall(selected, informative)
+    soft = soft_precision_recall(probability, informative)
+    return dict(zip(names, (*hard, *soft), strict=True))
 
 
 def summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | None, written: Sequence[str]) -> str:
@@ -110,8 +108,9 @@ def summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | N
         "",
         f"{n_selected} of {d} features selected in {result['n_iter']} steps, {result['seconds']:.2f} s; {ending}",
     ]
+    p = f"p = {result['p_value']:.2g}" + (" of the ties in pairs" if result["ended_by_ties"] else "")
     lines.append(
-        f"permutation gap {result['permutation_gap']:.3f}, p = {result['p_value']:.2g}, "
+        f"permutation gap {result['permutation_gap']:.3f}, {p}, "
         f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
     )
     if "precision" in result:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dufs_core.jobs.job import Job
-from dufs_core.jobs.table import _cell, _column
+from dufs_core.jobs.table import cell_text, column_name
 
 
 def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> list[Path]:
@@ -18,7 +18,7 @@ def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> list[Pat
         done = [row for row in table if row["data"] == data.name and row["status"] == "done"]
         if done:
             written.append(folder / f"{data.name}.png")
-            _one(written[-1], data.name, done, [_column(name) for name in job.varied])
+            _one(written[-1], data.name, done, [column_name(name) for name in job.varied])
     return written
 
 
@@ -28,7 +28,7 @@ def _one(path: Path, name: str, rows: Sequence[Mapping[str, Any]], varied: Seque
 
     points: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        points.setdefault(tuple(_cell(row[parameter]) for parameter in varied), []).append(row)
+        points.setdefault(tuple(cell_text(row[parameter]) for parameter in varied), []).append(row)
     made, axes = figure(1, 2)
     for ax, key, label, colour in zip(
         axes, ("n_selected", "permutation_gap"), ("features selected", "permutation gap"), (BLUE, ORANGE), strict=True

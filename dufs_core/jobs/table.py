@@ -29,13 +29,13 @@ def rows(job: Job, row_of: Callable[[Fit], dict[str, Any] | None]) -> list[dict[
     for fit in job.fits:
         row = row_of(fit)
         if row is not None:
-            settings = {_column(name): fit.settings[name] for name in job.mentioned}
+            settings = {column_name(name): fit.settings[name] for name in job.mentioned}
             facts = {name: row.get(name) for name in _FACTS}
             table.append({"id": fit.id, "data": fit.data.name, "seed": fit.seed, **settings, **facts})
     return table
 
 
-def _column(parameter: str) -> str:
+def column_name(parameter: str) -> str:
     """The name of a parameter's column: that of a result (bandwidth) is taken."""
     return f"{parameter}_setting" if parameter in _FACTS else parameter
 
@@ -79,7 +79,7 @@ def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[st
     stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty.
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
-    columns = ["data", *map(_column, job.varied)]
+    columns = ["data", *map(column_name, job.varied)]
     for row in table:
         groups.setdefault(tuple(row[name] for name in columns), []).append(row)
     found = []
@@ -102,12 +102,12 @@ def _mean(values: Sequence[float]) -> float | None:
 
 def text(table: Sequence[Mapping[str, Any]]) -> str:
     """Rows for reading."""
-    cells = [list(table[0]), *([_cell(value) for value in row.values()] for row in table)]
+    cells = [list(table[0]), *([cell_text(value) for value in row.values()] for row in table)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells)
 
 
-def _cell(value: Any) -> str:
+def cell_text(value: Any) -> str:
     if value is None:
         return "none"
     return f"{value:.4g}" if isinstance(value, float) else str(value)

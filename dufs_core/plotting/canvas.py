@@ -63,6 +63,12 @@ def log_note(d: int) -> str:
 
 
 def named_feature(names: Sequence[Any] | None, column: int) -> str:
-    """A feature's name, cut; the dollar is no mathematics there."""
+    """A feature's name, cut."""
     name = f"x{column}" if names is None else str(names[column])
-    return (name if len(name) <= _NAME else name[: _NAME - 1] + "…").replace("$", r"\$")
+    return verbatim(name if len(name) <= _NAME else name[: _NAME - 1] + "…")
+
+
+def verbatim(text: Any) -> str:
+    """Text for matplotlib to show as it is: with $ it sets mathematics, and legends leave out what begins with _."""
+    shown = str(text).replace("$", r"\$")
+    return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width

@@ -17,6 +17,7 @@ from dufs_core.plotting.canvas import (
     axes_of,
     figure,
     plain,
+    verbatim,
     whole_numbers,
 )
 from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
@@ -136,7 +137,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     shown = None if labels is None else np.asarray(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
         points = _walk(selector, part, 3).vectors[:, 1:]
-        groups = [(None, slice(None))] if shown is None else [(g, shown == g) for g in np.unique(shown)]
+        groups = [(None, slice(None))] if shown is None else [(verbatim(g), shown == g) for g in np.unique(shown)]
         for i, (group, mask) in enumerate(groups):
             many = len(groups) > len(COLOURS)
             ax.scatter(

@@ -31,7 +31,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
         Fitted.
     ax : matplotlib axes, optional
     names : sequence of str, optional
-        Of the d columns, for those still open at the chosen price if they are few.
+        Of the d columns, for those still open at the chosen price if they are few; by default those of the fit.
 
     Returns
     -------
@@ -39,6 +39,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     """
     ax = axes_of(ax)
     lams, mu, best = path.lams_, path.mu_, path.best_
+    names = getattr(path, "feature_names_in_", None) if names is None else names
     is_open = mu[best] > 0
     named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
     for mask, colour, label in ((~is_open, GREY, "closed there"), (is_open, BLUE, "open there")):
