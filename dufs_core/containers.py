@@ -165,8 +165,8 @@ def host_array(X: Any) -> Any:
     if is_sparse_on_device(X):
         X = X.get()
     if on_device(X):
-        cupy = get_backend("cupy")
-        return cupy.to_host(cupy.to_device(X))
+        bk = get_backend("cupy")
+        return bk.to_host(bk.to_device(X))
     if sparse.issparse(X):
         return X.tocsr()
     return X if is_source(X) else np.asarray(X)

@@ -307,8 +307,8 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
     def fail(info):
         raise RuntimeError("broken callback")
 
-    for position in (0, 3):
-        made = [DUFS(random_state=seed, max_iter=10**9, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
+    for position, most in ((0, 10**9), (3, 2)):  # in the first stack, which is told; in a later one
+        made = [DUFS(random_state=seed, max_iter=most, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
         made[position].callbacks = [fail]
         with pytest.raises(RuntimeError, match="broken callback"):
             fit_population(made, X)
