@@ -90,4 +90,6 @@ def select_features(
 
 def _storable(value: Any) -> Any:
     """The value as .h5ad files can hold it."""
+    if isinstance(value, np.generic):
+        value = value.item()
     return value if isinstance(value, (bool, int, float, str)) else "none" if value is None else str(value)

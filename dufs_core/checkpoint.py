@@ -208,6 +208,15 @@ def find(callbacks: Sequence[Any]) -> Checkpoint | None:
     return found[0] if found else None
 
 
+def refuse(selector: Any, who: str) -> None:
+    """Raise ValueError if a selector that `who` fits many times has a Checkpoint, which saves one fit."""
+    for name, value in selector.get_params().items():
+        if isinstance(value, (list, tuple)) and any(isinstance(each, Checkpoint) for each in value):
+            raise ValueError(
+                f"{who} fits the selector many times, and a Checkpoint saves one fit: take it out of {name}"
+            )
+
+
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
     """One phrase for each entry of two nested mappings that is not the same."""
     found = []

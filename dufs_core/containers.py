@@ -11,10 +11,10 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
+from dufs_core.data import not_finite
 from dufs_core.errors import DufsWarning
-from dufs_core.source import is_source
+from dufs_core.source import is_source, slices
 
-_CHUNK_ROWS = 4096  # of what is stored outside the memory
 _NAMED = 5  # columns in a message
 _MOST = 0.9  # share of the squared distances
 _SCALE_ROWS, _SCALE_ENTRIES = 512, 1 << 22  # that it is estimated from
@@ -28,7 +28,7 @@ def opened(X: Any) -> Any:
     Raises
     ------
     TypeError
-        If X is a path, an AnnData object, a mapping or None.
+        If X is a path, an AnnData object, a lazy frame, a list of sparse matrices, a mapping or None.
     ValueError
         If X has one dimension, rows of different lengths, columns or entries that are no real numbers, or masked ones.
     """
@@ -59,6 +59,10 @@ def opened(X: Any) -> Any:
             f"columns first (X.data has what lies under the mask)"
         )
     module = type(X).__module__.split(".")[0]
+    if module == "polars" and hasattr(X, "collect"):
+        raise TypeError("X is a LazyFrame, which holds no values yet: call X.collect() first")
+    if module == "polars" and len(X.shape) == 1:
+        raise _one_dimension(X.shape)
     if module in ("pandas", "polars"):
         _check_frame(X, module)
     elif isinstance(X, np.ndarray) and X.dtype.kind in "SUT":
@@ -75,10 +79,12 @@ def opened(X: Any) -> Any:
 
 def check_samples(X: Any, y: Any) -> None:
     """Raise ValueError if labels y, which are not used, have an entry for every column of X and not for every row."""
-    if y is None or not hasattr(X, "shape") or len(X.shape) != 2 or not hasattr(y, "__len__"):
+    if not hasattr(X, "shape") or len(X.shape) != 2:
         return
     n, d = X.shape
-    if len(y) == d != n:
+    shape = getattr(y, "shape", None)  # sparse y has no length, and 0-d arrays have one that raises
+    entries = (shape[0] if shape else None) if isinstance(shape, tuple) else len(y) if hasattr(y, "__len__") else None
+    if entries == d != n:
         raise ValueError(
             f"X has {n} rows and {d} columns, and y {d} entries: samples are rows, so X seems to be turned. Use X.T"
         )
@@ -113,7 +119,11 @@ def check_scales(X: Any) -> None:
 
 
 def _check_lists(X: Any) -> None:
-    lengths = [len(row) if hasattr(row, "__len__") and not isinstance(row, str) else None for row in X]
+    if any(sparse.issparse(row) for row in X):
+        raise TypeError(
+            f"X is a {type(X).__name__} of {len(X)} sparse matrices: join them first, as rows by scipy.sparse.vstack(X)"
+        )
+    lengths = [None if _is_scalar(row) else len(row) for row in X]
     if lengths and all(length is None for length in lengths):
         raise _one_dimension((len(X),))
     if len(set(lengths)) > 1:
@@ -122,6 +132,10 @@ def _check_lists(X: Any) -> None:
             f"The rows of X must have one length, a number for every feature; row 0 has {lengths[0]} and row {other} "
             f"has {lengths[other]}"
         )
+
+
+def _is_scalar(row: Any) -> bool:
+    return isinstance(row, str) or not hasattr(row, "__len__") or getattr(row, "ndim", 1) == 0
 
 
 def _one_dimension(shape: tuple[int, ...]) -> ValueError:
@@ -184,20 +198,40 @@ def dense_part(X: Any, rows: Array, columns: Array) -> Array:
         return np.asarray(X[rows][:, columns].toarray(), dtype=np.float64)
     if isinstance(X, np.ndarray):
         return np.asarray(X[np.ix_(rows, columns)], dtype=np.float64)
-    out = np.empty((len(rows), len(columns)))
-    for start in range(0, X.shape[0], _CHUNK_ROWS):
-        first, last = np.searchsorted(rows, (start, start + _CHUNK_ROWS))
-        if first < last:
-            block = X[start : start + _CHUNK_ROWS]
-            block = block.toarray() if sparse.issparse(block) else np.asarray(block)
-            out[first:last] = block[rows[first:last] - start][:, columns]
+    out, done = np.empty((len(rows), len(columns))), 0
+    for start, stop in slices(rows, X.shape[1]):
+        last = int(np.searchsorted(rows, stop))
+        block = X[start:stop]
+        block = block.tocsr() if sparse.issparse(block) else np.asarray(block)
+        part = block[rows[done:last] - start][:, columns]
+        out[done:last] = part.toarray() if sparse.issparse(part) else part
+        done = last
     return out
 
 
 def stored_columns(X: Any, columns: Array) -> Any:
-    """Columns of a source, read a chunk of rows at a time: an array, or a CSR matrix where X gives sparse rows."""
-    chunks = []
-    for start in range(0, X.shape[0], _CHUNK_ROWS):
-        block = X[start : start + _CHUNK_ROWS]
-        chunks.append(block[:, columns] if sparse.issparse(block) else np.asarray(block)[:, columns])
+    """Columns of a source, read a chunk of rows at a time: an array, or a CSR matrix where X gives sparse rows.
+
+    X has a row at least. Raises ValueError, with their number and the first column, if any values are NaN or infinite.
+    """
+    n, d = X.shape
+    chunks: list[Any] = []
+    bad, first_bad = 0, d
+    for start, stop in slices(np.arange(n), d):
+        block = X[start:stop]
+        block = block.tocsr() if sparse.issparse(block) else np.asarray(block)
+        strange = _columns_not_finite(block)
+        if len(strange):
+            bad, first_bad = bad + len(strange), min(first_bad, int(strange.min()))
+        elif not bad:
+            chunks.append(block[:, columns])
+    if bad:
+        raise not_finite(bad, n * d, first_bad)
     return sparse.vstack(chunks, format="csr") if sparse.issparse(chunks[0]) else np.concatenate(chunks)
+
+
+def _columns_not_finite(block: Any) -> Array:
+    """The column of every value that is NaN or infinite; block is an array or CSR."""
+    if sparse.issparse(block):
+        return block.indices[~np.isfinite(block.data)]
+    return np.nonzero(~np.isfinite(block))[1]

@@ -60,7 +60,7 @@ def not_finite(count: int, size: int, first_column: int) -> ValueError:
     )
 
 
-def device_table(bk: Backend, X: Any) -> Array:
+def device_table(bk: Backend, X: Any, least: int = 2) -> Array:
     """X (n, d), an array of any library outside the memory of the CPU, as an array of the backend; not copied.
 
     Raises ValueError, in scikit-learn's words where it has some, unless it can be computed with.
@@ -71,19 +71,22 @@ def device_table(bk: Backend, X: Any) -> Array:
             "X to the host first (X.get() in CuPy, X.cpu() in PyTorch)"
         )
     X = bk.to_device(X)
-    check_table(X)
+    check_table(X, least)
     return X
 
 
-def check_table(X: Any) -> None:
-    """Raise ValueError, in scikit-learn's words where it has some, unless X is a table of real numbers."""
+def check_table(X: Any, least: int = 2) -> None:
+    """Raise ValueError, in scikit-learn's words where it has some, unless X is a table of real numbers.
+
+    least: the rows that are needed, 2 for a fit.
+    """
     if len(X.shape) != 2:
         raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead (shape={X.shape})")
     n, d = X.shape
-    if n < 2 or d < 1:
-        what = f"{n} sample(s)" if n < 2 else "0 feature(s)"
+    if n < least or d < 1:
+        what = f"{n} sample(s)" if n < least else "0 feature(s)"
         raise ValueError(
-            f"Found array with {what} (shape={X.shape}) while a minimum of {2 if n < 2 else 1} is required."
+            f"Found array with {what} (shape={X.shape}) while a minimum of {least if n < least else 1} is required."
         )
     if X.dtype.kind not in "fiub":
         raise ValueError(f"X must hold real numbers; its dtype is {X.dtype}")

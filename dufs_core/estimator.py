@@ -9,14 +9,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 from scipy import sparse
-from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
 from dufs_core.choices import nearest
-from dufs_core.containers import check_samples, check_scales, check_width, opened, stored_columns
+from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
 from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
@@ -25,6 +23,7 @@ from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
 from dufs_core.search import Outcome, Search
+from dufs_core.selection import ColumnSelector
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
 from dufs_core.threads import one_blas_thread
@@ -38,7 +37,7 @@ _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
 
 
-class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class DUFS(ColumnSelector):
     """Differentiable unsupervised feature selection with a gated Laplacian.
 
     Learns one stochastic gate z_k = clip(mu_k + gate_sigma eps_k, 0, 1), eps_k ~ N(0, 1), per column by
@@ -378,37 +377,6 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         self._store(bk, data.constant, best, n_runs)
         return best
 
-    def transform(self, X: Any) -> Any:
-        """The selected columns of X.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-            As in `fit`, and what comes out is of the same kind: an array on a GPU gives a CuPy array there, sparse X a
-            sparse matrix, a frame a frame after ``set_output(transform="pandas")`` (or "polars"). Data on disk are
-            read a chunk of rows at a time.
-        """
-        check_is_fitted(self)
-        X = opened(X)
-        check_width(X, self.n_features_in_, "DUFS")
-        if is_sparse_on_device(X):
-            check_table(X)
-            validate_data(self, X, reset=False, skip_check_array=True)
-            bk = get_backend("cupy")
-            with bk.device_of(X.data):
-                return X.tocsc()[:, bk.xp.asarray(np.flatnonzero(self.support_))].asformat(X.format)
-        if is_source(X):
-            check_table(X)
-            validate_data(self, X, reset=False, skip_check_array=True)
-            return stored_columns(X, np.flatnonzero(self.support_))
-        if not on_device(X):
-            return super().transform(X)
-        bk = get_backend("cupy")
-        X = device_table(bk, X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        with bk.device_of(X):
-            return X[:, bk.xp.asarray(np.flatnonzero(self.support_))]
-
     def _on_disk(self, X: Any) -> bool:
         """Whether batches are read from where X is stored."""
         return is_source(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
@@ -444,7 +412,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             data = chunked_bytes(step) if self._on_disk(X) else n * d * size
         if step.n < n:
             data += step.n * d * size  # the batch in hand
-        return step._replace(gap=gap_bytes(n, d, size)), data
+        return step._replace(gap=gap_bytes(n, d, size, screened=self.n_restarts > 1)), data
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
@@ -572,12 +540,7 @@ class DUFS(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
 
-    def _get_support_mask(self) -> Array:
-        check_is_fitted(self, "support_")
-        return self.support_
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = False
         tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.gate_noise == "batch"
         return tags

@@ -189,13 +189,25 @@ def chunked_bytes(problem: Problem) -> int:
     return problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES // 2
 
 
-def gap_bytes(n: int, d: int, itemsize: int) -> int:
-    """Bytes that the permutation gap of all columns takes after a run, while the engine keeps its arrays."""
+def gap_bytes(n: int, d: int, itemsize: int, screened: bool) -> int:
+    """Bytes that the permutation gap of all columns takes after a run, while the engine keeps its arrays.
+
+    Where another run may follow, the pairs of columns are screened next (`dufs_core.screening`): the larger of both.
+    """
     from dufs_core.gap import GAP_ROWS, WORDS
 
     rows = min(n, GAP_ROWS)
     at_once = min(WORDS, 11 * rows * d)  # random words, in some ten temporaries
-    return 35 * rows * rows * itemsize + at_once * 100
+    gap = 35 * rows * rows * itemsize + at_once * 100
+    return max(gap, screening_bytes(n, d, itemsize)) if screened else gap
+
+
+def screening_bytes(n: int, d: int, itemsize: int) -> int:
+    """Bytes that `dufs_core.screening.dependence` takes: an array (d', n', n'), and about 7 of float64 (d', d')."""
+    from dufs_core.screening import _COLUMNS, _ROWS
+
+    rows, columns = min(n, _ROWS), min(d, _COLUMNS)
+    return columns * rows * rows * itemsize + 7 * 8 * columns * columns
 
 
 _KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed

@@ -15,22 +15,21 @@ from threading import RLock
 from typing import Any, NamedTuple, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, clone
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.base import clone
+from sklearn.utils.validation import validate_data
 
-from dufs_core import random
+from dufs_core import checkpoint, random
 from dufs_core.backend import Array, Backend, get_backend, on_device
-from dufs_core.containers import opened
+from dufs_core.containers import check_samples, opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.estimator import DUFS
 from dufs_core.gap import Gap, permutation_gap, shuffled_scores
 from dufs_core.ops import regulariser
 from dufs_core.population import fit_population
+from dufs_core.selection import ColumnSelector
 from dufs_core.table import take_columns, take_rows
 from dufs_core.trainer import INITIAL_MU, batches, gate_noise, train
-from dufs_core.validation import is_int, n_threads, n_wanted
+from dufs_core.validation import is_int, n_threads, n_wanted, seed_of
 
 CATCHING = RLock()  # held while warnings are caught
 LOWEST, HIGHEST = 0.1, 3.0  # of the grid, in units of the largest price that a gate is worth at the start
@@ -38,7 +37,7 @@ _CHANCE = 0.05  # a p-value up to which a price is better than chance
 _START_STEPS = 4  # steps whose draws the prices at the start are averaged over
 
 
-class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+class LambdaPath(ColumnSelector):
     """DUFS at several prices lam of an open gate, and a choice among them that needs no labels.
 
     Every price is fitted on all rows, and on both halves of `n_splits` random splits of the rows, all prices of a
@@ -104,7 +103,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     --------
     >>> from dufs_core import LambdaPath
     >>> from dufs_core.datasets import two_moons
-    >>> path = LambdaPath(random_state=0).fit(two_moons(n_features=10).X)
+    >>> path = LambdaPath(random_state=1).fit(two_moons(n_features=10).X)
     >>> path.get_support(indices=True)
     array([0, 1])
     """
@@ -143,14 +142,16 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             If X or a parameter is not usable, and as `DUFS.fit`.
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
+        checkpoint.refuse(selector, "A path")
         selector.set_params(lam=0.0, n_features_to_select=None)
         X = opened(X)
+        check_samples(X, y)
         bk, X_all = selector._accept(X)
         selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
         validate_data(self, X, skip_check_array=True)  # names and number of features
         n, d = X_all.shape
         self._check(selector, X_all)
-        seed = int(check_random_state(self.random_state).randint(2**31))
+        seed = seed_of(self.random_state)
         with selector._place(bk, X, X_all), _one_of_each():
             self.lams_ = self._lams(selector, X_all)
             self.mu_ = self._fits(selector, X_all, seed)
@@ -177,7 +178,7 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
         n, d = X.shape
         if selector._on_disk(X):
-            raise ValueError("A path needs halves of X, which lies on disk: read it into memory first (X[:])")
+            raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
         if n // 2 < selector.n_neighbors + 2:
             raise ValueError(
                 f"A path splits the rows into halves, and each needs n_neighbors + 2 = {selector.n_neighbors + 2} "
@@ -191,10 +192,13 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             top = float(start_prices(selector, X).max())
             top = max(top, float(np.finfo(np.float32).tiny))
             return np.geomspace(LOWEST * top, HIGHEST * top, self.n_lams)
-        lams = np.unique(np.asarray(self.lams, dtype=np.float64))
-        if not lams.size or not np.isfinite(lams).all() or lams[0] < 0:
-            raise ValueError(f"lams must be numbers of at least 0; got {self.lams!r}")
-        return lams
+        try:
+            lams = np.asarray(self.lams, dtype=np.float64)
+        except (TypeError, ValueError):  # no numbers
+            lams = np.empty(0)
+        if lams.ndim != 1 or not lams.size or not np.isfinite(lams).all() or lams.min() < 0:
+            raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")
+        return np.unique(lams)
 
     def _fits(self, selector: DUFS, X: Any, seed: int) -> Array:
         """mu (n_lams, d) of fits on X."""
@@ -227,13 +231,8 @@ class LambdaPath(SelectorMixin, BaseEstimator):  # type: ignore[misc]
                 SelectionWarning, stacklevel=3,
             )  # fmt: skip
 
-    def _get_support_mask(self) -> Array:
-        check_is_fitted(self, "support_")
-        return self.support_
-
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.target_tags.required = False
         tags.input_tags.sparse = (self.selector or DUFS()).__sklearn_tags__().input_tags.sparse
         return tags
 

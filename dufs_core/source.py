@@ -53,7 +53,7 @@ def statistics(X: Any) -> Statistics:
     mean, squares = np.zeros(d), np.zeros(d)
     low, high = np.full(d, np.inf), np.full(d, -np.inf)
     bad, first_bad, seen = 0, d, 0
-    for start, stop in _slices(np.arange(n), d):
+    for start, stop in slices(np.arange(n), d):
         block = _read(X, start, stop)
         finite = np.isfinite(block)
         if not finite.all():
@@ -143,7 +143,7 @@ class Source:
         mean, scale = (v if columns is None else v[columns] for v in (self._mean, self._scale))
         out = np.empty((len(rows), len(mean)), dtype=self.dtype, order="F")
         done = 0
-        for start, stop in _slices(ascending, self._X.shape[1]):
+        for start, stop in slices(ascending, self._X.shape[1]):
             count = int(np.searchsorted(ascending, stop)) - done
             block = _read(self._X, start, stop)[ascending[done : done + count] - start]
             if columns is not None:
@@ -155,7 +155,7 @@ class Source:
         return out
 
 
-def _slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
+def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
     """Slices that together hold the ascending `rows`, short enough for a chunk, without gaps worth a read."""
     most, gap = max(1, CHUNK_BYTES // (8 * d)), max(1, _GAP_BYTES // (8 * d))
     at = 0

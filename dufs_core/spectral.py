@@ -5,6 +5,7 @@ Everything is computed in float64 by LAPACK's symmetric solver, from a dense aff
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -45,18 +46,27 @@ def affinity(
     Raises
     ------
     ValueError
-        If X is not a finite table, n_neighbors is not in 1..n - 1, or the bandwidth is not a rule or positive number.
+        If X is not a finite table, its squared distances overflow, n_neighbors is not in 1..n - 1, the bandwidth is not
+        a rule or positive number, or the factor not a positive number.
     """
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2 or len(X) < 2:
         raise ValueError(f"X must be a table of at least 2 rows; its shape is {X.shape}")
     if not np.isfinite(X).all():
         raise ValueError(f"X has {int((~np.isfinite(X)).sum())} values that are NaN or infinite; fill or remove them")
-    if not isinstance(bandwidth, str) and not 0 < bandwidth < np.inf:
+    if not isinstance(bandwidth, str) and not (isinstance(bandwidth, Real) and 0 < bandwidth < np.inf):
         raise ValueError(f"bandwidth must be a rule or a positive number; got {bandwidth!r}")
+    if not isinstance(bandwidth_factor, Real) or not 0 < bandwidth_factor < np.inf:
+        raise ValueError(f"bandwidth_factor must be a positive number; got {bandwidth_factor!r}")
     bk = get_backend("numpy")
-    X = X - X.mean(axis=0)
-    D, _ = distances.forward(bk, X @ X.T)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused in the next lines
+        centred = X - X.mean(axis=0)
+        D, _ = distances.forward(bk, centred @ centred.T)
+    if not np.isfinite(D).all():
+        raise ValueError(
+            f"Squared distances between rows of X overflow float64 (entries reach {abs(X).max():.3g}): divide X by a "
+            f"constant first"
+        )
     factor = bandwidth_factor if isinstance(bandwidth, str) else 1.0
     b, _, _ = bandwidth_rule.forward(bk, D, bandwidth, n_neighbors, factor)
     return np.asarray(gaussian.forward(bk, D, b)[0])

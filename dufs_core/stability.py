@@ -8,15 +8,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_array
 
-from dufs_core import random
+from dufs_core import checkpoint, random
 from dufs_core.backend import Array, get_backend
 from dufs_core.containers import opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.path import CATCHING
-from dufs_core.validation import is_int
+from dufs_core.validation import is_int, seed_of
 
 
 class Stability(NamedTuple):
@@ -63,13 +62,21 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
     Raises
     ------
     ValueError
-        If n_subsamples is below 2, X has fewer than 4 rows, and as the selector's fit.
+        If n_subsamples is below 2, X has fewer than 4 rows, a half has fewer than n_neighbors + 2 (of a selector that
+        has n_neighbors), the selector has a Checkpoint, and as the selector's fit.
     """
     if not is_int(n_subsamples) or n_subsamples < 2:
         raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
+    checkpoint.refuse(selector, "stability_selection")
     X = check_array(opened(X), accept_sparse="csr", dtype="numeric", ensure_min_samples=4)
-    seed = int(check_random_state(random_state).randint(2**31))
+    seed = seed_of(random_state)
     n, bk = X.shape[0], get_backend("numpy")
+    neighbors: Any = getattr(selector, "n_neighbors", None)
+    if is_int(neighbors) and n // 2 < neighbors + 2:
+        raise ValueError(
+            f"stability_selection fits halves of the rows, and each needs n_neighbors + 2 = {neighbors + 2}; X has {n} "
+            f"rows, and {2 * (neighbors + 2)} are needed"
+        )
     seeded = "random_state" in inspect.signature(type(selector)).parameters
     supports = []
     for i in range(n_subsamples):
@@ -77,7 +84,7 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
         rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
         fit = clone(selector)
         if seeded:
-            fit.set_params(random_state=random.derived_seed(bk, seed, i) >> 32)
+            fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
         with CATCHING, warnings.catch_warnings():
             warnings.simplefilter("ignore", SelectionWarning)  # that some half shows nothing is what is counted
             supports.append(fit.fit(X[rows]).get_support())

@@ -25,6 +25,8 @@ from __future__ import annotations
 from math import expm1, floor, isfinite, log, sqrt
 from numbers import Integral
 
+_MOST = 1e70  # of r / s: the bound on d grows like its fourth power
+
 
 def exponent(n: int, epsilon: float) -> float:
     """g = log((2 n^2 - n) / epsilon): all 2 n^2 - n pairs obey their bounds with probability at least 1 - epsilon.
@@ -103,7 +105,12 @@ def _rho2(r: float, s: float) -> float:
         raise ValueError(f"r is a distance, at least 0; got {r}")
     if not (isfinite(s) and s > 0):
         raise ValueError(f"s is a standard deviation and must be positive; got {s}")
-    return r * r / (2 * s * s)
+    if r / s > _MOST:
+        raise ValueError(
+            f"r / s must be at most {_MOST:.0e}, so that rho^2 = r^2 / (2 s^2) and its square are finite numbers; got "
+            f"r = {r} and s = {s}"
+        )
+    return (r / s) ** 2 / 2
 
 
 def _check_n(n: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 from scipy import sparse
 
 from dufs_core import DUFS, report
-from dufs_core.anndata import select_features
+from dufs_core.anndata import _storable, select_features
 from dufs_core.datasets import two_moons
 
 anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
@@ -75,6 +75,13 @@ def test_what_cannot_be_selected_from():
     with pytest.raises(ValueError, match="max_iter must be"):
         select_features(adata, max_iter=0)
     assert "dufs" not in adata.uns
+
+
+def test_numbers_of_numpy_stay_numbers():
+    for value in (np.int64(3), np.float32(0.5), np.bool_(True)):
+        assert type(_storable(value)) is type(value.item())
+        assert _storable(value) == value
+    assert _storable(None) == "none"
 
 
 def test_its_module_does_not_hide_the_package():

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, fit_population, report
+from dufs_core import DUFS, LambdaPath, fit_population, report
 from dufs_core.anndata import select_features
 from dufs_core.baselines import LaplacianScore
 from dufs_core.cli import main
@@ -120,6 +120,13 @@ def refusal(call):
     return next(f"no, use `{remedy}`" for remedy in ("adata.X", ".toarray()") if remedy in said)
 
 
+def short_path():
+    return LambdaPath(
+        DUFS(max_iter=2, n_restarts=1, n_draws=2, backend="numpy"),
+        lams=[0.1], n_splits=1, n_permutations=3, n_features_to_select=3, random_state=0,
+    )  # fmt: skip
+
+
 def expected():
     X = table()
     small = DUFS(**SETTINGS).fit(X)
@@ -196,6 +203,23 @@ def committed():
     if not DOCUMENT.exists():
         pytest.skip("docs/array-support.md is not beside these tests")
     return [line for line in DOCUMENT.read_text("utf-8").splitlines() if line.startswith("|")]
+
+
+@pytest.fixture(scope="module")
+def plain_path():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return short_path().fit(table())
+
+
+@pytest.mark.parametrize("label", [label for label in CONTAINERS if not label.startswith("`AnnData`")])
+def test_a_path_takes_what_dufs_takes(label, tmp_path, plain_path):
+    X = table()
+    data = CONTAINERS[label][0](X, tmp_path)
+    found = short_path().fit(data)
+    np.testing.assert_allclose(found.mu_, plain_path.mu_, atol=1e-5)
+    out = found.transform(data)
+    np.testing.assert_array_equal(out.toarray() if sparse.issparse(out) else out, X[:, plain_path.support_])
 
 
 @pytest.mark.parametrize("label", CONTAINERS)

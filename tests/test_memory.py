@@ -16,8 +16,9 @@ from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.engines import ENGINES, get_engine
 from dufs_core.errors import DufsError, MemoryLimitError
-from dufs_core.memory import Problem, available_bytes, check_memory, predicted_bytes
+from dufs_core.memory import Problem, available_bytes, check_memory, gap_bytes, predicted_bytes, screening_bytes
 from dufs_core.objective import Objective
+from dufs_core.screening import Screening
 
 bk = get_backend("numpy")
 GB = 10**9
@@ -45,6 +46,21 @@ def test_prediction_holds(engine, per_sample, n, d, draws, power):
     predicted = predicted_bytes(engine, Problem(n, d, draws, 4, power, False, per_sample))
     assert peak <= 1.1 * predicted
     assert predicted <= 2.2 * peak + 1e6
+
+
+@pytest.mark.parametrize(("n", "d", "dtype"), [(128, 450, np.float32), (300, 400, np.float64), (60, 200, np.float32)])
+def test_the_screening_of_pairs_is_counted(n, d, dtype):
+    """Of the pairs themselves, and of shuffled ones; where no run can follow it does not happen."""
+    screening = Screening(bk, gen.noise(n, d).astype(dtype), np.arange(d))
+    tracemalloc.start()
+    try:
+        screening.is_tied(np.arange(2))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    size = np.dtype(dtype).itemsize
+    assert abs(screening_bytes(n, d, size) / peak - 1) < 0.1
+    assert gap_bytes(n, d, size, True) == max(gap_bytes(n, d, size, False), screening_bytes(n, d, size))
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

@@ -7,6 +7,7 @@ import importlib.util
 import numpy as np
 import pandas as pd
 import pytest
+from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
 from dufs_core import DUFS
@@ -59,6 +60,11 @@ WRONG_DATA = {
     "a masked array": (np.ma.masked_greater(X, 2), ValueError, r"\d of its 240 values are masked: impute them"),
     "a path": ("cells.csv", TypeError, r"X is a path, 'cells.csv': read the file first.*dufs-core fit cells.csv"),
     "nothing": (None, TypeError, r"X must be a table \(n_samples, n_features\).*got NoneType"),
+    "numbers in arrays without dimensions": ([np.array(1.0), np.array(2.0)], ValueError, "got 1D array instead"),
+    "a list of sparse rows": (
+        [sparse.csr_matrix(X[:1]), sparse.csr_matrix(X[1:2])], TypeError,
+        r"X is a list of 2 sparse matrices: join them first, as rows by scipy.sparse.vstack\(X\)",
+    ),
     "a mapping": ({"a": [1, 2]}, TypeError, r"X must be a table .*got dict"),
     "an AnnData object": (LikeAnnData(), TypeError, r"dufs_core.anndata.select_features\(adata\), or .* adata.X"),
 }  # fmt: skip
@@ -71,6 +77,21 @@ def test_wrong_data(mistake, method):
     with pytest.raises(kind, match=f"(?s){said}") as caught:
         method().fit(data)
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("method", [quick, LaplacianScore], ids=["DUFS", "baseline"])
+def test_columns_and_queries_of_polars(method):
+    polars = pytest.importorskip("polars", reason="polars is not installed: its containers are not tested")
+    with pytest.raises(ValueError, match=r"got 1D array instead \(shape=\(40,\)\)"):
+        method().fit(polars.Series(X[:, 0]))
+    with pytest.raises(TypeError, match=r"X is a LazyFrame.*call X.collect\(\) first"):
+        method().fit(polars.DataFrame(X).lazy())
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("y", [sparse.csr_matrix(LABELS[:, None]), np.array(3), LABELS.tolist(), 3])
+def test_labels_of_any_kind_are_not_used(y):
+    quick().fit(X, y)
 
 
 WRONG_SETTINGS = {

@@ -11,6 +11,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dufs_core import DUFS, LambdaPath, stability_selection
 from dufs_core.backend import get_backend
+from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.gap import Gap, shuffled_scores
@@ -25,7 +26,7 @@ def short(**changes):
 
 
 def quick(**changes):
-    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 99, "random_state": 0} | changes))
+    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 99, "random_state": 1} | changes))
 
 
 @pytest.fixture(scope="module")
@@ -62,10 +63,9 @@ def test_noise_is_reported():
 
 
 def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
-    seed = int(np.random.RandomState(0).randint(2**31))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SelectionWarning)
-        alone = short(lam=float(path.lams_[1]), random_state=seed).fit(moons)
+        alone = short(lam=float(path.lams_[1]), random_state=1).fit(moons)
     np.testing.assert_array_equal(path.mu_[1], alone.mu_)
 
 
@@ -153,6 +153,8 @@ def test_agreement(a, b, expected):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [({"n_lams": 0}, "n_lams must be"), ({"n_splits": 0}, "n_splits must be"), ({"lams": []}, "lams must be"),
+     ({"lams": 0.1}, "lams must be None or a sequence of numbers"), ({"lams": [[0.1, 0.2]]}, "lams must be"),
+     ({"lams": ["a"]}, r"lams must be .* at least 0; got \['a'\]"), ({"random_state": 0.5}, "random_state must be"),
      ({"lams": [-1.0]}, "lams must be"), ({"n_features_to_select": 7}, "6 features")],
 )  # fmt: skip
 def test_bad_parameters(changes, message, moons):
@@ -163,6 +165,30 @@ def test_bad_parameters(changes, message, moons):
 def test_too_few_rows_for_halves(moons):
     with pytest.raises(ValueError, match="X has 7"):
         quick().fit(moons[:7])
+
+
+def test_samples_and_features_swapped(path, moons):
+    with pytest.raises(ValueError, match=r"X has 100 features, but LambdaPath is expecting 6 .* Use X\.T"):
+        path.transform(moons.T)
+    with pytest.raises(ValueError, match=r"X has 6 rows and 100 columns, and y 100 entries.* Use X\.T"):
+        quick().fit(moons.T, np.zeros(100))
+
+
+def test_data_on_disk_are_to_be_read_first(moons, tmp_path):
+    np.save(tmp_path / "X.npy", moons)
+    stored = np.load(tmp_path / "X.npy", mmap_mode="r")
+    with pytest.raises(ValueError, match=r"read it into memory first, numpy.array\(X\)"):
+        LambdaPath(short(batch_size=20)).fit(stored)
+
+
+def test_a_checkpoint_saves_one_fit(moons, tmp_path):
+    saving = short(callbacks=[Checkpoint(tmp_path / "state")])
+    with pytest.raises(ValueError, match=r"A path fits the selector many times, and a Checkpoint .* out of callbacks"):
+        LambdaPath(saving).fit(moons)
+    with pytest.raises(ValueError, match=r"stability_selection fits the selector many times.* out of callbacks"):
+        stability_selection(saving, moons)
+    with pytest.raises(ValueError, match="take it out of selector__callbacks"):
+        stability_selection(LambdaPath(saving), moons)
 
 
 def test_frequencies_are_counts_over_complementary_halves():
@@ -186,5 +212,9 @@ def test_every_subsample_of_dufs_gives_the_number_asked_for(moons):
     np.testing.assert_array_equal(found.frequencies, again.frequencies)
     with pytest.raises(ValueError, match="n_subsamples"):
         stability_selection(selector, moons, n_subsamples=1)
+    with pytest.raises(ValueError, match="random_state must be None, a whole number"):
+        stability_selection(selector, moons, random_state=0.5)
+    with pytest.raises(ValueError, match=r"needs n_neighbors \+ 2 = 4; X has 7 rows, and 8 are needed"):
+        stability_selection(selector, moons[:7])
     with pytest.raises(ValueError, match="threshold"):
         found.false_selections(0.5)

@@ -11,10 +11,13 @@ import generators as gen
 import numpy as np
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 
 from dufs_core import DUFS
 from dufs_core import source as source_module
 from dufs_core.backend import get_backend
+from dufs_core.baselines import LaplacianScore
+from dufs_core.containers import dense_part
 from dufs_core.data import prepare
 from dufs_core.memory import Problem, chunked_bytes, predicted_bytes
 from dufs_core.source import Source, is_source, statistics
@@ -142,6 +145,36 @@ def test_squares_beyond_float64(factor):
 def test_not_numbers():
     with pytest.raises(ValueError, match="Complex data not supported"):
         DUFS(**QUICK).fit(CountedSlices(table().astype(complex)))
+
+
+@pytest.mark.parametrize("method", [DUFS(**QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"])
+@pytest.mark.parametrize("sparse_rows", [False, True])
+def test_transform_checks_what_it_reads(method, sparse_rows, small_chunks):
+    """One row is enough; no row, no numbers, NaN are refused. No read is longer than a chunk."""
+    X = table()
+    fitted = clone(method).fit(X)
+    stored = CountedSlices(X, sparse_rows)
+    found = fitted.transform(stored)
+    assert sparse.issparse(found) == sparse_rows
+    np.testing.assert_array_equal(found.toarray() if sparse_rows else found, X[:, fitted.support_])
+    assert stored.longest == 8
+    assert fitted.transform(CountedSlices(X[:1], sparse_rows)).shape == (1, fitted.support_.sum())
+    with pytest.raises(ValueError, match=r"0 sample\(s\) .* minimum of 1 is required"):
+        fitted.transform(CountedSlices(X[:0], sparse_rows))
+    with pytest.raises(ValueError, match="must hold real numbers; its dtype is object"):
+        fitted.transform(CountedSlices(X.astype(object), sparse_rows))
+    X[3, 7], X[60, 2], X[61, 7] = np.nan, np.inf, -np.inf
+    with pytest.raises(ValueError, match="3 of 1000 values, the first in column 2"):
+        fitted.transform(CountedSlices(X, sparse_rows))
+
+
+@pytest.mark.parametrize("sparse_rows", [False, True])
+def test_a_part_reads_the_rows_it_needs(sparse_rows, small_chunks):
+    X = table()
+    stored = CountedSlices(X, sparse_rows)
+    rows, columns = np.array([3, 4, 50, 99]), np.array([9, 0])
+    np.testing.assert_array_equal(dense_part(stored, rows, columns), X[np.ix_(rows, columns)])
+    assert stored.longest == 2
 
 
 def test_anndata(tmp_path):

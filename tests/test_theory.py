@@ -46,6 +46,7 @@ def test_the_two_agree():
 
 
 def test_ends():
+    assert theory.max_nuisance_dimensions(1e70, 1, 0.99, s=1.0) > 1e270
     assert theory.separation_probability(0.1, 50, 0) == 1
     assert theory.separation_probability(0.0, 50, 0) == 0
     assert theory.separation_probability(0.0, 50, 10) == 0
@@ -82,6 +83,8 @@ def test_what_is_promised_happens():
         (lambda: theory.max_nuisance_dimensions(1.0, 5, s=0.0), "must be positive; got 0"),
         (lambda: theory.max_nuisance_dimensions(math.nan, 5), "got nan"),
         (lambda: theory.separation_probability(1.0, 5, -1), "at least 0; got -1"),
+        (lambda: theory.max_nuisance_dimensions(1e200, 5), "at most 1e.70, .* got r = 1e.200"),
+        (lambda: theory.separation_probability(1.0, 5, 3, s=1e-200), "at most 1e.70, .* s = 1e-200"),
         (lambda: theory.chi2_bounds(0, 1.0), "d = 0"),
     ],
 )

@@ -9,16 +9,15 @@ from numbers import Real
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.feature_selection import SelectorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array
 from dufs_core.choices import unknown
-from dufs_core.containers import check_samples, check_scales, check_width, opened, stored_columns
+from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import SCALINGS, prepare
 from dufs_core.errors import SelectionWarning
 from dufs_core.ops.bandwidth import check_n_neighbors
+from dufs_core.selection import ColumnSelector
 from dufs_core.source import is_source
 from dufs_core.threads import one_blas_thread
 from dufs_core.validation import is_int, n_wanted, seed_of
@@ -27,7 +26,7 @@ DEFAULT_CLUSTERS = 5
 _SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS
 
 
-class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
+class Baseline(ColumnSelector, ABC):
     """A selector that scores every column once.
 
     A subclass gives `_check(n, d)`, its parameters' limits, and `_score(X, columns, n_selected, seed)`, the scores of
@@ -104,30 +103,6 @@ class Baseline(SelectorMixin, BaseEstimator, ABC):  # type: ignore[misc]
         self.support_[self.ranking_[:wanted]] = True
         self.constant_features_ = np.flatnonzero(data.constant)
         return self
-
-    def transform(self, X: Any) -> Any:
-        """The selected columns of X, of the same kind; data on disk are read a chunk of rows at a time.
-
-        Parameters
-        ----------
-        X : array-like (n_samples, n_features)
-        """
-        check_is_fitted(self, "support_")
-        X = opened(X)
-        check_width(X, self.n_features_in_, type(self).__name__)
-        if is_source(X):
-            validate_data(self, X, reset=False, skip_check_array=True)
-            return stored_columns(X, np.flatnonzero(self.support_))
-        return super().transform(X)
-
-    def _get_support_mask(self) -> Array:
-        check_is_fitted(self, "support_")
-        return self.support_
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.target_tags.required = False
-        return tags
 
     def _check_whole(self, **lowest: int) -> None:
         """Raise ValueError unless each parameter named is a whole number of at least that much."""

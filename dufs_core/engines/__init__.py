@@ -111,4 +111,7 @@ def _costs_on_gpu(problem: Problem) -> tuple[float, float]:
     """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
     n, d, t = problem.n, problem.d, problem.power
     gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
-    return gram, max(_FUSED_PAIR, _STREAMED_PAIR * (t + 1) / 3 * d)
+    column = _STREAMED_PAIR * (t + 1) / 3
+    if problem.per_sample:  # the share that it adds to a column in `_costs`
+        column *= 1 + (t + 3) / (4.5 + 3 * (t - 1) + t)
+    return gram, max(_FUSED_PAIR, column * d)

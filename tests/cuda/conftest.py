@@ -43,11 +43,16 @@ def run(libraries):
     return launch
 
 
-@pytest.fixture
-def device(libraries):
-    """The CuPy backend over the stand-in of fake_cupy.py; its module is `device.xp`."""
+@pytest.fixture(scope="session")
+def new_device(libraries):
+    """Makes the CuPy backend over the stand-in of fake_cupy.py; its module is `new_device().xp`."""
 
     def erf(x):
         return fake_cupy.ndarray(special.erf(x._a))
 
-    return make_backend(fake_cupy.make(libraries), erf)
+    return lambda: make_backend(fake_cupy.make(libraries), erf)
+
+
+@pytest.fixture
+def device(new_device):
+    return new_device()

@@ -216,8 +216,11 @@ def test_transform_stays_on_the_device(on_gpu, table):
         assert isinstance(got, fake_cupy.ndarray)
         np.testing.assert_array_equal(got.get(), table[:, selector.support_])
     np.testing.assert_array_equal(selector.transform(table), table[:, selector.support_])
+    assert selector.transform(X[:1]).shape == (1, 2)
     with pytest.raises(ValueError, match="X has 4 features, but DUFS is expecting 5 features"):
         selector.transform(X[:, :4])
+    with pytest.raises(ValueError, match="NaN or infinity: 1 of"):
+        selector.transform(on_gpu.xp.asarray(np.where(np.arange(5) == 1, np.nan, table[:1])))
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")

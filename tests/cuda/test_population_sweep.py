@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from dufs_core.checkpoint import Checkpoint
 from dufs_core.cli import main
 from dufs_core.datasets import two_moons
 from dufs_core.engines.cuda_steps import CudaSteps
+from dufs_core.errors import SelectionWarning
 from dufs_core.jobs import group, read_job
 from dufs_core.jobs.run import run
 from dufs_core.jobs.store import Store
@@ -38,25 +40,21 @@ lam = ["none", 0.3]
 """
 
 
-@pytest.fixture
-def on_gpu(device, monkeypatch):
+def pretend(device, monkeypatch):
     """Every backend that is asked for is the stand-in, except by the name "numpy"."""
     import dufs_core.cupy_backend
 
     monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
-    return device
 
 
-@pytest.fixture
-def job(tmp_path):
-    (tmp_path / "job.toml").write_text(JOB)
-    return read_job(tmp_path / "job.toml")
+def written(folder):
+    (folder / "job.toml").write_text(JOB)
+    return read_job(folder / "job.toml")
 
 
-@pytest.fixture
-def sizes(monkeypatch):
+def counted_sizes(monkeypatch):
     """How many fits every stack has that advances, one step at a time, in order."""
     monkeypatch.setattr(population, "_SECONDS_TOGETHER", 0.0)
     found, advance = [], CudaSteps.advance
@@ -67,6 +65,22 @@ def sizes(monkeypatch):
 
     monkeypatch.setattr(CudaSteps, "advance", counted)
     return found
+
+
+@pytest.fixture
+def on_gpu(device, monkeypatch):
+    pretend(device, monkeypatch)
+    return device
+
+
+@pytest.fixture
+def job(tmp_path):
+    return written(tmp_path)
+
+
+@pytest.fixture
+def sizes(monkeypatch):
+    return counted_sizes(monkeypatch)
 
 
 def swept(job, directory, resume=False):
@@ -83,17 +97,31 @@ def rows_and_bits(directory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed():
-    """What the fits of the job found in the first test; kept, since every step of the stand-in takes long."""
-    return {}
+def whole(new_device, tmp_path_factory):
+    """A sweep that nothing stops: its report, the sizes of its stacks, its rows and arrays.
+
+    Once for all tests, since every step of the stand-in takes long.
+    """
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as monkeypatch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", SelectionWarning)
+        pretend(new_device(), monkeypatch)
+        sizes = counted_sizes(monkeypatch)
+        report = swept(written(folder), folder / "out")
+    return report, sizes, rows_and_bits(folder / "out")
 
 
-def test_fits_of_a_data_set_are_one_population(on_gpu, job, tmp_path, sizes, undisturbed):
+@pytest.fixture(scope="module")
+def undisturbed(whole):
+    """The arrays of every fit of the job."""
+    return {fit: arrays for fit, (_, arrays) in whole[2].items()}
+
+
+def test_fits_of_a_data_set_are_one_population(on_gpu, job, whole):
     """And each is what it is outside of any sweep."""
-    report = swept(job, tmp_path / "out")
+    report, sizes, found = whole
     assert (report.done, report.failed) == (4, 0)
     assert sizes[0] == 4
-    found = rows_and_bits(tmp_path / "out")
     X = two_moons(8, 3, random_state=0).X
     for fit in job.fits:
         row, arrays = found[fit.id]
@@ -102,7 +130,6 @@ def test_fits_of_a_data_set_are_one_population(on_gpu, job, tmp_path, sizes, und
         assert (row["n_iter"], row["n_runs"], row["loss"]) == (alone.n_iter_, alone.n_runs_, alone.loss_)
         assert arrays["mu"] == alone.mu_.tobytes()
         assert arrays["history/loss"] == alone.history_["loss"].tobytes()
-        undisturbed[fit.id] = arrays
     assert len({row["n_iter"] for row, _ in found.values()}) > 1
 
 

@@ -126,6 +126,7 @@ def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
     selected = got.transform(OnDevice(X))
     assert selected.format == X.format
     np.testing.assert_array_equal(selected.get().toarray(), want.transform(X).toarray())
+    assert got.transform(OnDevice(X[:1])).shape == (1, got.support_.sum())
     assert DUFS(**settings, backend="auto").fit(X).backend_ == "numpy"  # where it lives
 
 
