@@ -54,6 +54,7 @@ def test_the_screening_of_pairs_is_counted(n, d, dtype):
     screening = Screening(bk, gen.noise(n, d).astype(dtype), np.arange(d))
     tracemalloc.start()
     try:
+        assert len(screening.strongest) == min(d, 400)
         screening.is_tied(np.arange(2))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
