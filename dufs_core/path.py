@@ -98,6 +98,8 @@ class LambdaPath(ColumnSelector):
     p-value of price l is (1 + #{b: max_l' z_b(l') >= z_0(l)}) / (1 + B), the single-step maximum procedure of Westfall
     and Young (1993), exact for columns that are independent of one another. The smallest p-value is 2 / (1 + B). Twice
     the median of p-values that depend on one another is a p-value (Meinshausen, Meier and Buehlmann, JASA 104, 2009).
+    A half whose columns say nothing counts with p = 1: on two moons of 100 rows and 10 columns all of the seeds 0 to 7
+    chose exactly the moons, six with p = 0.02 and two with p = 1. Few rows ask for more splits, or for DUFS's p-value.
 
     Examples
     --------
