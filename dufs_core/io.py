@@ -118,7 +118,8 @@ def read_table(
         raise FileNotFoundError(f"{path} does not exist")
     if suffix not in FORMATS:
         found = f'the ending "{path.suffix}"' if path.suffix else "no ending"
-        raise FileFormatError(f"{path} has {found}; the formats known are {', '.join(FORMATS)}")
+        in_python = ". For AnnData objects: dufs_core.anndata.select_features" if suffix == ".h5ad" else ""
+        raise FileFormatError(f"{path} has {found}; the formats known are {', '.join(FORMATS)}{in_python}")
     with path.open("rb") as file:
         head = file.read(1024)
     if not head:

@@ -498,6 +498,8 @@ def test_files_that_are_not_there(tmp_path):
         read_table(tmp_path)
     (tmp_path / "x.xlsx").write_bytes(b"PK")
     assert 'ending ".xlsx"; the formats known are .npy' in refused(tmp_path / "x.xlsx")
+    (tmp_path / "x.h5ad").write_bytes(b"HDF")
+    assert "dufs_core.anndata.select_features" in refused(tmp_path / "x.h5ad")
 
 
 def test_an_npz_called_npy(tmp_path):
