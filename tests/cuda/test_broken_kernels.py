@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import generators as gen
 import numpy as np
 import pytest
@@ -37,6 +39,21 @@ def distances(library, n=70, **how):
     g = np.ascontiguousarray(np.diagonal(G, axis1=1, axis2=2))
     library.launch("distances<double>", 2 * n, G, g, i64(2), i64(n), i64(2), D, kth, largest, **how)
     return D, kth, largest
+
+
+def with_faults(file, text, faults, folder):
+    """choose(number): the library of a source with that one of `faults` (text, text with FAULT), none for -1."""
+    for number, (old, changed) in enumerate(faults):
+        assert text.count(old) == 1, f"the text to break stands {text.count(old)} times: {old}"
+        text = text.replace(old, changed.replace("FAULT", f"(fault == {number})"))
+    library = Library(file, folder, 'extern "C" { int fault = -1; }\n' + text, ("float32",))
+    chosen = ctypes.c_int.in_dll(library._library, "fault")
+
+    def choose(number):
+        chosen.value = number
+        return library
+
+    return choose
 
 
 def caught(library, right, launch):

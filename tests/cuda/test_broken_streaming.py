@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 from functools import partial
 
 import numpy as np
 import pytest
-from emulator import KernelError, Library
-from test_broken_kernels import broken, caught  # noqa: F401 (a fixture)
+from emulator import KernelError
+from test_broken_kernels import broken, caught, with_faults  # noqa: F401 (a fixture)
 from test_emulated import lazily
 from test_streaming_kernels import new, streamed
 
@@ -64,18 +63,9 @@ FAULTS = [  # kernel that shows it, text as it is, text that may be broken
 @pytest.fixture(scope="module")
 def breakable(build_folder):
     """breakable(number): the library with that fault, none for -1."""
-    text = cuda.source("streaming.cu")
-    for number, (_, old, changed) in enumerate(FAULTS):
-        assert text.count(old) == 1, f"the text to break stands {text.count(old)} times: {old}"
-        text = text.replace(old, changed.replace("FAULT", f"(fault == {number})"))
-    library = Library("streaming.cu", build_folder, 'extern "C" { int fault = -1; }\n' + text, ("float32",))
-    chosen = ctypes.c_int.in_dll(library._library, "fault")
-
-    def choose(number):
-        chosen.value = number
-        return library
-
-    return choose
+    return with_faults(
+        "streaming.cu", cuda.source("streaming.cu"), [(old, changed) for _, old, changed in FAULTS], build_folder
+    )
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)))

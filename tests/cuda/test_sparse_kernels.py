@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
-
 import numpy as np
 import pytest
-from emulator import Library, Order
+from emulator import Order
 from scipy import sparse
-from test_broken_kernels import caught
+from test_broken_kernels import caught, with_faults
 from test_emulated import EPS, close, dtypes
 from test_streaming_kernels import new
 
@@ -129,18 +127,9 @@ FAULTS = [  # text as it is, text that may be broken
 @pytest.fixture(scope="module")
 def breakable(build_folder):
     """breakable(number): the library with that fault, none for -1; strips of 64, so that 70 rows take two."""
-    text = cuda.source("sparse.cu").replace("STRIP = 2048", "STRIP = 64")
-    for number, (old, changed) in enumerate(FAULTS):
-        assert text.count(old) == 1, f"the text to break stands {text.count(old)} times: {old}"
-        text = text.replace(old, changed.replace("FAULT", f"(fault == {number})"))
-    library = Library("sparse.cu", build_folder, 'extern "C" { int fault = -1; }\n' + text, ("float32",))
-    chosen = ctypes.c_int.in_dll(library._library, "fault")
-
-    def choose(number):
-        chosen.value = number
-        return library
-
-    return choose
+    return with_faults(
+        "sparse.cu", cuda.source("sparse.cu").replace("STRIP = 2048", "STRIP = 64"), FAULTS, build_folder
+    )
 
 
 @pytest.mark.parametrize("number", range(len(FAULTS)))
