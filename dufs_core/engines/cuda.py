@@ -19,8 +19,8 @@ from dufs_core.objective import Objective, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.trainer import PopulationSteps, Problem, Steps
 
-# Estimates: the first two from steps timed on an H200 when the first was 2^28 and the second 0 (bench/results/gpu.json),
-# the others from operation counts. None of them was varied on a device.
+# Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the others
+# from operation counts. None of them was varied on a device.
 CAPTURED_WORK = 1 << 31  # multiply-adds of a step: below it launches cost more than arithmetic
 SELECTED_WORK = 1 << 33  # multiply-adds of a product: below it, finding the open columns costs more than it saves
 ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
