@@ -193,7 +193,7 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     (OPS + "squared_error", "backward", "mean over rows alone", "saved.residual.size", "len(saved.residual)"),
     (
         "dufs_core.baselines.concrete_network",
-        "value_and_grad",
+        "reconstruction",
         "bend of another layer",
         "bends.pop()",
         "bends.pop(0)",

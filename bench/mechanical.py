@@ -27,7 +27,7 @@ TARGETS = (
         for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
     ),
     *(Target(f"dufs_core.ops.{name}", ("backward",)) for name in ("concrete", "affine", "leaky_relu", "squared_error")),
-    Target("dufs_core.baselines.concrete_network", ("value_and_grad",), after="squared_error.forward("),
+    Target("dufs_core.baselines.concrete_network", ("reconstruction",), after="squared_error.forward("),
     Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.ops.power", ("backward", "backward_half")),
     Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),

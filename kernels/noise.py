@@ -99,7 +99,7 @@ def _sine_and_cosine(word: Any) -> Any:
 
 
 @inlined
-def _words(column: Any, step: Any, group: Any, k0: Any, k1: Any) -> Any:
+def philox(column: Any, step: Any, group: Any, k0: Any, k1: Any) -> Any:
     """Philox-4x32-10 of the counter (column, 0, step, group)."""
     c0, c1, c2, c3 = column, np.uint64(0), step, group
     for _ in range(10):
@@ -119,12 +119,12 @@ def gate_normals(seed: Any, step: Any, columns: Any, first: int, count: int, n_d
     k0, k1 = seed & _MASK, seed >> _32
     if n_draws == 1:
         for c in range(count):
-            w0, w1, _, _ = _words(columns[first + c], step, np.uint64(0), k0, k1)
+            w0, w1, _, _ = philox(columns[first + c], step, np.uint64(0), k0, k1)
             out[0, c] = _radius(w0) * _sine_and_cosine(w1)[1]
         return
     for group in range((n_draws + 3) // 4):
         for c in range(count):
-            w0, w1, w2, w3 = _words(columns[first + c], step, np.uint64(group), k0, k1)
+            w0, w1, w2, w3 = philox(columns[first + c], step, np.uint64(group), k0, k1)
             radius = _radius(w0)
             sine, cosine = _sine_and_cosine(w1)
             out[4 * group, c] = radius * cosine

@@ -11,10 +11,9 @@ from scipy.linalg import eigh
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.concrete_network import value_and_grad
+from dufs_core.baselines.concrete_steps import CompiledSteps, PlainSteps
 from dufs_core.choices import unknown
 from dufs_core.ops.concrete import softmax
-from dufs_core.optim import State, adam
 from dufs_core.random import Stream, normals, permutation, uniforms
 from dufs_core.validation import is_int
 
@@ -72,27 +71,19 @@ def train(
 ) -> Training:
     """Adam on shuffled, near-equal batches; T falls geometrically from the first to the second temperature."""
     xp, n = bk.xp, len(X)
-    k = len(parameters[0])
-    step = adam(learning_rate)
-    states = [State() for _ in parameters]
+    kind = CompiledSteps if bk.name == "numpy" else PlainSteps
+    steps = kind(bk, parameters, columns, seed, learning_rate)
     start, end = temperatures
     history: dict[str, list[float]] = {"loss": [], "temperature": [], "mean_max_probability": []}
-    draw = 0
     for epoch in range(epochs):
         T = start * (end / start) ** (epoch / max(epochs - 1, 1))
         total = 0.0
         for rows in xp.array_split(permutation(bk, seed, Stream.SHUFFLE, epoch, n), -(-n // batch_size)):
-            u = uniforms(bk, seed, Stream.GUMBEL, draw, k, columns).astype(X.dtype)
-            gumbel = -xp.log(-xp.log(xp.clip(u, xp.finfo(X.dtype).tiny, 1 - xp.finfo(X.dtype).epsneg)))
-            loss, gradients = value_and_grad(bk, parameters, X[rows], gumbel, T)
-            moved = [step(bk, p, g, s) for p, g, s in zip(parameters, gradients, states, strict=True)]
-            parameters, states = [p for p, _ in moved], [s for _, s in moved]
-            total += loss * len(rows)
-            draw += 1
+            total += steps.advance(X[rows], T) * len(rows)
         history["loss"].append(total / n)
         history["temperature"].append(T)
-        history["mean_max_probability"].append(float(softmax(bk, parameters[0], 1.0).max(axis=1).mean()))
-    return Training(parameters, {name: np.asarray(values) for name, values in history.items()})
+        history["mean_max_probability"].append(float(softmax(bk, steps.parameters[0], 1.0).max(axis=1).mean()))
+    return Training(steps.parameters, {name: np.asarray(values) for name, values in history.items()})
 
 
 def distinct_choice(logits: Array) -> Array:

@@ -23,7 +23,14 @@ def value_and_grad(
     Returns a float and a list of arrays in the parameters' shapes.
     """
     logits, *decoder = parameters
-    H, selected = concrete.forward(bk, X, logits, gumbel, temperature)
+    U, selected = concrete.forward(bk, X, logits, gumbel, temperature)
+    loss, dU, gradients = reconstruction(bk, decoder, U, X)
+    return loss, [concrete.backward(bk, selected, dU), *gradients]
+
+
+def reconstruction(bk: Backend, decoder: Sequence[Array], U: Array, X: Array) -> tuple[float, Array, list[Array]]:
+    """The loss of one batch, dU and the derivatives with respect to the decoder's parameters, for U (n, k)."""
+    H = U
     layers: list[affine.Saved] = []
     bends: list[leaky_relu.Saved] = []
     for i in range(0, len(decoder), 2):
@@ -41,4 +48,4 @@ def value_and_grad(
         gradients = [dW, dc, *gradients]
         if bends:
             dH = leaky_relu.backward(bk, bends.pop(), dH)
-    return loss, [concrete.backward(bk, selected, dH), *gradients]
+    return loss, dH, gradients
