@@ -65,6 +65,10 @@ class DUFS(ColumnSelector):
     bandwidth_factor : float, default 2.0
     bandwidth_gradient : bool, default True
         Whether the gradient flows through the bandwidth. Without it gates hardly move.
+    self_loops : bool, default True
+        Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
+        rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
+        the bandwidth is so large that every row is one.
     gate_sigma : float, default 0.5
         Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
@@ -168,6 +172,7 @@ class DUFS(ColumnSelector):
         n_neighbors: int = 2,
         bandwidth_factor: float = 2.0,
         bandwidth_gradient: bool = True,
+        self_loops: bool = True,
         gate_sigma: float = 0.5,
         gate_noise: Literal["batch", "sample"] = "batch",
         n_draws: int | None = None,
@@ -196,6 +201,7 @@ class DUFS(ColumnSelector):
         self.n_neighbors = n_neighbors
         self.bandwidth_factor = bandwidth_factor
         self.bandwidth_gradient = bandwidth_gradient
+        self.self_loops = self_loops
         self.gate_sigma = gate_sigma
         self.gate_noise = gate_noise
         self.n_draws = n_draws
@@ -435,6 +441,7 @@ class DUFS(ColumnSelector):
                 n_neighbors=self.n_neighbors,
                 bandwidth_factor=self.bandwidth_factor,
                 bandwidth_gradient=self.bandwidth_gradient,
+                self_loops=self.self_loops,
                 gate_sigma=self.gate_sigma,
                 delta=_AUTHORS_DELTA * rows * d if authors else _DELTA,
                 zero_rule="one" if authors else "data",

@@ -26,7 +26,7 @@ class Value(NamedTuple):
     score: Array  # (R,) S of every draw, float64, host or device as the backend
     bandwidth: Array  # (R,) b of every draw
     substituted: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
-    isolated: float  # share of rows without any neighbour in the kernel (degree 1 within rounding)
+    isolated: float  # share of rows without any neighbour in the kernel (see `dufs_core.ops.normalise.lone_degree`)
 
 
 class Scores(NamedTuple):
@@ -45,7 +45,7 @@ class Objective:
 
     L(mu) = mean over draws of -S / n + lam sum p, or with ``lam=None`` of -S / (n sum p + delta), where
     S = Tr(Xt' P^t Xt), Xt = X * z, z = clip(mu + gate_sigma eps, 0, 1), P = diag(K 1)^(-1) K,
-    K_ij = exp(-||xt_i - xt_j||^2 / b), p = Phi(mu / gate_sigma).
+    K_ij = exp(-||xt_i - xt_j||^2 / b), p = Phi(mu / gate_sigma); without self_loops K_ii is (as good as) 0.
 
     Parameters
     ----------
@@ -62,6 +62,8 @@ class Objective:
         C of the rule; a bandwidth given as a number is used as it is.
     bandwidth_gradient : bool
         Whether the gradient flows through the bandwidth. False treats b as a constant.
+    self_loops : bool
+        Whether a row is its own neighbour.
     gate_sigma : float
         Standard deviation of the gate noise.
     delta : float
@@ -76,9 +78,15 @@ class Objective:
     n_neighbors: int = 2
     bandwidth_factor: float = 5.0
     bandwidth_gradient: bool = True
+    self_loops: bool = True
     gate_sigma: float = 0.5
     delta: float = 1e-6
     zero_rule: Literal["data", "one"] = "data"
+
+    @property
+    def self_weight(self) -> float:
+        """K_ii."""
+        return 1.0 if self.self_loops else normalise.SELF_WEIGHT
 
     def value_and_grad(
         self, bk: Backend, mu: Array, eps: Array, X: Array, scores_and_grad: ScoresAndGrad | None = None
@@ -154,7 +162,7 @@ def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Sav
     b, substituted, saved_b = bandwidth.forward(
         bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.zero_rule
     )
-    K, saved_K = gaussian.forward(bk, D, b)
+    K, saved_K = gaussian.forward(bk, D, b, objective.self_weight)
     A, deg, saved_A = normalise.forward(bk, K)
     At, saved_At = power.forward(bk, A, objective.power)
     S, saved_S = score.forward(bk, At, G, deg)
@@ -173,7 +181,8 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
     dG = dG + distances.backward(bk, f.saved_D, dD)
     wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
     dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
-    isolated = (f.deg <= 1 + 8 * xp.finfo(f.deg.dtype).eps).mean(axis=-1)
+    alone = normalise.lone_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
+    isolated = (f.deg <= alone).mean(axis=-1)
     return Scores(f.S, f.b, f.substituted, isolated, dz)
 
 

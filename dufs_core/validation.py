@@ -37,6 +37,9 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         if getattr(selector, name) not in choices:
             value = getattr(selector, name)
             raise unknown(name, value, choices)
+    for name in ("bandwidth_gradient", "self_loops"):
+        if not isinstance(getattr(selector, name), bool):
+            raise ValueError(f"{name} must be True or False; got {getattr(selector, name)!r}")
     if isinstance(selector.bandwidth, str):
         quantile_of(selector.bandwidth)
     elif not isinstance(selector.bandwidth, Real) or not 0 < float(selector.bandwidth) < float("inf"):

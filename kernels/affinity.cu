@@ -14,16 +14,16 @@ __device__ void write_degree(
     r[row] = 1 / inverse_root;
 }
 
-// K_ij = exp(-D_ij / b), deg_i = sum_j K_ij. One block for each row.
+// K_ij = exp(-D_ij / b), K_ii = own, deg_i = sum_j K_ij. One block for each row.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) affinity(
-    Global<const T> D, Global<const double> b, Index R, Index n, Global<T> K, Global<double> deg, Global<T> q,
+    Global<const T> D, Global<const double> b, double own, Index R, Index n, Global<T> K, Global<double> deg, Global<T> q,
     Global<T> r) {
     for (Index row = blockIdx.x; row < R * n; row += gridDim.x) {
         const T minus_inverse = T(-1 / b[row / n]);
         double total = 0;
         for (Index j = threadIdx.x; j < n; j += THREADS) {
-            const T value = exp(D[row * n + j] * minus_inverse);
+            const T value = j == row % n ? T(own) : exp(D[row * n + j] * minus_inverse);
             K[row * n + j] = value;
             total += value;
         }
@@ -32,11 +32,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) affinity(
     }
 }
 
-// From the gated data Xt (R, d, n) to K and the degrees without D: K_ij = exp(-sum_k (Xt_ki - Xt_kj)^2 / b). One block
-// for each row of 64 x 64 tiles; a thread forms 4 x 4 distances in registers.
+// From the gated data Xt (R, d, n) to K and the degrees without D: K_ij = exp(-sum_k (Xt_ki - Xt_kj)^2 / b), K_ii =
+// own. One block for each row of 64 x 64 tiles; a thread forms 4 x 4 distances in registers.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) affinity_from_data(
-    Global<const T> Xt, Global<const double> b, Index R, Index d, Index n, Global<T> K, Global<double> deg,
+    Global<const T> Xt, Global<const double> b, double own, Index R, Index d, Index n, Global<T> K, Global<double> deg,
     Global<T> q, Global<T> r) {
     SHARED(T, rows, STEP * TILE);
     SHARED(T, columns, STEP * TILE);
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) affinity_from_data(
                 for (int c = 0; c < PER_THREAD; ++c) {
                     const Index j = j0 + tx + c * SIDE;
                     if (i < n && j < n) {
-                        const T value = exp(distance[a][c] * minus_inverse);
+                        const T value = i == j ? T(own) : exp(distance[a][c] * minus_inverse);
                         K[(draw * n + i) * n + j] = value;
                         totals[a] += value;
                     }
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) score(
     }
 }
 
-// S = sum_i q_i (W r)_i, and the share of rows whose degree is 1 within rounding: at most `alone`. One block per draw.
+// S = sum_i q_i (W r)_i, and the share of rows whose degree is at most `alone`. One block per draw.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) totals(
     Global<const double> Wr, Global<const T> q, Global<const double> deg, double alone, Index R, Index n,

@@ -267,24 +267,26 @@ def bandwidth(
 
 
 @inner
-def affinity(G: Any, g: Any, n: int, b: float, K: Any, q: Any, r: Any, isolated: Any, part: int, parts: int) -> None:
-    """K_ij = exp(-D_ij / b), q_j = deg_j^(-1/2), r_j = 1 / q_j; isolated (panels,) counts degrees of 1."""
+def affinity(
+    G: Any, g: Any, n: int, b: float, own: float, alone: float, K: Any, q: Any, r: Any, isolated: Any, part: int,
+    parts: int,
+) -> None:  # fmt: skip
+    """K_ij = exp(-D_ij / b), K_ii = own, q_j = deg_j^(-1/2), r_j = 1 / q_j.
+
+    isolated (panels,) counts degrees of at most `alone`.
+    """
     small_code()
     start, stop = share(G.shape[0], part, parts)
     number = G.dtype.type
-    two, zero, minus_inverse = (
-        spread(number(2)),
-        spread(number(0)),
-        spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max)))),
-    )
-    alone = 1 + 8 * np.float64(np.finfo(G.dtype).eps)
+    two, zero, diagonal = spread(number(2)), spread(number(0)), spread(number(own))
+    minus_inverse = spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max))))
     for p in range(start, stop):
         gj, here, deg = load(g, p * LANES), p * G.shape[1] * LANES, spread(0.0)
         for block in range(0, n, DEPTH):
             partial = zero
             for i in range(block, min(n, block + DEPTH)):
                 d = larger(spread(get(g, i)) + gj - two * load(G, here + i * LANES), zero)
-                value = exp_nonpositive(in_lane(i - p * LANES, zero, d) * minus_inverse)
+                value = in_lane(i - p * LANES, diagonal, exp_nonpositive(d * minus_inverse))
                 store(K, here + i * LANES, value)
                 partial = partial + value
             deg = deg + widen(partial)

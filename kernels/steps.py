@@ -35,6 +35,8 @@ class Settings(NamedTuple):
     n_neighbors: int
     bandwidth_factor: float
     bandwidth_gradient: bool
+    self_weight: float  # K_ii
+    lone_degree: float  # dufs_core.ops.normalise.lone_degree
     zero_is_one: bool
     relative: float  # dufs_core.ops.bandwidth.noise_level
     absolute: float
@@ -211,7 +213,9 @@ def _draw(
         b, substituted = settings.bandwidth_factor, False
     if settings.quantile < 0 or not settings.bandwidth_gradient:
         weights[0] = weights[1] = 0
-    panels.affinity(G, g, n, b, A, q, r, by_panel[2], part, parts)
+    panels.affinity(
+        G, g, n, b, settings.self_weight, settings.lone_degree, A, q, r, by_panel[2], part, parts
+    )  # fmt: skip
     wait_for_all(barriers, first, parts)
     panels.symmetrise(A, G, n, q, r, H, part, parts)
     wait_for_all(barriers, first, parts)

@@ -118,10 +118,10 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) nearest(
     }
 }
 
-// deg_i = sum_j exp(-D_ij / b).
+// deg_i = sum_j K_ij, K_ij = exp(-D_ij / b), K_ii = own.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) degrees(
-    Global<const T> Xt, Global<const double> b, Index m, Index n, Global<double> deg) {
+    Global<const T> Xt, Global<const double> b, double own, Index m, Index n, Global<double> deg) {
     SHARED(T, rows, DEPTH<T> * PITCH);
     SHARED(T, columns, DEPTH<T> * PITCH);
     const T minus_inverse = T(-1 / b[0]);
@@ -133,7 +133,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) degrees(
             for (int a = 0; a < PER_THREAD; ++a) {
                 T sum = 0;
                 for (int c = 0; c < PER_THREAD; ++c) {
-                    if (j0 + tile_column(c) < n) sum += exp(distance[a][c] * minus_inverse);
+                    const Index j = j0 + tile_column(c);
+                    const bool other = j != i0 + tile_row(a);
+                    if (j < n) sum += other ? exp(distance[a][c] * minus_inverse) : T(own);
                 }
                 totals[a] += sum;
             }
@@ -145,12 +147,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) degrees(
     }
 }
 
-// out = P Y: out_ci = sum_j K_ij Y_cj / deg_i.      Y, out (width, n). A block forms 64 rows of 64 columns of Y. m is at
+// out = P Y: out_ci = sum_j K_ij Y_cj / deg_i, K_ii = own.      Y, out (width, n). A block forms 64 rows of 64 columns of Y. m is at
 // least 1: the barriers of add_pairs stand between the readers of a tile and the next tile.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) walk(
-    Global<const T> Xt, Global<const double> b, Global<const double> deg, Global<const T> Y, Index m, Index width,
-    Index n, Global<T> out) {
+    Global<const T> Xt, Global<const double> b, double own, Global<const double> deg, Global<const T> Y, Index m,
+    Index width, Index n, Global<T> out) {
     SHARED(T, rows, DEPTH<T> * PITCH);
     SHARED(T, columns, DEPTH<T> * PITCH);
     SHARED(T, tile, TILE * PITCH);
@@ -164,7 +166,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) walk(
             add_pairs<T, true>(Xt, 0, 0, m, n, i0, j0, rows, columns, distance);
             for (int a = 0; a < PER_THREAD; ++a) {
                 for (int c = 0; c < PER_THREAD; ++c) {
-                    tile[tile_column(c) * PITCH + tile_row(a)] = exp(distance[a][c] * minus_inverse);
+                    const bool other = j0 + tile_column(c) != i0 + tile_row(a);
+                    tile[tile_column(c) * PITCH + tile_row(a)] = other ? exp(distance[a][c] * minus_inverse) : T(own);
                 }
             }
             add_products<T>(Y, c0, width, n, j0, tile, columns, totals);

@@ -176,32 +176,39 @@ def degrees(
 
 
 @inner
-def _affinity(G: Any, g: Any, minus_inverse: float, i0: int, depth: int, first: int, count: int) -> None:
-    """K_ij in place of G_ij."""
+def _affinity(
+    G: Any, g: Any, minus_inverse: float, own: float, i0: int, depth: int, first: int, count: int
+) -> None:  # fmt: skip
+    """K_ij in place of G_ij, K_ii = own."""
     small_code()
     number = G.dtype.type
-    two, zero, scale = spread(number(2)), spread(number(0)), spread(number(minus_inverse))
+    two, zero, scale, diagonal = (
+        spread(number(2)),
+        spread(number(0)),
+        spread(number(minus_inverse)),
+        spread(number(own)),
+    )
     for c in range(count):
         j0, here = (first + c) * LANES, c * G.shape[1] * LANES
         gj = load(g, j0)
         for i in range(depth):
             at = here + i * LANES
             d = larger(spread(get(g, i0 + i)) + gj - two * load(G, at), zero)
-            store(G, at, exp_nonpositive(in_lane(i0 + i - j0, zero, d) * scale))
+            store(G, at, in_lane(i0 + i - j0, diagonal, exp_nonpositive(d * scale)))
 
 
 @kernel
 def apply(
-    F: Any, g: Any, m: int, minus_inverse: float, R: Any, columns: int, first: int, count: int, start: int, stop: int,
-    block: Any, sums: Any, out: Any,
+    F: Any, g: Any, m: int, minus_inverse: float, own: float, R: Any, columns: int, first: int, count: int, start: int,
+    stop: int, block: Any, sums: Any, out: Any,
 ) -> None:  # fmt: skip
-    """out_fj += sum_i R_if K_ij.      R (panels of columns, rows, LANES); out (group, columns, LANES) float64."""
+    """out_fj += sum_i R_if K_ij, K_ii = own.      R (panels of columns, rows, LANES); out (group, columns, LANES) float64."""
     for outer in range(start, stop, FLUSH):
         end = min(stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
             depth = min(BLOCK, end - i0)
             _products(F, F, block, i0, depth, first, count, m, False)
-            _affinity(block, g, minus_inverse, i0, depth, first, count)
+            _affinity(block, g, minus_inverse, own, i0, depth, first, count)
             _weighted(block, R, i0, depth, count, columns, i0 > outer, sums)
         _flush(sums, count, columns, out)
 

@@ -53,17 +53,19 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) tile_nearest(
     }
 }
 
-// The tile of G becomes that of K = exp(-D / b); deg_i = sum_j K_ij. One block for each row.
+// The tile of G becomes that of K = exp(-D / b), K_ii = own; deg_i = sum_j K_ij. One block for each row.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) tile_affinity(
-    Global<T> G, Global<const T> g, Global<const double> b, Index first, Index rows, Index n, Global<double> deg) {
+    Global<T> G, Global<const T> g, Global<const double> b, double own, Index first, Index rows, Index n,
+    Global<double> deg) {
     const T minus_inverse = T(-1 / b[0]);
     for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
         const Index i = first + row, base = row * n;
         const T gi = g[i];
         double total = 0;
         for (Index j = threadIdx.x; j < n; j += THREADS) {
-            const T value = exp(tile_distance<T>(G[base + j], gi, g[j], i == j) * minus_inverse);
+            const T distance = tile_distance<T>(G[base + j], gi, g[j], i == j);
+            const T value = i == j ? T(own) : exp(distance * minus_inverse);
             G[base + j] = value;
             total += value;
         }

@@ -48,7 +48,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) row_terms(
     }
 }
 
-// S, the share of rows whose degree is 1 within rounding (at most `alone`), and db = sum slopes / (2 b^2); slopes may be
+// S, the share of rows whose degree is at most `alone`, and db = sum slopes / (2 b^2); slopes may be
 // null, where no derivative is wanted. One block.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) summary(

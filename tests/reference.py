@@ -220,6 +220,7 @@ def chain(
     fixed: float | None = None,
     through_bandwidth: bool = True,
     zero_rule: str = "ours",
+    own: float = 1.0,
 ) -> Chain:
     """One evaluation. rule "fixed" uses b = fixed and ignores k and C."""
     X = [[float(v) for v in row] for row in np.asarray(X, dtype=np.float64)]
@@ -235,6 +236,8 @@ def chain(
             s = s.real
         b = C * s
     K = kernel(D, b)
+    for i in range(n):
+        K[i][i] = own
     P = normalise(K)
     Pt = power(P, t)
     S = score(Pt, Xt)

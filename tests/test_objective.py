@@ -38,6 +38,7 @@ def settings_of(o: Objective):
         t=o.power,
         through_bandwidth=o.bandwidth_gradient,
         zero_rule={"data": "ours", "one": "authors"}[o.zero_rule],
+        own=1.0 if o.self_loops else 1e-12,
     )
 
 
@@ -97,6 +98,7 @@ def test_any_setting(engine, data):
         n_neighbors=draw(st.integers(1, n - 1)),
         bandwidth_factor=draw(st.sampled_from([0.5, 1.0, 5.0])),
         bandwidth_gradient=draw(st.booleans()),
+        self_loops=draw(st.booleans()),
         gate_sigma=draw(st.sampled_from([0.2, 0.5, 1.0])),
         delta=draw(st.sampled_from([1e-6, 0.1])),
         zero_rule=draw(st.sampled_from(["data", "one"])),

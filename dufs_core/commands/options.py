@@ -82,6 +82,7 @@ OPTIONS: dict[str, Option] = {
     "n_neighbors": Option("k of the bandwidth's rule, counting other samples", whole_number, metavar="K"),
     "bandwidth_factor": Option("C, by which the rule's squared distance is multiplied", float, metavar="C"),
     "bandwidth_gradient": Option("whether the gradient flows through the bandwidth", bool),
+    "self_loops": Option("whether a row is its own neighbour", bool),
     "gate_sigma": Option("standard deviation of the gate noise", float, metavar="SIGMA"),
     "gate_noise": Option("one vector of noise for the whole batch, or one per sample", choices=("batch", "sample")),
     "n_draws": Option("draws of the noise in a step, in pairs of opposite sign unless 1", whole_number, metavar="N"),

@@ -17,6 +17,7 @@ from dufs_core.errors import MemoryLimitError
 from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective import Objective, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.ops.normalise import lone_degree
 from dufs_core.trainer import PopulationSteps, Problem, Steps
 
 # Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the others
@@ -311,25 +312,25 @@ class Plan:
         size = (np.int64(r), np.int64(n))
         rows, tiles = r * n, r * -(-n // _BACKWARD_TILE)
         G, A, At, T, b = self.G[:r], self.powers[0][:r], self.powers[-1][:r], self.T[:r], self.b[draws]
-        D = None if self.D is None else self.D[:r]
+        D, own = None if self.D is None else self.D[:r], np.float64(self.objective.self_weight)
         if D is None:
             self._launch(
-                "affinity_from_data<T>", r * -(-n // _TILE), Xt, b, np.int64(r), np.int64(Xt.shape[1]), np.int64(n), A,
-                self.deg, self.q, self.r,
+                "affinity_from_data<T>", r * -(-n // _TILE), Xt, b, own, np.int64(r), np.int64(Xt.shape[1]),
+                np.int64(n), A, self.deg, self.q, self.r,
             )  # fmt: skip
         else:
             self._launch("diagonal<T>", blocks_for(rows), G, *size, self.g)
             self._launch("distances<T>", rows, G, self.g, *size, np.int64(self.k), D, self.kth, self.largest)
             if not self.fixed:
                 self._bandwidth(r, draws)
-            self._launch("affinity<T>", rows, D, b, *size, A, self.deg, self.q, self.r)
+            self._launch("affinity<T>", rows, D, b, own, *size, A, self.deg, self.q, self.r)
         self._launch("symmetrise<T>", rows, A, self.q, *size)
         for lower, higher in zip(self.powers, self.powers[1:], strict=False):
             self.product(True, lower[:r], A, higher[:r])
 
         H = G
         self._launch("score<T>", rows, At, G, self.q, self.r, *size, H, self.Wq, self.Wr)
-        alone = np.float64(1 + 8 * float(np.finfo(self.dtype).eps))
+        alone = np.float64(lone_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps)))
         self._launch("totals<T>", r, self.Wr, self.q, self.deg, alone, *size, self.S[draws], self.isolated[draws])
         self._power_backward(r, H, T)
         self._launch("degree_terms<T>", tiles, T, A, self.q, self.Wq, self.Wr, *size, self.share)

@@ -23,6 +23,7 @@ from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective import Objective, Value
 from dufs_core.ops import loss, regulariser
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.ops.normalise import lone_degree
 
 # Both limits are estimates from operation counts; neither was measured on a device.
 FUSED_COLUMNS = 64  # up to so many open columns, tiles of K are formed in registers
@@ -66,7 +67,7 @@ class _Step:
         xp, f8 = bk.xp, bk.xp.float64
         self.bk, self.objective, self.dtype = bk, objective, X.dtype
         self.n, self.d = n, d = X.shape
-        self.t, self.R = objective.power, len(eps)
+        self.t, self.R, self.own = objective.power, len(eps), np.float64(objective.self_weight)
         self.per_sample = eps.ndim == 3
         self.fixed = not isinstance(objective.bandwidth, str)
         if not self.fixed:
@@ -132,7 +133,7 @@ class _Step:
         )  # fmt: skip
         if wanted:
             passes.pull(BX)
-        alone = np.float64(1 + 8 * float(np.finfo(self.dtype).eps))
+        alone = np.float64(lone_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps)))
         self.launch(
             "summary<T>", 1, self.share, self.score, self.deg, self.slopes if wanted else None, b, alone, np.int64(n),
             S, self.isolated[draw : draw + 1], self.db,
@@ -172,12 +173,12 @@ class _Fused:
 
     def degrees(self) -> None:
         s = self.step
-        s.launch("degrees<T>", self.blocks, self.Xt, self.b, np.int64(self.m), np.int64(self.n), s.deg)
+        s.launch("degrees<T>", self.blocks, self.Xt, self.b, s.own, np.int64(self.m), np.int64(self.n), s.deg)
 
     def walk(self, Y: Array, out: Array) -> None:
         s, width = self.step, len(Y)
         s.launch(
-            "walk<T>", self.blocks * -(-width // _TILE), self.Xt, self.b, s.deg, Y,
+            "walk<T>", self.blocks * -(-width // _TILE), self.Xt, self.b, s.own, s.deg, Y,
             *map(np.int64, (self.m, width, self.n)), out,
         )  # fmt: skip
 
@@ -211,7 +212,7 @@ class _RowTiles:
         """Rows and their tile of K; their degrees are written on the way."""
         s = self.step
         for rows, G, sizes in self._grams():
-            s.launch("tile_affinity<T>", len(G), G, s.g, self.b, *sizes, s.deg)
+            s.launch("tile_affinity<T>", len(G), G, s.g, self.b, s.own, *sizes, s.deg)
             yield rows, G
 
     def nearest(self, k: int) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, Scores, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.ops.normalise import lone_degree
 from dufs_core.trainer import DECIDED_MARGIN, RECORD, Problem
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
@@ -248,6 +249,8 @@ def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, onl
         n_neighbors=int(objective.n_neighbors),
         bandwidth_factor=factor,
         bandwidth_gradient=bool(objective.bandwidth_gradient),
+        self_weight=objective.self_weight,
+        lone_degree=lone_degree(objective.self_weight, float(np.finfo(dtype).eps)),
         zero_is_one=objective.zero_rule == "one",
         relative=relative,
         absolute=absolute,

@@ -28,6 +28,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.objective import Objective, Scores, Value
 from dufs_core.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
+from dufs_core.ops.normalise import lone_degree
 
 CHUNKS = 32  # groups of rows are dealt out to so many sums over pairs, which any number of threads adds up alike
 _CALL = 1 << 33  # multiply-adds of one compiled call: 0.1 to 0.3 s, after which Ctrl-C is heard
@@ -178,7 +179,8 @@ class _Draw:
         self.minus_inverse = max(-1.0 / b, -limit)
 
         deg = self.degrees()
-        isolated = float((deg[:n] <= 1 + 8 * np.finfo(self.dtype).eps).mean())
+        alone = lone_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps))
+        isolated = float((deg[:n] <= alone).mean())
         self.inverse = np.where(np.arange(len(deg)) < n, 1 / deg, 0).reshape(-1, 1, F.shape[-1])
         np.multiply(F[0], self.inverse, out=B[0], casting="same_kind")
         for a in range(t):
@@ -256,7 +258,7 @@ class _Draw:
             )  # fmt: skip
 
         self.chunked(self.m, call)
-        return sums.sum(axis=0) + 1
+        return sums.sum(axis=0) + self.objective.self_weight
 
     def rows_of(self, *panels: Array) -> Array:
         """(panels of columns, rows, LANES) from one or more (panels of rows, columns, LANES)."""
@@ -278,8 +280,8 @@ class _Draw:
             mine.out[:] = 0
             for start, stop in self.spans(0, self.m + columns):
                 self.kernels.apply(
-                    F[0], self.g, self.m, self.minus_inverse, R, columns, first, count, start, stop,
-                    mine.block, mine.sums, mine.out,
+                    F[0], self.g, self.m, self.minus_inverse, self.objective.self_weight, R, columns, first, count,
+                    start, stop, mine.block, mine.sums, mine.out,
                 )  # fmt: skip
                 yield (stop - start) * count * (2 + both) * self.m / self.whole
             here = slice(first, first + count)

@@ -42,6 +42,7 @@ def _example(
         n_neighbors=p.n_neighbors,
         bandwidth_factor=p.bandwidth_factor,
         bandwidth_gradient=not held,
+        self_loops=index % 5 != 2,
         gate_sigma=GATE_SIGMA,
         zero_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
@@ -72,7 +73,7 @@ def _example(
         function,
         lambda mu: engine(mu)[1],
         (mu,),
-        f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}",
+        f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}, self_loops={objective.self_loops}",
         analytic=lambda mu: plain.chain(bk, objective, mu, eps, X, fixed),
         plain=low_precision,
         low_precision=engine,

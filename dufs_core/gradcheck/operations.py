@@ -305,20 +305,23 @@ def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     D, b = _stack(rng, lambda n: affinity(rng, kind, n)[1:])
     xp = bk.xp
+    own = 1.0 if index % 3 else float(rng.uniform(0, 1))
+    diagonal = xp.eye(D.shape[-1], dtype=bool)
 
     def backward(D: Array, b: Array, dK: Array) -> Any:
-        return gaussian.backward(bk, gaussian.forward(bk, D, b)[1], dK)
+        return gaussian.backward(bk, gaussian.forward(bk, D, b, own)[1], dK)
 
     def formula(D: Array, b: Array) -> Array:
-        return xp.exp(-D / b[..., None, None])
+        return xp.where(diagonal, own, xp.exp(-D / b[..., None, None])).astype(D.dtype)
 
     def reference(D: Array, b: Array, dK: Array) -> tuple[Any, Any]:
         K, wide = formula(D, b), b[..., None, None]
-        return K, (-dK * K / wide, (dK * K * D / wide**2).sum(axis=(-2, -1)))
+        E = xp.where(diagonal, 0, dK * K)
+        return K, (-E / wide, (E * D / wide**2).sum(axis=(-2, -1)))
 
     smallest = float(np.min(b))
     return Example(
-        lambda D, b: gaussian.forward(bk, D, b)[0],
+        lambda D, b: gaussian.forward(bk, D, b, own)[0],
         backward,
         (xp.asarray(D), xp.asarray(b)),
         kind,

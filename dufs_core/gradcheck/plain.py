@@ -72,6 +72,12 @@ def probability_sum(bk: Backend, mu: Array, sigma: float) -> Array:
     return (0.5 + 0.5 * bk.erf(mu / sigma / 2**0.5)).sum()
 
 
+def affinity(bk: Backend, objective: Objective, D: Array, b: Any) -> Array:
+    """exp(-D / b), with the objective's own weight of a row on the diagonal."""
+    own = bk.xp.eye(len(D), dtype=bool)
+    return bk.xp.where(own, objective.self_weight, bk.xp.exp(-D / b)).astype(D.dtype)
+
+
 def loss(S: Array, sum_p: Any, n: int, lam: float | None, delta: float) -> Any:
     """-mean(S) / n + lam sum_p, or -mean(S) / (n sum_p + delta)."""
     mean = sum(S) / len(S)
@@ -85,7 +91,7 @@ def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fi
         Xt = X * z
         D = difference_distances(bk, Xt)
         b, _ = _bandwidth(bk, objective, D, None if fixed is None else fixed[r])
-        K = bk.xp.exp(-D / b)
+        K = affinity(bk, objective, D, b)
         P = K / K.sum(axis=1, keepdims=True)
         scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
     sum_p = probability_sum(bk, mu, objective.gate_sigma)
@@ -105,7 +111,7 @@ def chain_gradient(bk: Backend, objective: Objective, mu: Array, eps: Array, X: 
         G = Xt @ Xt.T
         D = gram_distances(bk, G)
         b, entries = _bandwidth(bk, objective, D, None)
-        K = xp.exp(-D / b)
+        K = affinity(bk, objective, D, b)
         deg = K.sum(axis=1, keepdims=True)
         P = K / deg
         powers = [xp.eye(n, dtype=P.dtype)]

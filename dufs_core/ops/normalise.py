@@ -12,6 +12,10 @@ from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
 
+SELF_WEIGHT = (
+    1e-12  # K_ii without self-loops: far below any neighbour's weight, but a row without neighbours keeps itself
+)
+
 
 class Saved(NamedTuple):
     """What forward keeps for backward."""
@@ -20,10 +24,18 @@ class Saved(NamedTuple):
     deg: Array  # (..., n)
 
 
+def lone_degree(self_weight: float, eps: float) -> float:
+    """The largest degree of a row that counts as isolated: its neighbours weigh no more than what it weighs itself.
+
+    With self-loops (self_weight 1) no more than rounding, 8 eps: a row's own weight is meant to count there.
+    """
+    return self_weight * (1 + max(8 * eps, 1 - self_weight))
+
+
 def forward(bk: Backend, K: Array) -> tuple[Array, Array, Saved]:
     """A_ij = K_ij / sqrt(deg_i deg_j),  deg_i = sum_j K_ij.
 
-    K (..., n, n) symmetric, K_ii = 1 and K >= 0, hence deg >= 1 and no division by zero.
+    K (..., n, n) symmetric, K >= 0 and K_ii >= `SELF_WEIGHT`, hence no division by zero.
     Returns A (..., n, n) symmetric, and deg (..., n).
     """
     deg = K.sum(axis=-1, dtype=bk.xp.float64).astype(K.dtype)

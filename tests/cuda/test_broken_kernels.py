@@ -146,17 +146,17 @@ def test_barrier_that_some_threads_skip(broken):
     )
     D = gram(70, 1)
     with pytest.raises(KernelError, match=r"affinity<double>: a barrier \(line \d+\) is not reached by every thread"):
-        library.launch("affinity<double>", 70, D, np.ones(1), i64(1), i64(70), D.copy(), *np.zeros((3, 70)))
+        library.launch("affinity<double>", 70, D, np.ones(1), f64(1), i64(1), i64(70), D.copy(), *np.zeros((3, 70)))
 
 
 def test_indices_of_32_bits(broken):
     """The same arrays as in test_entries_beyond_32_bits, with an index cut to 32 bits."""
     n = 46_341
-    library = broken("affinity.cu", "const T value = exp(D[row * n + j] * minus_inverse);",
-                     "const T value = exp(D[(int)(row * n + j)] * minus_inverse);", "float32")  # fmt: skip
+    library = broken("affinity.cu", "exp(D[row * n + j] * minus_inverse);",
+                     "exp(D[(int)(row * n + j)] * minus_inverse);", "float32")  # fmt: skip
     D, K = lazily(n * n, np.float32), lazily(n * n, np.float32)
     q = np.zeros(n, np.float32)
-    arguments = (D, np.ones(1), i64(1), i64(n), K, np.zeros(n), q, q.copy())
+    arguments = (D, np.ones(1), f64(1), i64(1), i64(n), K, np.zeros(n), q, q.copy())
     with pytest.raises(KernelError, match=r"affinity<float>: D\[-21474\d+\], valid 0 to 2147488280"):
         library.launch("affinity<float>", n, *arguments, blocks=range(n - 1, n))
 

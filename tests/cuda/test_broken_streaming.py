@@ -29,7 +29,7 @@ def launch(library, *, kernel, **how):
     elif kernel == "walk":
         out = (new(2 * M, N, of=f32),)
         library.launch(
-            "walk<float>", 1, Xt, s.b, s.deg, s.walks[1].reshape(-1, N), *map(i64, (M, 2 * M, N)), *out, **how
+            "walk<float>", 1, Xt, s.b, s.own, s.deg, s.walks[1].reshape(-1, N), *map(i64, (M, 2 * M, N)), *out, **how
         )
     else:
         out = new(M, N, of=f32), new(N), new(N)
@@ -84,7 +84,7 @@ def test_streaming_indices_of_32_bits(broken):  # noqa: F811
     n, width = 3, 2**31 // 3 + 70
     Y, out, blocks = lazily(width * n, f32), lazily(width * n, f32), -(-width // 64)
     with pytest.raises(KernelError, match=r"walk<float>: out\[-21474\d+\], valid 0 to 2147483855"):
-        library.launch("walk<float>", blocks, np.zeros((1, n), f32), np.ones(1), np.ones(n), Y,
+        library.launch("walk<float>", blocks, np.zeros((1, n), f32), np.ones(1), np.float64(1), np.ones(n), Y,
                        *map(i64, (1, width, n)), out, blocks=range(blocks - 1, blocks))  # fmt: skip
 
 

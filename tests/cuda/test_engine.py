@@ -101,7 +101,7 @@ def test_special_cases(device, request, name, size):
     d = X.shape[1]
     mu, eps = np.full(d, {"closed": -9.0, "open": 9.0}.get(name, 0.5)), gen.draws(1, d, count=2)
     for objective in (Objective(bandwidth="median", zero_rule="one"), Objective(bandwidth="max", lam=0.2),
-                      Objective(bandwidth="q90", bandwidth_gradient=False)):  # fmt: skip
+                      Objective(bandwidth="q90", bandwidth_gradient=False), Objective(self_loops=False)):  # fmt: skip
         want, (got,) = both(device, objective, mu, eps, X)
         check(want, got, X)
 

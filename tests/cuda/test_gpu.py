@@ -178,7 +178,9 @@ def test_entries_beyond_32_bits_on_the_card(device):
     D, b = xp.ones((1, n, n), dtype=np.float32), xp.ones(1)
     D[0, xp.arange(n), xp.arange(n)] = 0
     deg, q, r = xp.empty((1, n)), xp.empty((1, n), dtype=np.float32), xp.empty((1, n), dtype=np.float32)
-    device.kernels.launch("affinity<T>", np.dtype(np.float32), n, D, b, np.int64(1), np.int64(n), D, deg, q, r)
+    device.kernels.launch(
+        "affinity<T>", np.dtype(np.float32), n, D, b, np.float64(1), np.int64(1), np.int64(n), D, deg, q, r
+    )
     assert float(D[0, -1, -1]) == 1
     np.testing.assert_allclose(deg.get(), 1 + (n - 1) * np.exp(-1), rtol=1e-6)
 
