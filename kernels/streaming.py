@@ -202,7 +202,10 @@ def apply(
     F: Any, g: Any, m: int, minus_inverse: float, own: float, R: Any, columns: int, first: int, count: int, start: int,
     stop: int, block: Any, sums: Any, out: Any,
 ) -> None:  # fmt: skip
-    """out_fj += sum_i R_if K_ij, K_ii = own.      R (panels of columns, rows, LANES); out (group, columns, LANES) float64."""
+    """out_fj += sum_i R_if K_ij, K_ii = own.
+
+    R (panels of columns, rows, LANES); out (group, columns, LANES) float64.
+    """
     for outer in range(start, stop, FLUSH):
         end = min(stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
