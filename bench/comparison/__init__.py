@@ -1,1 +1,1 @@
-"""What dufs-core and other packages do with the same inputs: every cell of docs/comparison.md, found by running them."""
+"""What dufs-core and other packages do with the same inputs, found by running them: docs/comparison.md."""

@@ -4,8 +4,9 @@
 
 For each package a fresh environment is made in DIR (kept, and used again), looked at, and asked by
 `bench.comparison.probes` in processes of its own; where a package does not work as installed, a second environment with
-what it lacks. --python: the probes run with that interpreter instead, and nothing is installed. Records of other packages in FILE are kept. --pages: write the
-tables of docs/comparison.md and the page docs/comparison-evidence.md from FILE, and run nothing.
+what it lacks. --python: the probes run with that interpreter instead, and nothing is installed. Records of other
+packages in FILE are kept. --pages: write the tables of docs/comparison.md and the page docs/comparison-evidence.md from
+FILE, and run nothing.
 """
 
 from __future__ import annotations

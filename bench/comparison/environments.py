@@ -26,10 +26,11 @@ found = {d.name.lower(): d for d in distributions(path=[str(site)]) if d.name.lo
 own = found.get(sys.argv[1].lower())
 skip = ("pip", "pip-", "setuptools", "setuptools-", "pkg_resources", "_distutils_hack")
 size = sum(f.stat().st_size for top in site.iterdir() if not top.name.startswith(skip)
-           for f in ([top] if top.is_file() else top.rglob("*")) if f.is_file() and f.suffix != ".pyc" and "__pycache__" not in f.parts)
+           for f in ([top] if top.is_file() else top.rglob("*")) if f.is_file() and f.suffix != ".pyc")
 licence = own and (own.metadata["License-Expression"] or next((c for c in own.metadata.get_all("Classifier", [])
                    if c.startswith("License")), None) or own.metadata["License"] or "none stated")
-print(json.dumps({"distributions": len(found), "mb": round(size / 1e6), "version": own and own.version, "licence": licence,
+print(json.dumps({"distributions": len(found), "mb": round(size / 1e6), "version": own and own.version,
+                  "licence": licence,
                   "python": sys.version.split()[0]}))
 """
 
@@ -55,7 +56,7 @@ def _run(python: Path, code: str, *words: str) -> subprocess.CompletedProcess[st
 
 
 def look(folder: Path, name: str) -> dict[str, Any]:
-    """Content, licence, whether the module imports, and seconds of that import (median of three, files in the cache)."""
+    """Content, licence, whether the module imports, seconds of that import (median of three, files in the cache)."""
     peer, python = PEERS[name], folder / "bin" / "python"
     facts: dict[str, Any] = json.loads(_run(python, _CONTENT, peer.distribution).stdout)
     times = []

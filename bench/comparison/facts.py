@@ -1,8 +1,8 @@
 """Questions about a package itself, asked in the interpreter that has it: `python -m bench.comparison.facts PACKAGE`.
 
 Pipelines, command lines, what its source speaks of, and for the two programs of the gated Laplacian that run here the
-formula that they compute: the loss of one step, with the noise it drew, beside the same in NumPy with every combination of
-bandwidth rule, neighbour and power; the combinations that agree are named.
+formula that they compute: the loss of one step, with the noise it drew, beside the same in NumPy with every combination
+of bandwidth rule, neighbour and power; the combinations that agree are named.
 """
 
 from __future__ import annotations
@@ -24,9 +24,12 @@ from bench.comparison.peers import PEERS, gated_laplacian, loader, quiet
 from dufs_core.datasets import two_moons
 
 WORDS = {
-    "CUDA": r"cuda|cupy", "resuming": r"checkpoint|resume", "data on disk": r"memmap|dask|backed|h5py\.Dataset",
-    "sparse input": r"issparse|accept_sparse|csr_matrix|csr_array", "p-values": r"p_value|pval|permutation",
-}  # fmt: skip
+    "CUDA": r"cuda|cupy",
+    "resuming": r"checkpoint|resume",
+    "data on disk": r"memmap|dask|backed|h5py\.Dataset",
+    "sparse input": r"issparse|accept_sparse|csr_matrix|csr_array",
+    "p-values": r"p_value|pval|permutation",
+}
 
 
 def record(question: str, answer: str, ran: str, came_back: str) -> dict[str, str]:
@@ -46,9 +49,8 @@ def estimator(name: str) -> Any:
 
         return Lscae(input_dim=10, kwargs={})
     if name == "skfeature":
-        from sklearn.feature_selection import SelectKBest
-
         from skfeature.function.similarity_based.lap_score import lap_score
+        from sklearn.feature_selection import SelectKBest
 
         return SelectKBest(lap_score, k=2)
     if name == "CAE":
@@ -89,8 +91,12 @@ def pipeline(name: str) -> dict[str, str]:
     except ModuleNotFoundError:
         with quiet():
             rows = step.fit(X, X).transform(X)
-        return record("in a scikit-learn pipeline", f"no: transform gives {rows.shape}", "fit(X, X).transform(X), X 100 x 10",
-                      f"shape {rows.shape}")  # fmt: skip
+        return record(
+            "in a scikit-learn pipeline",
+            f"no: transform gives {rows.shape}",
+            "fit(X, X).transform(X), X 100 x 10",
+            f"shape {rows.shape}",
+        )
     ran = f"make_pipeline(StandardScaler(), {type(step).__name__}, KMeans(2)).fit(X{'' if y is None else ', y'})"
     try:
         with quiet():
@@ -114,8 +120,14 @@ def source(name: str) -> list[dict[str, str]]:
     records = []
     for subject, pattern in WORDS.items():
         hits = [f.name for f in files if re.search(pattern, f.read_text("utf-8", "replace"), re.IGNORECASE)]
-        records.append(record(f"source speaks of {subject}", "yes" if hits else "no", f"/{pattern}/i in {len(files)} files",
-                              f"{len(hits)} files: {', '.join(sorted(hits)[:4])}"))  # fmt: skip
+        records.append(
+            record(
+                f"source speaks of {subject}",
+                "yes" if hits else "no",
+                f"/{pattern}/i in {len(files)} files",
+                f"{len(hits)} files: {', '.join(sorted(hits)[:4])}",
+            )
+        )
     commands = [e.name for e in found.entry_points if e.group == "console_scripts"]
     return [
         *records,
@@ -124,7 +136,7 @@ def source(name: str) -> list[dict[str, str]]:
 
 
 def loss(X: Any, z: Any, mu: Any, rule: str, neighbour: int, power: int) -> float:
-    """-Tr(Xt' P^t Xt) / (n d) / mean_k P(z_k > 0): the parameter-free loss, with the regulariser's mean over columns."""
+    """-Tr(Xt' P^t Xt) / (n d) / mean_k P(z_k > 0): the parameter-free loss, the regulariser a mean over columns."""
     from math import erf
 
     Xt = X * z
@@ -173,13 +185,19 @@ def formula() -> list[dict[str, str]]:
     chosen = agree[0] if len(agree) == 1 else None
     return [
         record("bandwidth", chosen[0] if chosen else "unclear", ran, said),
-        record("neighbours", "the row counts as its first" if chosen and chosen[1] == 2 else "unclear", ran,
-               said + " (index of the sorted row, the row itself at 0; knn=3)"),
+        record(
+            "neighbours",
+            "the row counts as its first" if chosen and chosen[1] == 2 else "unclear",
+            ran,
+            said + " (index of the sorted row, the row itself at 0; knn=3)",
+        ),
         record("power of the walk", str(chosen[2]) if chosen else "unclear", ran, said),
         record("gate noise", f"one draw of {drawn}", "torch.randn watched in train_step", f"shapes {drawn}, X 63 x 6"),
         record("optimiser", type(moved).__name__, "type(model.optimizer)", str(type(moved))),
-        record("stops by itself", f"no: {len(steps)} steps in 30 epochs", "select_features, num_epochs=30", f"{len(steps)}"),
-    ]  # fmt: skip
+        record(
+            "stops by itself", f"no: {len(steps)} steps in 30 epochs", "select_features, num_epochs=30", f"{len(steps)}"
+        ),
+    ]
 
 
 def ours() -> list[dict[str, str]]:
@@ -199,13 +217,31 @@ def ours() -> list[dict[str, str]]:
         losses = [DUFS(max_iter=3, n_restarts=1, random_state=0, **s).fit(X).loss_ for s in settings]
         values = [str(next(iter(s.values()))) for s in settings]
         different = len({round(float(v), 9) for v in losses})
-        records.append(record(question, ", ".join(values), f"fit of 3 steps with each of {values}",
-                              f"losses {np.round(losses, 4).tolist()}, {different} different"))  # fmt: skip
+        records.append(
+            record(
+                question,
+                ", ".join(values),
+                f"fit of 3 steps with each of {values}",
+                f"losses {np.round(losses, 4).tolist()}, {different} different",
+            )
+        )
     fitted = DUFS(random_state=0).fit(two_moons(100, 10).X)
-    records.append(record("stops by itself", "when the gates are decided", "DUFS(random_state=0).fit(two moons)",
-                          f"n_iter_ {fitted.n_iter_} of 2000, converged_ {fitted.converged_}"))  # fmt: skip
-    records.append(record("several runs judged without labels", "permutation gap, p-value", "the same fit",
-                          f"gap {fitted.permutation_gap_:.3f}, p {fitted.p_value_:.3g}"))  # fmt: skip
+    records.append(
+        record(
+            "stops by itself",
+            "when the gates are decided",
+            "DUFS(random_state=0).fit(two moons)",
+            f"n_iter_ {fitted.n_iter_} of 2000, converged_ {fitted.converged_}",
+        )
+    )
+    records.append(
+        record(
+            "several runs judged without labels",
+            "permutation gap, p-value",
+            "the same fit",
+            f"gap {fitted.permutation_gap_:.3f}, p {fitted.p_value_:.3g}",
+        )
+    )
     return records
 
 

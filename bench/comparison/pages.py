@@ -8,21 +8,49 @@ from typing import Any
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 INPUTS = (
-    "fits", "constant column", "NaN", "infinity", "sparse X", "half of the rows equal", "one column of huge scale",
-    "three rows", "integers", "float32", "DataFrame", "same seed, same result", "k = 1 gives 1 columns",
-    "k = 3 gives 3 columns", "X as it was afterwards", "read-only X",
-)  # fmt: skip
+    "fits",
+    "constant column",
+    "NaN",
+    "infinity",
+    "sparse X",
+    "half of the rows equal",
+    "one column of huge scale",
+    "three rows",
+    "integers",
+    "float32",
+    "DataFrame",
+    "same seed, same result",
+    "k = 1 gives 1 columns",
+    "k = 3 gives 3 columns",
+    "X as it was afterwards",
+    "read-only X",
+)
 RESULTS = (
-    "two moons found, 100 x 10", "two moons found, 100 x 50", "seconds, 100 x 10", "seconds, 100 x 50", "memory, 5000 x 50",
-)  # fmt: skip
+    "two moons found, 100 x 10",
+    "two moons found, 100 x 50",
+    "seconds, 100 x 10",
+    "seconds, 100 x 50",
+    "memory, 5000 x 50",
+)
 ITSELF = (
-    "in a scikit-learn pipeline", "command line", "source speaks of CUDA", "source speaks of resuming",
-    "source speaks of data on disk", "source speaks of sparse input", "source speaks of p-values",
-)  # fmt: skip
+    "in a scikit-learn pipeline",
+    "command line",
+    "source speaks of CUDA",
+    "source speaks of resuming",
+    "source speaks of data on disk",
+    "source speaks of sparse input",
+    "source speaks of p-values",
+)
 METHOD = (
-    "bandwidth", "neighbours", "power of the walk", "gate noise", "draws a step", "optimiser", "stops by itself",
+    "bandwidth",
+    "neighbours",
+    "power of the walk",
+    "gate noise",
+    "draws a step",
+    "optimiser",
+    "stops by itself",
     "several runs judged without labels",
-)  # fmt: skip
+)
 
 
 def _plain(text: Any) -> str:
@@ -57,7 +85,7 @@ def table(result: dict[str, Any], questions: tuple[str, ...], names: list[str]) 
 def installation(result: dict[str, Any]) -> str:
     """One row for each environment."""
     lines = [
-        "| | asked of pip | version | pip's exit | imports | seconds of the import | distributions | MB | licence in the metadata |",
+        "| | asked of pip | version | pip's exit | imports | import, s | distributions | MB | licence (metadata) |",
         "|---" * 9 + "|",
     ]
     for name, found in result["packages"].items():
@@ -65,8 +93,17 @@ def installation(result: dict[str, Any]) -> str:
             e = found.get(which)
             if e:
                 asked = " ".join(e["asked"])
-                cells = (name, f"`{asked}`", e["version"], e["exit"], e["imports"], e.get("import_s", "-"), e["distributions"],
-                         e["mb"], e["licence"])  # fmt: skip
+                cells = (
+                    name,
+                    f"`{asked}`",
+                    e["version"],
+                    e["exit"],
+                    e["imports"],
+                    e.get("import_s", "-"),
+                    e["distributions"],
+                    e["mb"],
+                    e["licence"],
+                )
                 lines.append("| " + " | ".join(_plain(c) for c in cells) + " |")
     for name, e in result["refused"].items():
         said = re.sub(r"\(from versions: ([^,)]*),[^)]*?([^,)]*)\)", r"(from versions: \1 to \2)", e["said"])
@@ -98,9 +135,13 @@ def comparison(result: dict[str, Any], page: str) -> str:
 
 def evidence(result: dict[str, Any]) -> str:
     """What was run and what came back, for each package."""
-    lines = ["# Evidence of the comparison", "", f"Made by `{result['command']}` from bench/results/comparison.json; see",
-             "[Beside other packages](comparison.md). Each row is one call: the two moons are `dufs_core.datasets.two_moons`,",
-             "100 x 10 unless stated."]  # fmt: skip
+    lines = [
+        "# Evidence of the comparison",
+        "",
+        f"Made by `{result['command']}` from bench/results/comparison.json; see",
+        "[Beside other packages](comparison.md). Each row is one call: the two moons are dufs_core.datasets.two_moons,",
+        "100 x 10 unless stated.",
+    ]
     for name, found in result["packages"].items():
         lines += ["", f"## {name}", "", f"{found['distribution']}, run on {found['date']}.", ""]
         lines += ["| question | method | answer | ran | came back |", "|---|---|---|---|---|"]

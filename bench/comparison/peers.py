@@ -1,7 +1,7 @@
 """The packages: how each is installed, and how each is called.
 
-`SELECTORS[name]()` gives the functions `select(X, k, seed) -> Selection` of one package, under the names of its methods; it
-imports the package, so it runs in that package's environment. Nothing else here imports one.
+`SELECTORS[name]()` gives the functions `select(X, k, seed) -> Selection` of one package, under the names of its
+methods; it imports the package, so it runs in that package's environment. Nothing else here imports one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PEERS = {
         "concrete-autoencoder", "concrete_autoencoder", ("concrete-autoencoder==0.0.1",),
         ("keras==2.15.0", "tensorflow-cpu==2.15.1"), "second",
     ),
-    "ITMO_FS": Peer("itmo-fs", "ITMO_FS", ("itmo-fs==0.3.3",), ("scipy<1.14", "numpy<2", "imbalanced-learn<0.13"), "second"),
+    "ITMO_FS": Peer("itmo-fs", "ITMO_FS", ("itmo-fs==0.3.3",)),
     "FRUFS": Peer("FRUFS", "FRUFS", ("frufs==1.0.3",)),
     "gsrfs": Peer("gsrfs", "gsrfs", ("gsrfs==0.16.2",)),
     "VT": Peer("scikit-learn", "sklearn", ("scikit-learn==1.9.1",)),
