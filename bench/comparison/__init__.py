@@ -1,0 +1,1 @@
+"""What dufs-core and other packages do with the same inputs, found by running them: docs/comparison.md."""
