@@ -13,6 +13,7 @@ import numpy as np
 from dufs_core.backend import Array, get_backend
 from dufs_core.ops import bandwidth as bandwidth_rule
 from dufs_core.ops import distances, gaussian
+from dufs_core.ops.normalise import SELF_WEIGHT
 
 _SYMMETRY = 1e-9  # largest difference between K and its transpose that is taken for rounding, for entries of size 1
 
@@ -25,8 +26,9 @@ class Spectrum(NamedTuple):
 
 
 def affinity(
-    X: Array, bandwidth: bandwidth_rule.Rule = "max", n_neighbors: int = 2, bandwidth_factor: float = 2.0
-) -> Array:
+    X: Array, bandwidth: bandwidth_rule.Rule = "max", n_neighbors: int = 2, bandwidth_factor: float = 2.0,
+    self_loops: bool = True,
+) -> Array:  # fmt: skip
     """K_ij = exp(-||x_i - x_j||^2 / b), the affinity that DUFS builds on its gated data, on X as it is.
 
     Parameters
@@ -38,10 +40,12 @@ def affinity(
         is b itself.
     n_neighbors : int
     bandwidth_factor : float
+    self_loops : bool
+        Whether K_ii is 1, or as good as 0 (`dufs_core.ops.normalise.SELF_WEIGHT`).
 
     Returns
     -------
-    ndarray (n, n) float64, symmetric, in [0, 1], diagonal 1
+    ndarray (n, n) float64, symmetric, in [0, 1]
 
     Raises
     ------
@@ -69,7 +73,7 @@ def affinity(
         )
     factor = bandwidth_factor if isinstance(bandwidth, str) else 1.0
     b, _, _ = bandwidth_rule.forward(bk, D, bandwidth, n_neighbors, factor)
-    return np.asarray(gaussian.forward(bk, D, b)[0])
+    return np.asarray(gaussian.forward(bk, D, b, 1.0 if self_loops else SELF_WEIGHT)[0])
 
 
 def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:

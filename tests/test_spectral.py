@@ -23,6 +23,8 @@ def test_affinity_is_the_reference_kernel(rule):
 
 
 def test_a_number_is_the_bandwidth_itself():
+    alone = spectral.affinity([[0.0], [2.0], [5.0]], 4.0, self_loops=False)[0]
+    np.testing.assert_allclose(alone, [1e-12, np.exp(-1), np.exp(-25 / 4)], rtol=1e-12)
     np.testing.assert_allclose(spectral.affinity([[0.0], [2.0], [5.0]], 4.0)[0], np.exp([-0, -1, -25 / 4]), rtol=1e-12)
 
 

@@ -192,5 +192,6 @@ def _walk(selector: Any, X: Array, count: int) -> Spectrum:
         getattr(settings, "bandwidth", "max"),
         min(getattr(settings, "n_neighbors", 2), len(X) - 1),
         getattr(settings, "bandwidth_factor", 2.0),
+        getattr(settings, "self_loops", True),
     )
     return random_walk_spectrum(K, min(count, len(X)))
