@@ -1,6 +1,6 @@
 """The numbers and pictures of docs/walks/single-cells.md: 2,100 cells of a mouse bladder, 16 types, 20,670 genes.
 
-    python -m bench.walks.single_cells --out DIR [fit] [path] [stability]
+    python -m bench.walks.single_cells --out DIR [fit] [path] [stability] [others]
 
 Needs anndata, scanpy, h5py and matplotlib, and mouse_bladder_cell_select_2100.h5 in DUFS_DATA.
 """
@@ -124,15 +124,34 @@ def stability(adata: Any, out: Path) -> None:
     print(*(f"{int((often.frequencies >= share).sum())} on {share:.0%}" for share in (1, 0.5)), sep=", ")
 
 
+def others(_: Any, out: Path) -> None:
+    """Both scalings on two other sets: logarithms of 700 blood cells, and of 8,617 cells' counts."""
+    import anndata
+    import scanpy
+    from scipy.io import loadmat
+
+    warnings.simplefilter("ignore")  # the file of blood cells is of an old format
+    blood = anndata.read_h5ad(data_file("10x_pbmc68k_reduced.h5ad")).raw.to_adata()
+    cite = anndata.AnnData(loadmat(data_file("CITEseq.mat"))["G"].T.astype(np.float32))
+    scanpy.pp.normalize_total(cite)
+    scanpy.pp.log1p(cite)
+    print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")
+    for adata in (blood, cite):
+        for scaling in ("columns", "global"):
+            found = select_features(adata, scaling=scaling, batch_size=350, n_restarts=1, random_state=0)
+            shape = " x ".join(map(str, adata.shape))
+            print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.permutation_gap_:.3g} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["fit", "path", "stability"])
+    parser.add_argument("parts", nargs="*", default=["fit", "path", "stability", "others"])
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     adata = cells()
     for part in arguments.parts:
-        {"fit": fit, "path": path, "stability": stability}[part](adata, arguments.out)
+        {"fit": fit, "path": path, "stability": stability, "others": others}[part](adata, arguments.out)
 
 
 if __name__ == "__main__":
