@@ -11,6 +11,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
+from dufs_core.gap import Gap
+from dufs_core.search import convincing
 from dufs_core.trainer import undecided
 
 CORRELATED = 0.9
@@ -238,6 +240,8 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
     if hasattr(selector, "lams_"):
         best, p = selector.best_, selector.p_value_[selector.best_]
         notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
+        if best == 0 and len(selector.lams_) > 1:
+            notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
         verdict = "more structure than" if p <= _SURE else "no more structure than"
         notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
     elif hasattr(selector, "mu_"):
@@ -251,8 +255,9 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
             tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
             notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
         else:
-            verdict = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
-            notes.append(f"The open columns have {verdict} (permutation gap {gap:.3f}, p = {p:.2g}).")
+            sure = "more" if convincing(Gap(gap, p), int((selector.mu_ > 0).sum())) else "slightly more"
+            verdict = f"{sure if p <= _SURE else 'no more'} structure than the same columns shuffled"
+            notes.append(f"The open columns have {verdict} (permutation gap {gap:.3g}, p = {p:.2g}).")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):
         notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")
