@@ -178,7 +178,7 @@ def check_underflow(peak: Array, dtype: Any) -> None:
     peak (d,): the largest distance in each column, 0 in constant ones. Squared distances up to the square root of the
     smallest normal number are taken for 0 (`dufs_core.ops.bandwidth.noise_level`), those of half-closed gates too.
     """
-    limit, largest = 1e2 * float(np.finfo(dtype).tiny) ** 0.25, float(peak.max(initial=0))
+    limit, largest = 1e2 * float(np.finfo(dtype).tiny) ** 0.25, float(peak.max())
     if 0 < largest < limit:
         raise ValueError(
             f"No value is further than {largest:.3g} from the mean of its column (column {int(peak.argmax())}); "

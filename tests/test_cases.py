@@ -366,6 +366,25 @@ def test_s2_saturated_gates_keep_their_order(X):
         np.testing.assert_array_equal(along.get_support(indices=True), sorted(ranking[:2]))
 
 
+@pytest.mark.parametrize("name", [*ENGINES, "batches", "path", "sparse"])
+def test_s4_two_blobs_come_first(name):
+    """Columns 3 and 7 of 12 tell two blobs apart, one of them mirrored; the others are noise."""
+    rng = np.random.default_rng(0)
+    Z = rng.normal(size=(80, 12))
+    Z[:, 3] += 3.5 * (np.arange(80) % 2)
+    Z[:, 7] -= 3.5 * (np.arange(80) % 2)
+    settings = {"max_iter": 300, "learning_rate": 0.02, "n_draws": 16}
+    if name == "path":
+        found = path(dufs(**settings | {"n_draws": 4}), n_lams=2).fit(Z)
+    elif name == "sparse":
+        found = fit(dufs(**settings), sparse.csr_array(Z))
+    else:
+        found = fit(GATED[name], Z, **settings | ({"batch_size": 40} if name == "batches" else {}))
+    assert_sound(found)
+    assert set(found.ranking_[:2]) == set(np.flatnonzero(found.support_)) == {3, 7}
+    assert found.scores_[[3, 7]].min() > np.delete(found.scores_, [3, 7]).max()
+
+
 @every_gated
 def test_s3_negated_and_constant_columns_change_no_score(selector, X):
     first = fit(selector, X)
