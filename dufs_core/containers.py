@@ -11,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.data import not_finite
+from dufs_core.data import check_finite, check_stored, not_finite
 from dufs_core.errors import DufsWarning
 from dufs_core.source import is_source, slices
 
@@ -41,7 +41,7 @@ def opened(X: Any) -> Any:
         raise TypeError(
             "X is an AnnData object: use dufs_core.anndata.select_features(adata), or one of its matrices, adata.X"
         )
-    if X is None or isinstance(X, Mapping):
+    if X is None or (isinstance(X, Mapping) and not sparse.issparse(X)):  # a dok_array is a mapping
         raise TypeError(
             f"X must be a table (n_samples, n_features), an array, frame or sparse matrix; got {type(X).__name__}"
         )
@@ -116,6 +116,23 @@ def check_scales(X: Any) -> None:
         f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
         DufsWarning, stacklevel=4,
     )  # fmt: skip
+
+
+def check_values(X: Any) -> None:
+    """Raise ValueError, with their number and the first column, if any values of X are NaN or infinite.
+
+    X: a table in the memory of the host; what holds no numbers passes.
+    """
+    if sparse.issparse(X):
+        check_stored(X if X.format in ("csr", "csc") else X.tocsr())
+        return
+    try:
+        values = np.asarray(X)
+        values = values.astype(np.float64) if values.dtype.kind == "O" else values
+    except (TypeError, ValueError):
+        return
+    if values.ndim == 2:
+        check_finite(values)
 
 
 def _check_lists(X: Any) -> None:

@@ -52,6 +52,15 @@ def check_finite(X: Array, xp: Any = np) -> None:
         raise not_finite(count, X.size, first)
 
 
+def check_stored(X: Any) -> None:
+    """The same for a sparse matrix (n, d), CSR or CSC."""
+    if X.data.dtype.kind != "f" or bool(np.isfinite(X.data).all()):
+        return
+    bad = np.flatnonzero(~np.isfinite(X.data))
+    columns = X.indices[bad] if X.format == "csr" else np.searchsorted(X.indptr, bad, side="right") - 1
+    raise not_finite(len(bad), X.shape[0] * X.shape[1], int(columns.min()))
+
+
 def not_finite(count: int, size: int, first_column: int) -> ValueError:
     """The error for `count` of `size` values that are NaN or infinite."""
     return ValueError(
@@ -116,7 +125,7 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
     Raises
     ------
     ValueError
-        If values are not finite, or too large for `dtype` after scaling.
+        If values are not finite, or too large or all too small for `dtype` after scaling.
     """
     if scaling not in SCALINGS:
         raise unknown("scaling", scaling, SCALINGS)
@@ -125,7 +134,7 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
     out = xp.empty((n, d), dtype=dtype, order="F")
     constant = xp.empty(d, dtype=bool)
     largest = max((float(abs(block).max()) for _, block in _blocks(X, xp)), default=0.0) if scaling == "global" else 0.0
-    square_sum = 0.0
+    square_sum, peaks = 0.0, xp.zeros(d)
     for columns, block in _blocks(X, xp):
         low, high = block.min(axis=0), block.max(axis=0)
         constant[columns] = low == high
@@ -142,10 +151,13 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
         elif scaling == "global":
             square_sum += float(xp.square(block).sum())
         else:
-            check_range(abs(block).max(axis=0), columns.start, n, d, dtype)
+            peaks[columns] = abs(block).max(axis=0)
+            check_range(peaks[columns], columns.start, n, d, dtype)
         out[:, columns] = block
     if scaling == "global" and square_sum > 0:
         out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
+    if scaling == "none":
+        check_underflow(peaks, dtype)
     return Prepared(out, constant)
 
 
@@ -157,4 +169,19 @@ def check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> N
         raise ValueError(
             f"Column {first_column + column} reaches {float(peak[column]):.3g} from its mean; squares of values beyond "
             f"{limit:.3g} overflow {np.dtype(dtype).name}. Use scaling='columns' or 'global', or divide X first."
+        )
+
+
+def check_underflow(peak: Array, dtype: Any) -> None:
+    """Raise ValueError if no value is far enough from its column's mean for its square to be told from 0.
+
+    peak (d,): the largest distance in each column, 0 in constant ones. Squared distances up to the square root of the
+    smallest normal number are taken for 0 (`dufs_core.ops.bandwidth.noise_level`), those of half-closed gates too.
+    """
+    limit, largest = 1e2 * float(np.finfo(dtype).tiny) ** 0.25, float(peak.max())
+    if 0 < largest < limit:
+        raise ValueError(
+            f"No value is further than {largest:.3g} from the mean of its column (column {int(peak.argmax())}); "
+            f"squared distances between rows that differ by less than {limit:.3g} vanish in {np.dtype(dtype).name}. "
+            f"Use scaling='columns' or 'global', or multiply X first."
         )

@@ -262,6 +262,17 @@ def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memo
     raise MemoryLimitError(message)
 
 
+def check_squares(bk: Backend, method: str, n: int, count: int) -> None:
+    """Raise MemoryLimitError, with the numbers, if `count` arrays (n, n) of float64 exceed what is available."""
+    available, needed = available_bytes(bk), 8 * count * n * n
+    if available is not None and needed > available:
+        raise MemoryLimitError(
+            f"{method} holds {count} arrays of {n:,} x {n:,} numbers, {_size(needed)}; {_size(available)} are "
+            f"available. Use at most {int((available / (8 * count)) ** 0.5):,} rows, or a method that holds none: "
+            f"LaplacianScore (variant='laplacian'), MCFS, SRCFS, or DUFS with batch_size."
+        )
+
+
 def _largest_batch(engine: str, problem: Problem, data: int, available: int) -> int:
     """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
     low, high = 0, problem.n

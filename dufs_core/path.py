@@ -154,7 +154,7 @@ class LambdaPath(ColumnSelector):
         n, d = X_all.shape
         self._check(selector, X_all)
         seed = seed_of(self.random_state)
-        with selector._place(bk, X, X_all), _one_of_each():
+        with selector._place(bk, X, X_all), one_of_each():
             self.lams_ = self._lams(selector, X_all)
             self.mu_ = self._fits(selector, X_all, seed)
             z, p, agreement = [], [], []
@@ -168,9 +168,9 @@ class LambdaPath(ColumnSelector):
                     judged = _judge(bk, selector._prepare(bk, other).X, chosen, self.n_permutations, seed)
                     z.append(judged.z)
                     p.append(judged.p_values)
-            data = selector._prepare(bk, X_all).X
+            data, constant = selector._prepare(bk, X_all)
             gaps = [permutation_gap(bk, data, self._selection(mu)) for mu in self.mu_]
-        self._store(gaps, np.array(z), np.array(p), np.array(agreement))
+        self._store(gaps, np.array(z), np.array(p), np.array(agreement), constant)
         return self
 
     def _check(self, selector: DUFS, X: Any) -> None:
@@ -213,7 +213,7 @@ class LambdaPath(ColumnSelector):
             return np.flatnonzero(mu > 0)
         return np.sort(np.argsort(-mu, kind="stable")[: n_wanted(self.n_features_to_select, len(mu))])
 
-    def _store(self, gaps: Sequence[Gap], z: Array, p: Array, agreement: Array) -> None:
+    def _store(self, gaps: Sequence[Gap], z: Array, p: Array, agreement: Array, constant: Array) -> None:
         self.n_selected_ = np.array([len(self._selection(mu)) for mu in self.mu_])
         self.gap_ = np.array([gap.gap for gap in gaps])
         self.held_out_ = z.mean(axis=0)
@@ -225,13 +225,28 @@ class LambdaPath(ColumnSelector):
         self.ranking_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
         self.support_[self._selection(self.scores_)] = True
-        if self.p_value_[self.best_] > _CHANCE >= 2 / (1 + self.n_permutations):
-            warnings.warn(
+        d, n_open = len(self.support_), int(self.n_selected_[self.best_])
+        said, p_value = None, self.p_value_[self.best_]
+        if constant.all():
+            said = f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows."
+        elif n_open == 0:
+            said = (
+                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected no feature: try smaller "
+                f"lams, other settings, or set n_features_to_select to take the best of the ranking."
+            )
+        elif p_value > _CHANCE >= 2 / (1 + self.n_permutations):
+            said = (
                 f"At none of {len(self.lams_)} prices do columns chosen on one half of the rows have more structure on "
-                f"the other than shuffled columns (p = {self.p_value_[self.best_]:.2f} at the best): treat the "
-                f"{self.n_selected_[self.best_]} features selected as noise, or look at other settings.",
-                SelectionWarning, stacklevel=3,
-            )  # fmt: skip
+                f"the other than shuffled columns (p = {p_value:.2f} at the best): treat the {n_open} features "
+                f"selected as noise, or look at other settings."
+            )
+        elif n_open == d > 1 and self.n_features_to_select is None:
+            said = (
+                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected all {d} features: try larger "
+                f"lams, or set n_features_to_select to take the best of the ranking."
+            )
+        if said:
+            warnings.warn(said, SelectionWarning, stacklevel=3)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -308,7 +323,7 @@ def _rows(bk: Backend, X: Any, rows: Array) -> Any:
 
 
 @contextmanager
-def _one_of_each() -> Iterator[None]:
+def one_of_each() -> Iterator[None]:
     """Warnings of many fits: one of each category; what a price selects or does not is the path's subject.
 
     Python keeps what it does with warnings once for all threads: paths in several threads are fitted in turn.

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
+from dufs_core.data import not_finite
 from dufs_core.gap import Gap
 from dufs_core.search import convincing
 from dufs_core.trainer import undecided
@@ -128,7 +129,8 @@ def report(
     NotFittedError
         If the selector is not fitted.
     ValueError
-        If X, names or stability do not belong to the selector's features, or `correlated` is not a share.
+        If X, names or stability do not belong to the selector's features, X holds NaN or infinite values in selected
+        columns, or `correlated` is not a share.
 
     Examples
     --------
@@ -182,6 +184,8 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
         return []
     rows = some_rows(host_array(X).shape[0], _MOST_ROWS)
     Z = dense_part(X, rows, np.array(ranked)).T.copy()  # (m, n)
+    if not (finite := np.isfinite(Z)).all():
+        raise not_finite(int((~finite).sum()), Z.size, min(np.array(ranked)[~finite.all(axis=1)]))
     Z /= np.maximum(abs(Z).max(axis=1, keepdims=True), np.finfo(float).tiny)
     Z -= Z.mean(axis=1, keepdims=True)
     norm = np.linalg.norm(Z, axis=1, keepdims=True)

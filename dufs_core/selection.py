@@ -10,7 +10,7 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.containers import check_width, opened, stored_columns
+from dufs_core.containers import check_values, check_width, opened, stored_columns
 from dufs_core.data import check_finite, check_table, device_table
 from dufs_core.source import is_source
 
@@ -50,7 +50,12 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             validate_data(self, X, reset=False, skip_check_array=True)
             return stored_columns(X, columns)
         if not on_device(X):
-            return super().transform(X)
+            try:
+                return super().transform(X)
+            except ValueError as error:
+                refusal = error
+            check_values(X)  # scikit-learn's sentence has no count and no column
+            raise refusal
         bk = get_backend("cupy")
         X = device_table(bk, X, 1)
         validate_data(self, X, reset=False, skip_check_array=True)

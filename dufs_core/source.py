@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data import check_range, not_finite
+from dufs_core.data import check_range, check_underflow, not_finite
 
 CHUNK_BYTES = 1 << 24  # of the float64 rows in hand
 _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another read does
@@ -112,7 +112,9 @@ class Source:
             scale = np.full(d, np.sqrt(varying.sum() / (n * max(1, len(varying)))))
         else:
             scale = np.ones(d)
-            check_range(np.where(self.constant, 0, np.maximum(high - mean, mean - low)), 0, n, d, dtype)
+            peak = np.where(self.constant, 0, np.maximum(high - mean, mean - low))
+            check_range(peak, 0, n, d, dtype)
+            check_underflow(peak, dtype)
         scale[self.constant] = np.inf  # to 0
         self._bk, self._X, self._mean, self._scale = bk, X, mean, scale
         self._columns: Array | None = None

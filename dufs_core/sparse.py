@@ -16,7 +16,7 @@ from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.choices import unknown
-from dufs_core.data import SCALINGS, check_range, not_finite
+from dufs_core.data import SCALINGS, check_range, check_stored, check_underflow
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _THIN = 8  # a thin column stores at most n / _THIN entries
@@ -98,7 +98,7 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
     """
     if scaling not in SCALINGS:
         raise unknown("scaling", scaling, SCALINGS)
-    _check_finite(X)
+    check_stored(X)
     columns = _canonical_columns(X)
     n, d = columns.shape
     indptr = columns.indptr.astype(np.int64)
@@ -107,7 +107,7 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
     values = np.empty(len(columns.data), dtype=dtype)
     shift, constant = np.zeros(d), np.zeros(d, dtype=bool)
     largest = max(float(columns.data.max(initial=0)), -float(columns.data.min(initial=0)))
-    square_sum = 0.0
+    square_sum, peaks = 0.0, np.zeros(d)
     for part, entries in _blocks(columns.data, indptr):
         first, last = indptr[part.start], indptr[part.stop]
         count = stored[part]
@@ -126,7 +126,8 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
         mean[constant[part]] = 0
         entries[np.repeat(constant[part], count)] = 0
         centred = entries - np.repeat(mean, count)
-        squares = sums.reduce(np.add, centred**2) + (n - count) * mean**2
+        with np.errstate(over="ignore", invalid="ignore"):  # `check_range` refuses what overflows, by column
+            squares = sums.reduce(np.add, centred**2) + (n - count) * mean**2
         if scaling == "columns":
             deviation = np.sqrt(squares / n)
             scale = np.where(deviation > 0, deviation, 1)
@@ -138,12 +139,15 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
         else:
             peak = np.maximum(sums.reduce(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
             check_range(peak, part.start, n, d, dtype)
+            peaks[part] = peak
         shift[part] = mean
         values[first:last] = np.where(np.repeat(thin[part], count), entries, centred)
     if scaling == "global" and square_sum > 0:
         common = np.sqrt(square_sum / (n * max(1, d - int(constant.sum()))))
         values /= values.dtype.type(common)
         shift /= common
+    if scaling == "none":
+        check_underflow(peaks, dtype)
     indices = columns.indices.astype(np.int32, copy=False)
     matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))
     matrix.has_canonical_format = True
@@ -182,12 +186,3 @@ def _canonical_columns(X: Any) -> Any:
             columns = columns.copy()
         columns.sum_duplicates()
     return columns
-
-
-def _check_finite(X: Any) -> None:
-    """Raise ValueError, with their number and the first column, if X stores NaN or infinite values."""
-    if X.data.dtype.kind != "f" or bool(np.isfinite(X.data).all()):
-        return
-    bad = np.flatnonzero(~np.isfinite(X.data))
-    columns = X.indices[bad] if X.format == "csr" else np.searchsorted(X.indptr, bad, side="right") - 1
-    raise not_finite(len(bad), X.shape[0] * X.shape[1], int(columns.min()))

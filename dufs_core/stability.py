@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from dufs_core import checkpoint, random
 from dufs_core.backend import Array, get_backend
-from dufs_core.containers import opened
-from dufs_core.errors import SelectionWarning
-from dufs_core.path import CATCHING
+from dufs_core.containers import check_values, opened
+from dufs_core.path import one_of_each
 from dufs_core.validation import is_int, seed_of
 
 
@@ -68,7 +67,11 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
     if not is_int(n_subsamples) or n_subsamples < 2:
         raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
     checkpoint.refuse(selector, "stability_selection")
-    X = check_array(opened(X), accept_sparse="csr", dtype="numeric", ensure_min_samples=4)
+    X = check_array(
+        opened(X), accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=4
+    )
+    check_values(X)
+    X = X.tocsr() if sparse.issparse(X) else X
     seed = seed_of(random_state)
     n, bk = X.shape[0], get_backend("numpy")
     neighbors: Any = getattr(selector, "n_neighbors", None)
@@ -79,14 +82,13 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
         )
     seeded = "random_state" in inspect.signature(type(selector)).parameters
     supports = []
-    for i in range(n_subsamples):
-        order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
-        rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
-        fit = clone(selector)
-        if seeded:
-            fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
-        with CATCHING, warnings.catch_warnings():
-            warnings.simplefilter("ignore", SelectionWarning)  # that some half shows nothing is what is counted
+    with one_of_each():  # that some half shows nothing is what is counted
+        for i in range(n_subsamples):
+            order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
+            rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
+            fit = clone(selector)
+            if seeded:
+                fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
             supports.append(fit.fit(X[rows]).get_support())
     table = np.array(supports)
     return Stability(table.mean(axis=0), table.sum(axis=1))

@@ -1,6 +1,7 @@
 """What importing costs, and what an installation contains."""
 
 import importlib
+import os
 import subprocess
 import sys
 from importlib.resources import files
@@ -8,8 +9,8 @@ from importlib.resources import files
 import pytest
 
 
-def run(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+def run(code, **how):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, **how).stdout
 
 
 def test_import_pulls_in_nothing_heavy():
@@ -56,3 +57,20 @@ def test_kernels_compile_where_no_cache_can_be_written():
         "print(compile.kernel(lambda x: 2 * x)(0.5))"
     )
     assert run(code).strip() == "1.0"
+
+
+def test_a_fit_without_a_home_and_without_a_cache(tmp_path):
+    """No HOME, and a cache directory that cannot be made: kernels are compiled for the process alone."""
+    (tmp_path / "file").write_text("")
+    blocked = str(tmp_path / "file" / "cache")
+    names = ("HOME", "XDG_CACHE_HOME", "NUMBA_CACHE_DIR", "MPLCONFIGDIR", "CUPY_CACHE_DIR")
+    variables = {name: value for name, value in os.environ.items() if name not in names}
+    code = (
+        "import warnings, numpy, dufs_core\n"
+        "from dufs_core.baselines import LaplacianScore\n"
+        "warnings.simplefilter('ignore')\n"
+        "X = numpy.random.default_rng(0).normal(size=(12, 3))\n"
+        "fit = dufs_core.DUFS(max_iter=1, n_restarts=1, random_state=0, backend='numpy', engine='dense').fit(X)\n"
+        "print(fit.n_iter_, len(LaplacianScore().fit(X).ranking_))"
+    )
+    assert run(code, env=variables | {"NUMBA_CACHE_DIR": blocked, "XDG_CACHE_HOME": blocked}, cwd=tmp_path) == "1 3\n"

@@ -139,7 +139,8 @@ def test_columns_that_no_shuffle_changes():
 def test_a_price_better_than_chance_is_chosen_before_a_lucky_one():
     found = quick(lams=[0.1, 1.0]).fit(two_moons(40, 3, random_state=0).X)
     gaps = [Gap(0.1, 0.1)] * 2
-    found._store(gaps, np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.01, 0.01], [1.0, 0.01]]), np.zeros((1, 2)))
+    z, p = np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.01, 0.01], [1.0, 0.01]])
+    found._store(gaps, z, p, np.zeros((1, 2)), np.zeros(3, dtype=bool))
     assert found.best_ == 1
 
 

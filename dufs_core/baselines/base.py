@@ -11,11 +11,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Array
+from dufs_core.backend import Array, get_backend
 from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import SCALINGS, prepare
 from dufs_core.errors import SelectionWarning
+from dufs_core.memory import check_squares
 from dufs_core.ops.bandwidth import check_n_neighbors
 from dufs_core.selection import ColumnSelector
 from dufs_core.source import is_source
@@ -39,6 +40,10 @@ class Baseline(ColumnSelector, ABC):
     random_state: Any
     dtype: str = "float64"  # a parameter of the one method that can do with less
     _many_products = True  # whether small matrices are multiplied often enough for one BLAS thread to pay
+
+    def _squares(self) -> int:
+        """How many n x n arrays of float64 `_score` holds at once."""
+        return 0
 
     @abstractmethod
     def _check(self, n: int, d: int) -> None:
@@ -65,6 +70,8 @@ class Baseline(ColumnSelector, ABC):
         ------
         ValueError, TypeError
             If X or a parameter is not usable; the message gives the numbers and what to do.
+        MemoryLimitError
+            If the method holds n x n arrays, and more of them than there is memory for.
         """
         X = opened(X)
         check_samples(X, y)
@@ -77,6 +84,7 @@ class Baseline(ColumnSelector, ABC):
         if self.scaling not in SCALINGS:
             raise unknown("scaling", self.scaling, SCALINGS)
         self._check(n, d)
+        check_squares(get_backend("numpy"), type(self).__name__, n, self._squares())
         seed = seed_of(self.random_state)
         data = prepare(X, self.scaling, np.dtype(self.dtype))
         if self.scaling == "none":

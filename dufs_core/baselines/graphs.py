@@ -28,7 +28,7 @@ _DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whol
 _BLOCK_ELEMENTS = 1 << 17  # entries of one block of differences: 1 MiB, which stays in cache
 _CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
 _LARGEST_EXPONENT = 650.0  # exp(-650) = 5e-283: its square root and ratios stay finite
-_ISOLATED_WEIGHT, _ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
+ISOLATED_WEIGHT, ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
 _SAME = 1e-11  # eigenvalues (of size 1) nearer than this count as equal
 
 
@@ -101,8 +101,8 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
     else:
         t = float(rule)
     weights = np.exp(-np.minimum(near.squared / (factor * t), _LARGEST_EXPONENT))
-    isolated = float((weights[:, 0] < _ISOLATED_WEIGHT).mean())
-    if isolated > _ISOLATED_SHARE:
+    isolated = float((weights[:, 0] < ISOLATED_WEIGHT).mean())
+    if isolated > ISOLATED_SHARE:
         warnings.warn(
             f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
             f'little about them. Use a larger bandwidth: bandwidth="max" reaches {near.indices.shape[1]} neighbours '
@@ -149,7 +149,7 @@ def _largest_sparse(A: Any, root: Array, k: int, X: Array) -> Array | None:
     unreliably; it computes the others, from a fixed start vector.
     """
     n = len(root)
-    q, component = connected_components(A > _ISOLATED_WEIGHT, directed=False)
+    q, component = connected_components(A > ISOLATED_WEIGHT, directed=False)
     null = np.zeros((n, q))
     null[np.arange(n), component] = root
     null /= np.linalg.norm(null, axis=0)

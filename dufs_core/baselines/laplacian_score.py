@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, Literal
 
 import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours
+from dufs_core.baselines.graphs import (
+    ISOLATED_SHARE,
+    ISOLATED_WEIGHT,
+    check_bandwidth,
+    degrees,
+    heat_kernel,
+    neighbours,
+)
 from dufs_core.choices import unknown
+from dufs_core.errors import IsolatedRowsWarning
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
@@ -98,6 +107,9 @@ class LaplacianScore(Baseline):
         self.scaling = scaling
         self.random_state = random_state
 
+    def _squares(self) -> int:
+        return 4 if self.variant == "random_walk" else 0
+
     def _check(self, n: int, d: int) -> None:
         if self.variant not in ("laplacian", "random_walk"):
             raise unknown("variant", self.variant, ("laplacian", "random_walk"))
@@ -118,6 +130,14 @@ class LaplacianScore(Baseline):
         rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
         b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
+        isolated = float((deg <= 1 + ISOLATED_WEIGHT).mean())
+        if isolated > ISOLATED_SHARE:
+            warnings.warn(
+                f"{isolated:.0%} of the rows have no neighbour within the bandwidth (b = {float(b):.3g}), which turns "
+                f'the score into plain variance. Use a larger bandwidth: bandwidth="max" gives every row '
+                f"{self.n_neighbors} neighbours.",
+                IsolatedRowsWarning, stacklevel=4,
+            )  # fmt: skip
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):
             right = A @ right

@@ -13,6 +13,7 @@ from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import blocks, lowest_eigenvectors, neighbours
 from dufs_core.errors import SelectionWarning
 
+_LOST = 1e-3  # share of the ridge that rounding may take
 _ROUNDING = 1e-9  # weights of this size, relative to what they are computed from, are 0
 
 
@@ -41,6 +42,13 @@ def local_models(X: Array, tau: Array, k: int, beta: float) -> LocalModels:
         local = local - mean
         S[rows] = local @ local.transpose(0, 2, 1)  # C K_i C
         cross[rows] = (local @ (Xt[rows] - mean[:, 0])[:, :, None])[:, :, 0]  # C (k_i - K_i 1 / k)
+    if (largest := float(S.max(initial=0))) * beta * np.finfo(float).eps > _LOST:
+        column = int((peak := abs(X).max(axis=0)).argmax())
+        raise ValueError(
+            f"Column {column} reaches {peak[column]:.3g} from its mean; beside squared distances between neighbours of "
+            f"up to {largest:.3g} the ridge 1 / beta = {1 / beta:.3g} is lost in rounding. Use scaling='columns' or "
+            f"'global', a smaller beta, or divide X first."
+        )
     C = np.eye(k) - 1.0 / k
     R = beta * (C - C @ np.linalg.solve(np.eye(k) / beta + S, S))
     return LocalModels(indices, np.einsum("ij,ijl->il", cross, R) + 1.0 / k, R)
@@ -147,6 +155,9 @@ class LLCFS(Baseline):
         self.tol = tol
         self.scaling = scaling
         self.random_state = random_state
+
+    def _squares(self) -> int:
+        return 3
 
     def _check(self, n: int, d: int) -> None:
         self._check_whole(max_iter=1)

@@ -183,6 +183,9 @@ class NDFS(Baseline):
         self.scaling = scaling
         self.random_state = random_state
 
+    def _squares(self) -> int:
+        return 4
+
     def _check(self, n: int, d: int) -> None:
         self._check_whole(max_iter=1)
         self._check_positive("alpha", "beta", "gamma", "tol")
