@@ -185,3 +185,18 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
         plotting.over_settings(["a"], [[1.0]])
+
+
+def test_columns_that_took_no_part_are_not_drawn():
+    X = np.column_stack([MOONS.X[:, :4], np.full((60, 2), 3.0)])
+    for selector in (
+        DUFS(n_features_to_select=2, n_restarts=1, max_iter=5, random_state=0).fit(X),
+        LaplacianScore(n_features_to_select=2).fit(X),
+    ):
+        ax = drawn(plotting.ranked_scores(selector))
+        chosen, others = (collection.get_offsets() for collection in ax.collections)
+        assert (len(chosen), len(others)) == (2, 2)
+        assert line(ax, "not drawn: 2 constant")
+        ax = drawn(plotting.selected_pixels(selector, (2, 3)))
+        assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
+        assert ax.get_title().endswith("(grey: 2 constant)")

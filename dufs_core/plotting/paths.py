@@ -20,6 +20,7 @@ from dufs_core.plotting.canvas import (
     plain,
     whole_numbers,
 )
+from dufs_core.selection import check_fitted
 
 
 def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
@@ -37,6 +38,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     -------
     matplotlib axes
     """
+    check_fitted(path, "lams_")
     ax = axes_of(ax)
     lams, mu, best = path.lams_, path.mu_, path.best_
     names = getattr(path, "feature_names_in_", None) if names is None else names
@@ -75,6 +77,7 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
     matplotlib axes
         `ax`.
     """
+    check_fitted(path, "lams_")
     ax = axes_of(ax)
     lams, best, gap, sure = path.lams_, path.best_, path.held_out_, path.p_value_ <= 0.05
     ax.plot(lams, gap, color=BLUE, linewidth=1)
