@@ -5,16 +5,29 @@ Only the object's attributes are used; the package anndata is not imported here.
 
 from __future__ import annotations
 
-from typing import Any
+import warnings
+from typing import Any, Literal
 
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.choices import nearest
+from dufs_core.containers import dense_part, opened
+from dufs_core.errors import DufsWarning
 from dufs_core.estimator import DUFS
+
+_COUNTED_CELLS = 100  # that are looked at for raw counts
+_COUNT = 10  # whole numbers up to here may be classes or grades
 
 
 def select_features(
-    adata: Any, *, layer: str | None = None, subset: bool = False, key_added: str = "dufs", **parameters: Any
+    adata: Any,
+    *,
+    layer: str | None = None,
+    subset: bool = False,
+    key_added: str = "dufs",
+    scaling: Literal["columns", "global", "none"] = "global",
+    **parameters: Any,
 ) -> DUFS:
     """Select variables (genes) of an AnnData object with `DUFS`, and write the result into it.
 
@@ -22,20 +35,26 @@ def select_features(
     ----------
     adata : AnnData
         In memory or backed. Its values should be normalised as for a neighbourhood graph: counts scaled to the same
-        total in each cell, and logarithms taken (scanpy's normalize_total and log1p).
+        total in each cell, and logarithms taken (scanpy's normalize_total and log1p; not scale). A first cut to a few
+        thousand genes (highly_variable_genes) saves time.
     layer : str, optional
         Use ``adata.layers[layer]`` instead of ``adata.X``.
     subset : bool, default False
         Keep only the selected variables in adata, which must be in memory.
     key_added : str, default "dufs"
         Begins the names of what is written.
+    scaling : "columns", "global" or "none", default "global"
+        Of `DUFS`, where it is "columns". Logarithms of normalised counts are on one scale, and variance tells genes
+        that differ between cells from the others; at variance 1 each, one that three cells express weighs as much.
     **parameters
-        Of `DUFS`. ``batch_size`` reads a backed object a batch at a time.
+        Of `DUFS`. With more than a thousand cells, set ``batch_size`` (500, 1000): a step on all rows costs time like
+        their number to the power 2 to 3. It also reads a backed object a batch at a time.
 
     Returns
     -------
     DUFS
-        The fitted selector, for `dufs_core.report` and `dufs_core.plotting`. Written into adata:
+        The fitted selector, for `dufs_core.report` and `dufs_core.plotting`; adata.var_names are its
+        `feature_names_in_`. Written into adata:
 
         ``.var["dufs_score"]`` (mu), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_probability"]`` (of an open gate),
         ``.var["dufs_selected"]`` (bool), and ``.uns["dufs"]`` with the parameters ("none" for None), layer,
@@ -45,9 +64,14 @@ def select_features(
     Raises
     ------
     TypeError
-        If adata is no AnnData object.
+        If adata is no AnnData object, or a parameter is unknown.
     ValueError
         If the layer does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing is written then.
+
+    Warns
+    -----
+    DufsWarning
+        If the values of the first cells are counts.
     """
     if not all(hasattr(adata, name) for name in ("var", "uns", "layers", "n_vars")):
         raise TypeError(
@@ -62,8 +86,22 @@ def select_features(
             "subset=True changes an object in memory, and this one is backed by a file: use adata.to_memory() first, "
             f'or subset=False and then adata[:, adata.var["{key_added}_selected"]].copy(filename="selected.h5ad")'
         )
-    selector = DUFS(**parameters)
-    selector.fit(adata.X if layer is None else adata.layers[layer])
+    known = DUFS().get_params()
+    for name in parameters:
+        if name not in known:
+            hint = "; it is n_features_to_select here" if name == "n_top_genes" else nearest(name, known)
+            raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
+    X = opened(adata.X if layer is None else adata.layers[layer])
+    selector = DUFS(scaling=scaling, **parameters)
+    if (largest := _largest_count(X)) > _COUNT:
+        warnings.warn(
+            f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
+            f"{largest:.0f} in the first cells. The depth of a cell and a few highly expressed genes would be the "
+            f"structure: use scanpy.pp.normalize_total and scanpy.pp.log1p first.",
+            DufsWarning, stacklevel=2,
+        )  # fmt: skip
+    selector.fit(X)
+    selector.feature_names_in_ = np.array(adata.var_names, dtype=object)
     rank = np.empty(adata.n_vars, dtype=np.int64)
     rank[selector.ranking_] = np.arange(1, adata.n_vars + 1)
     columns: dict[str, Array] = {
@@ -86,6 +124,14 @@ def select_features(
     if subset:
         adata._inplace_subset_var(selector.support_)  # as scanpy does: AnnData has no public name for it
     return selector
+
+
+def _largest_count(X: Any) -> float:
+    """The largest value in the first rows of X if all are whole numbers of at least 0, else 0."""
+    first = X[:_COUNTED_CELLS]
+    values = dense_part(first, np.arange(first.shape[0]), np.arange(first.shape[1]))
+    is_count = values.size and values.min() >= 0 and np.array_equal(values, np.rint(values))
+    return float(values.max()) if is_count else 0.0
 
 
 def _storable(value: Any) -> Any:

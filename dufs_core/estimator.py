@@ -17,7 +17,7 @@ from dufs_core.choices import nearest
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
+from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, users_level
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
@@ -497,14 +497,14 @@ class DUFS(ColumnSelector):
                 f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
                 f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance. "
                 f'Use a larger bandwidth: bandwidth="max" gives every row {self.n_neighbors} neighbours.',
-                IsolatedRowsWarning, stacklevel=3,
+                IsolatedRowsWarning, stacklevel=users_level(),
             )  # fmt: skip
         if run.substituted:
             warnings.warn(
                 f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate "
                 f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {self.n_neighbors}, at "
                 f"most {n - 1}) looks past the duplicates.",
-                DegenerateBandwidthWarning, stacklevel=3,
+                DegenerateBandwidthWarning, stacklevel=users_level(),
             )  # fmt: skip
         everything = f"all {varying} features" + " that are not constant" * (varying < d)
         if self.lam is not None and len(run.mu) and n_open in (0, varying) and self.n_features_to_select is None:
@@ -512,42 +512,43 @@ class DUFS(ColumnSelector):
             warnings.warn(
                 f"The fit selected {what} with lam={self.lam}: try a {direction} lam, lam=None, or set "
                 f"n_features_to_select to take the best of the ranking.",
-                SelectionWarning, stacklevel=3,
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif not len(run.mu):
             warnings.warn(
                 f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
-                SelectionWarning, stacklevel=3,
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif d == 1:
             warnings.warn(
                 "X has a single column, so that there is nothing to select among. If it holds labels, give the data.",
-                SelectionWarning, stacklevel=3,
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif n_open in (0, varying) and self.n_features_to_select is None:
             what = "no feature" if n_open == 0 else everything
-            advice = "another random_state" if self.converged_ else "more steps"
-            if n_open and self.scaling == "columns":
-                advice += ', scaling="global" if the columns share a unit (pixels: rare ones are blown up otherwise)'
+            after, advice = f"after {self.n_iter_} steps of at most {self.max_iter}", "more steps, another random_state"
+            if run.converged:
+                after = f"and converged, after {self.n_iter_} steps"
+                advice = 'another scaling ("global" where columns share a unit) or bandwidth ("q90"), or a price lam'
             warnings.warn(
-                f"The parameter-free fit selected {what} after {self.n_iter_} steps of at most {self.max_iter}: try "
-                f"{advice}, or set n_features_to_select to take the best of the ranking.",
-                SelectionWarning, stacklevel=3,
+                f"The parameter-free fit selected {what} {after}: try {advice}, or set n_features_to_select to take "
+                f"the best of the ranking.",
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif self.n_runs_ == self.n_restarts > 1 and not best.convincing:
             warnings.warn(
                 f"None of {self.n_runs_} runs found convincing structure: the {n_open} features with mu > 0 have a "
-                f"permutation gap of {self.permutation_gap_:.3f}, and {convincing_gap(n_open):.3f} is asked of so "
+                f"permutation gap of {self.permutation_gap_:.3g}, and {convincing_gap(n_open):.3f} is asked of so "
                 f"many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
-                f"rows confirm it (LambdaPath, stability_selection), or look at other bandwidth settings.",
-                SelectionWarning, stacklevel=3,
+                f"rows confirm it (LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:
             warnings.warn(
                 f"The {n_open} features with mu > 0 have no more structure together than the same columns shuffled "
                 f"(permutation gap {self.permutation_gap_:.3f}, p = {self.p_value_:.2f}): treat the selection as "
-                f"noise, or look at other bandwidth settings.",
-                SelectionWarning, stacklevel=3,
+                f"noise, or look at other settings of scaling and bandwidth.",
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:

@@ -13,6 +13,7 @@ from scipy import sparse
 from dufs_core import DUFS, report
 from dufs_core.anndata import _storable, select_features
 from dufs_core.datasets import two_moons
+from dufs_core.errors import DufsWarning, SelectionWarning
 
 anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -23,7 +24,7 @@ X = two_moons(60, 6, random_state=0).X
 def test_what_is_written_survives_a_file(tmp_path):
     adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
     selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
-    plain = DUFS(n_features_to_select=2, **QUICK).fit(X)
+    plain = DUFS(n_features_to_select=2, scaling="global", **QUICK).fit(X)
     np.testing.assert_array_equal(selector.mu_, plain.mu_)
     adata.write(tmp_path / "a.h5ad")
     found = anndata.read_h5ad(tmp_path / "a.h5ad")
@@ -36,7 +37,9 @@ def test_what_is_written_survives_a_file(tmp_path):
     assert written["params"]["lam"] == "none"
     assert written["params"]["max_iter"] == 20
     assert (written["n_selected"], written["permutation_gap"]) == (2, plain.permutation_gap_)
-    assert report(selector, adata.layers["scaled"], names=adata.var_names).rows[0]["feature"] in adata.var_names
+    assert written["params"]["scaling"] == "global"
+    best = report(selector, adata.layers["scaled"]).rows[0]["feature"]  # with the names of the genes
+    assert best == adata.var_names[plain.ranking_[0]] == selector.get_feature_names_out()[plain.ranking_[0]]
 
 
 @pytest.mark.parametrize("container", [np.array, sparse.csr_matrix, sparse.csc_matrix])
@@ -58,7 +61,7 @@ def test_backed(container, tmp_path):
         select_features(adata, subset=True, **QUICK)
     assert "dufs" not in adata.uns
     selector = select_features(adata, batch_size=20, **QUICK)
-    np.testing.assert_allclose(selector.mu_, DUFS(batch_size=20, **QUICK).fit(X).mu_, atol=1e-5)
+    np.testing.assert_allclose(selector.mu_, DUFS(batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5)
     adata.write()
     adata.file.close()
     np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "a.h5ad").var["dufs_selected"], selector.support_)
@@ -74,7 +77,38 @@ def test_what_cannot_be_selected_from():
         select_features(anndata.AnnData(layers={"counts": X}))
     with pytest.raises(ValueError, match="max_iter must be"):
         select_features(adata, max_iter=0)
+    with pytest.raises(TypeError, match="has a parameter 'n_top_genes'; it is n_features_to_select here"):
+        select_features(adata, n_top_genes=2)
+    with pytest.raises(TypeError, match="parameter 'n_feature_to_select'; did you mean 'n_features_to_select'"):
+        select_features(adata, n_feature_to_select=2)
     assert "dufs" not in adata.uns
+
+
+@pytest.mark.parametrize("container", [np.array, sparse.csr_matrix])
+@pytest.mark.parametrize("backed", [False, True])
+def test_raw_counts_are_noticed(container, backed, tmp_path):
+    counts = np.random.default_rng(0).poisson(3.0, (30, 5)).astype(np.float32)
+    counts[0, 0] = 345
+    adata = anndata.AnnData(container(counts), layers={"logs": container(np.log1p(counts))})
+    if backed:
+        adata.write(tmp_path / "a.h5ad")
+        adata = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
+    with pytest.warns(DufsWarning, match="adata.X seems to hold raw counts: whole numbers up to 345"):
+        select_features(adata, **QUICK)
+    for harmless in (adata.layers["logs"], container(np.minimum(counts, 1)), container(counts - 9)):
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", ".*raw counts.*")
+            select_features(anndata.AnnData(harmless), **QUICK)
+
+
+def test_warnings_point_to_the_line_of_the_user():
+    adata = anndata.AnnData(np.random.default_rng(0).normal(size=(30, 5)))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        select_features(adata, scaling="columns", **QUICK | {"max_iter": 1})
+    said = [w for w in caught if issubclass(w.category, SelectionWarning)]
+    assert said
+    assert {w.filename for w in said} == {__file__}
 
 
 def test_numbers_of_numpy_stay_numbers():

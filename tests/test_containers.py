@@ -141,7 +141,9 @@ def cells(label, folder):
     is_anndata = hasattr(data, "uns")
 
     def fit(**more):
-        return select_features(data, **SETTINGS, **more) if is_anndata else DUFS(**SETTINGS, **more).fit(data)
+        if is_anndata:
+            return select_features(data, scaling="columns", **SETTINGS, **more)
+        return DUFS(**SETTINGS, **more).fit(data)
 
     found = fit()
     np.testing.assert_allclose(found.mu_, plain.mu_, atol=1e-5)

@@ -160,6 +160,16 @@ def test_nothing_or_everything_selected_is_said(lam, what, steps, moons):
     assert np.isfinite(selector.history_["loss"]).all()
 
 
+@pytest.mark.parametrize(
+    ("max_iter", "said"),
+    [(1, "after 1 steps of at most 1: try more steps"), (2000, r"and converged, after \d+ steps: try another scaling")],
+)
+def test_all_columns_selected_without_a_price(max_iter, said):
+    X = np.random.default_rng(0).normal(size=(40, 1)) + np.zeros((1, 4))  # four copies
+    with pytest.warns(SelectionWarning, match=f"selected all 4 features {said}"):
+        DUFS(n_restarts=1, max_iter=max_iter, backend="numpy", random_state=0).fit(X)
+
+
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint16, bool, np.float16])
 def test_other_dtypes_are_cast_before_subtracting(dtype):
     X = np.random.default_rng(0).integers(0, 2 if dtype is bool else 100, size=(30, 4)).astype(dtype)

@@ -1,0 +1,1 @@
+"""Walks through real data: what docs/walks/ shows, computed again."""
