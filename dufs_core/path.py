@@ -88,6 +88,7 @@ class LambdaPath(ColumnSelector):
         mu_[best_]: larger is better.
     ranking_ : ndarray (n_features,) of int
         Best first; exact ties by column index.
+    constant_features_ : ndarray of int
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -168,8 +169,9 @@ class LambdaPath(ColumnSelector):
                     judged = _judge(bk, selector._prepare(bk, other).X, chosen, self.n_permutations, seed)
                     z.append(judged.z)
                     p.append(judged.p_values)
-            data = selector._prepare(bk, X_all).X
-            gaps = [permutation_gap(bk, data, self._selection(mu)) for mu in self.mu_]
+            data = selector._prepare(bk, X_all)
+            self.constant_features_ = np.flatnonzero(data.constant)
+            gaps = [permutation_gap(bk, data.X, self._selection(mu)) for mu in self.mu_]
         self._store(gaps, np.array(z), np.array(p), np.array(agreement))
         return self
 
