@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 import warnings
 from collections.abc import Mapping
 from os import PathLike
@@ -11,7 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.data import check_finite, check_stored, not_finite
+from dufs_core.data import check_finite, check_stored, not_finite, too_many_dimensions
 from dufs_core.errors import DufsWarning
 from dufs_core.source import is_source, slices
 
@@ -30,7 +31,8 @@ def opened(X: Any) -> Any:
     TypeError
         If X is a path, an AnnData object, a lazy frame, a list of sparse matrices, a mapping or None.
     ValueError
-        If X has one dimension, rows of different lengths, columns or entries that are no real numbers, or masked ones.
+        If X has one dimension or more than two, rows of different lengths, texts, columns or entries that are no real
+        numbers, or masked ones.
     """
     if isinstance(X, (str, PathLike)):
         raise TypeError(
@@ -52,7 +54,11 @@ def opened(X: Any) -> Any:
     if isinstance(X, (list, tuple)):
         _check_lists(X)
     elif hasattr(X, "ndim") and X.ndim == 1:
+        if len(X) and all(isinstance(value, str) for value in X):
+            raise _texts(X)
         raise _one_dimension(tuple(X.shape))
+    elif hasattr(X, "ndim") and X.ndim > 2:
+        raise too_many_dimensions(tuple(X.shape))
     if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
         raise ValueError(
             f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
@@ -140,6 +146,11 @@ def _check_lists(X: Any) -> None:
         raise TypeError(
             f"X is a {type(X).__name__} of {len(X)} sparse matrices: join them first, as rows by scipy.sparse.vstack(X)"
         )
+    if X and all(isinstance(row, str) for row in X):
+        raise _texts(X)
+    inner = {getattr(row, "shape", ()) for row in X}
+    if len(inner) == 1 and len(shape := inner.pop()) > 1:
+        raise too_many_dimensions((len(X), *shape))
     lengths = [None if _is_scalar(row) else len(row) for row in X]
     if lengths and all(length is None for length in lengths):
         raise _one_dimension((len(X),))
@@ -162,6 +173,13 @@ def _one_dimension(shape: tuple[int, ...]) -> ValueError:
     )
 
 
+def _texts(X: Any) -> ValueError:
+    return ValueError(
+        f"X holds {len(X)} texts ({type(X).__name__}): make numbers of them first, as with "
+        f"sklearn.feature_extraction.text.TfidfVectorizer().fit_transform(X), whose sparse matrix is taken as it is"
+    )
+
+
 def _check_frame(X: Any, module: str) -> None:
     """Raise ValueError, naming them, for columns of a frame that hold something else than real numbers."""
     if module == "pandas":
@@ -178,8 +196,8 @@ def _check_frame(X: Any, module: str) -> None:
         names = [repr(X.columns[i]) for i in bad[:_NAMED]] + ["..."] * (len(bad) > _NAMED)
         raise ValueError(
             f"{len(bad)} of the {X.shape[1]} columns of X do not hold numbers: {', '.join(names)} (the first begins "
-            f"with {examples[0]!r}). Leave out what identifies samples or is their label, X.drop(columns=[...]), and "
-            f"encode the others, as with sklearn.preprocessing.OneHotEncoder"
+            f"with {reprlib.repr(examples[0])}). Leave out what identifies samples or is their label, "
+            f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder"
         )
 
 

@@ -69,6 +69,14 @@ def not_finite(count: int, size: int, first_column: int) -> ValueError:
     )
 
 
+def too_many_dimensions(shape: tuple[int, ...]) -> ValueError:
+    """The error, in scikit-learn's words, for an array that is no table."""
+    return ValueError(
+        f"Found array with dim {len(shape)}, while dim <= 2 is required; its shape is {shape}. X is a table "
+        f"(n_samples, n_features): images become rows of pixels by X.reshape(len(X), -1)"
+    )
+
+
 def device_table(bk: Backend, X: Any, least: int = 2) -> Array:
     """X (n, d), an array of any library outside the memory of the CPU, as an array of the backend; not copied.
 
@@ -89,6 +97,8 @@ def check_table(X: Any, least: int = 2) -> None:
 
     least: the rows that are needed, 2 for a fit.
     """
+    if len(X.shape) > 2:
+        raise too_many_dimensions(tuple(X.shape))
     if len(X.shape) != 2:
         raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead (shape={X.shape})")
     n, d = X.shape

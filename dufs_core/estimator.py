@@ -23,7 +23,7 @@ from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sp
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
-from dufs_core.search import Outcome, Search
+from dufs_core.search import Outcome, Search, convincing_gap
 from dufs_core.selection import ColumnSelector
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
@@ -36,6 +36,7 @@ _SMALL_ROWS = 256
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
+_SPREAD = 0.5  # gate_sigma over which the order of the first run is laid out there
 
 
 class DUFS(ColumnSelector):
@@ -127,7 +128,8 @@ class DUFS(ColumnSelector):
     Attributes
     ----------
     mu_ : ndarray (n_features,)
-        Gate parameters; columns that took no part (constant, or set aside after an earlier run) are below all others.
+        Gate parameters; columns that took no part are below all others: those set aside after the first run, in its
+        order, then the constant ones.
     gate_probabilities_ : ndarray (n_features,)
         P(z > 0).
     scores_ : ndarray (n_features,)
@@ -470,6 +472,9 @@ class DUFS(ColumnSelector):
         aside = min(lowest, 0.0) - _BELOW * self.gate_sigma
         mu = np.full(d, aside, dtype=self.dtype)
         mu[constant] = aside - self.gate_sigma
+        if best.first_mu is not None:  # without an order of their own they would be selected by column index
+            order = np.argsort(-bk.to_host(best.first_mu), kind="stable")
+            mu[np.flatnonzero(~constant)[order]] -= _SPREAD * self.gate_sigma * np.arange(len(order)) / len(order)
         mu[best.columns] = bk.to_host(run.mu)
         self.mu_ = mu
         self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
@@ -494,7 +499,7 @@ class DUFS(ColumnSelector):
     def _warn(self, best: Outcome, n: int) -> None:
         """At most one warning of each kind per fit, each with what to do."""
         d, n_open = len(self.mu_), int((self.mu_ > 0).sum())
-        run = best.run
+        run, varying = best.run, d - len(self.constant_features_)
         if run.isolated > _ISOLATED_SHARE:
             warnings.warn(
                 f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
@@ -509,8 +514,9 @@ class DUFS(ColumnSelector):
                 f"most {n - 1}) looks past the duplicates.",
                 DegenerateBandwidthWarning, stacklevel=users_level(),
             )  # fmt: skip
-        if self.lam is not None and len(run.mu) and n_open in (0, d) and self.n_features_to_select is None:
-            what, direction = ("no feature", "smaller") if n_open == 0 else (f"all {d} features", "larger")
+        everything = f"all {varying} features" + " that are not constant" * (varying < d)
+        if self.lam is not None and len(run.mu) and n_open in (0, varying) and self.n_features_to_select is None:
+            what, direction = ("no feature", "smaller") if n_open == 0 else (everything, "larger")
             warnings.warn(
                 f"The fit selected {what} with lam={self.lam}: try a {direction} lam, lam=None, or set "
                 f"n_features_to_select to take the best of the ranking.",
@@ -526,8 +532,8 @@ class DUFS(ColumnSelector):
                 "X has a single column, so that there is nothing to select among. If it holds labels, give the data.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
-        elif n_open in (0, d) and self.n_features_to_select is None:
-            what = "no feature" if n_open == 0 else f"all {d} features"
+        elif n_open in (0, varying) and self.n_features_to_select is None:
+            what = "no feature" if n_open == 0 else everything
             after, advice = f"after {self.n_iter_} steps of at most {self.max_iter}", "more steps, another random_state"
             if run.converged:
                 after = f"and converged, after {self.n_iter_} steps"
@@ -540,8 +546,9 @@ class DUFS(ColumnSelector):
         elif self.n_runs_ == self.n_restarts > 1 and not best.convincing:
             warnings.warn(
                 f"None of {self.n_runs_} runs found convincing structure: the {n_open} features with mu > 0 have a "
-                f"permutation gap of {self.permutation_gap_:.3f}, which chance reaches among {d} features. Treat the "
-                f"selection as noise, or look at other settings of scaling and bandwidth.",
+                f"permutation gap of {self.permutation_gap_:.3g}, and {convincing_gap(n_open):.3f} is asked of so "
+                f"many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
+                f"rows confirm it (LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif self.p_value_ > 0.05 and n_open > 1:

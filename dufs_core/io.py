@@ -335,7 +335,8 @@ def _load_npy(path: Path, on_disk: bool) -> Array:
             raise FileFormatError(f"{path} holds {kind}, not real numbers")
         if len(shape) != 2:
             raise FileFormatError(
-                f"{path} holds an array of {_dimensions(shape)}; a table needs 2, samples and features"
+                f"{path} holds an array of {_dimensions(shape)}; a table needs 2, samples and features: images become "
+                f"rows of pixels by X.reshape(len(X), -1)"
             )
         return load()
 

@@ -88,6 +88,7 @@ class LambdaPath(ColumnSelector):
         mu_[best_]: larger is better.
     ranking_ : ndarray (n_features,) of int
         Best first; exact ties by column index.
+    constant_features_ : ndarray of int
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
@@ -169,6 +170,7 @@ class LambdaPath(ColumnSelector):
                     z.append(judged.z)
                     p.append(judged.p_values)
             data, constant = selector._prepare(bk, X_all)
+            self.constant_features_ = np.flatnonzero(constant)
             gaps = [permutation_gap(bk, data, self._selection(mu)) for mu in self.mu_]
         self._store(gaps, np.array(z), np.array(p), np.array(agreement), constant)
         return self

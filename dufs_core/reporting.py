@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import not_finite
-from dufs_core.gap import Gap
-from dufs_core.search import convincing
+from dufs_core.search import convincing_gap
+from dufs_core.selection import check_fitted
 from dufs_core.trainer import undecided
 
 CORRELATED = 0.9
@@ -140,7 +139,7 @@ def report(
     >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"]
     'gate open: mu = 1.64 > 0, P(z > 0) = 1.000'
     """
-    check_is_fitted(selector, "support_")
+    check_fitted(selector)
     d, shape = len(selector.support_), host_array(X).shape
     if len(shape) != 2 or shape[1] != d:
         raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {shape}")
@@ -222,7 +221,7 @@ def _reasons(selector: Any) -> list[str]:
         if constant[k]:
             reason = "constant: all its values are equal"
         elif aside[k]:
-            reason = "took no part in the run that was kept, which looked at columns with stronger ties to another"
+            reason = "took no part in the run that was kept; ranked by the first run"
         elif gated:
             reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
             if hasattr(selector, "gate_probabilities_"):
@@ -259,9 +258,21 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
             tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
             notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
         else:
-            sure = "more" if convincing(Gap(gap, p), int((selector.mu_ > 0).sum())) else "slightly more"
+            asked = convincing_gap(int((selector.mu_ > 0).sum()))
+            sure = "more" if gap >= asked else "slightly more"
             verdict = f"{sure if p <= _SURE else 'no more'} structure than the same columns shuffled"
             notes.append(f"The open columns have {verdict} (permutation gap {gap:.3g}, p = {p:.2g}).")
+            if p <= _SURE and gap < asked:
+                notes.append(
+                    f"A convincing gap of so many columns is {asked:.3f}, since columns chosen from many have some by "
+                    f"chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
+                )
+        if aside := len(getattr(selector, "set_aside_features_", [])):
+            looked = len(selector.mu_) - aside - len(selector.constant_features_)
+            notes.append(
+                f"The run that was kept looked at the {looked} columns that depend most on another one; the {aside} "
+                f"others rank behind them, in the order of the first run."
+            )
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):
         notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")

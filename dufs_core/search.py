@@ -33,6 +33,7 @@ class Outcome(NamedTuple):
     gap: Gap
     convincing: bool = False  # this and the next are set by the search at its end
     tied: bool = False  # convincing by ties in pairs: the p-value is theirs, not the gap's
+    first_mu: Array | None = None  # (d'') of the run that looked at every column, where it is another one
 
 
 class Progress(NamedTuple):
@@ -111,6 +112,8 @@ class Search:
         if keeper is not None:
             keeper.finish(Progress(outcomes, None))
         best = last if last.convincing else max(outcomes, key=lambda outcome: outcome.gap.gap)
+        if len(best.columns) < len(columns):
+            best = best._replace(first_mu=outcomes[0].run.mu)
         return best, len(outcomes)
 
     def _run(
@@ -145,8 +148,12 @@ def selected(bk: Backend, outcome: Outcome) -> Array:
 
 
 def convincing(gap: Gap, n_selected: int) -> bool:
-    """gap >= 0.18 min(1, sqrt(10 / n_selected))."""
-    return gap.gap >= CONVINCING_GAP * min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
+    return gap.gap >= convincing_gap(n_selected)
+
+
+def convincing_gap(n_selected: int) -> float:
+    """0.18 min(1, sqrt(10 / n_selected)), the permutation gap that ends a search."""
+    return CONVINCING_GAP * min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
 
 
 class _Bar:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -13,6 +14,18 @@ from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
 from dufs_core.containers import check_values, check_width, opened, stored_columns
 from dufs_core.data import check_finite, check_table, device_table
 from dufs_core.source import is_source
+
+
+def check_fitted(selector: Any, attribute: str = "support_") -> None:
+    """Raise NotFittedError, or TypeError for what never has it, unless a selector has a fitted attribute."""
+    if hasattr(selector, attribute):
+        return
+    name = type(selector).__name__
+    if hasattr(selector, "support_"):
+        raise TypeError(f"{name} has no {attribute}, which this needs: give a fitted selector of another kind")
+    if hasattr(selector, "fit"):
+        raise NotFittedError(f"This {name} instance is not fitted yet: call its fit(X) first")
+    raise TypeError(f"The first argument must be a fitted selector, and X comes after it; got {name}")
 
 
 class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]

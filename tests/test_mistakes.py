@@ -10,7 +10,7 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS
+from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.errors import BackendUnavailableError, DegenerateBandwidthWarning, DufsWarning, SelectionWarning
 
@@ -43,7 +43,13 @@ WRONG_DATA = {
     "labels": (LABELS, ValueError, r"got 1D array instead \(shape=\(40,\)\).*If it is labels, give the data"),
     "a list of labels": (LABELS.tolist(), ValueError, r"got 1D array .*If it is labels, give the data"),
     "one sample": (X[0], ValueError, r"got 1D array instead.*Reshape your data"),
-    "three dimensions": (X.reshape(40, 3, 2), ValueError, "dim 3, while dim <= 2 is required"),
+    "images": (
+        X.reshape(40, 3, 2), ValueError,
+        r"dim 3, while dim <= 2 is required; its shape is \(40, 3, 2\).*X.reshape\(len\(X\), -1\)",
+    ),
+    "a list of images": (list(X.reshape(40, 3, 2)), ValueError, r"dim 3, .*shape is \(40, 3, 2\).*images become rows"),
+    "texts": (["a text", "another"], ValueError, r"X holds 2 texts \(list\).*TfidfVectorizer"),
+    "a column of texts": (np.array(["a text", "another"]), ValueError, r"X holds 2 texts \(ndarray\).*TfidfVectorizer"),
     "one row": (X[:1], ValueError, r"1 sample\(s\) .* minimum of 2 is required"),
     "NaN": (changed(3, 2, np.nan), ValueError, r"1 of 240 values, the first in column 2. Impute them or drop"),
     "infinity": (changed(3, 2, np.inf), ValueError, r"NaN or infinity: 1 of 240 values"),
@@ -52,6 +58,7 @@ WRONG_DATA = {
         frame(species=list("xyzt") * 10), ValueError,
         r"1 of the 3 columns of X do not hold numbers: 'species' \(the first begins with 'x'\). Leave out .*encode",
     ),
+    "a column of long texts": (frame(text=["word " * 200] * 40), ValueError, r"first begins with 'word .{0,40}\.\.\."),
     "categories": (frame(kind=pd.Categorical(list("xyzt") * 10)), ValueError, "do not hold numbers: 'kind'"),
     "dates": (frame(day=pd.date_range("2020-01-01", periods=40)), ValueError, "do not hold numbers: 'day'"),
     "text": (X.astype(str), ValueError, r"X holds text \(dtype <U32\): X.astype\(float\) if these are numbers"),
@@ -194,3 +201,52 @@ def test_names_that_do_not_match():
         selector.transform(pd.DataFrame(X, columns=[*NAMES[:-1], "z"]))
     with pytest.raises(ValueError, match="must be in the same order as they were in fit"):
         selector.transform(pd.DataFrame(X, columns=NAMES[::-1]))
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_images_at_transform_and_in_reports():
+    fitted = quick().fit(X)
+    for use in (fitted.transform, lambda images: report(fitted, images)):
+        with pytest.raises(ValueError, match=r"images become rows of pixels by X.reshape"):
+            use(X.reshape(40, 3, 2))
+
+
+def test_pictures_and_reports_of_what_cannot_be_drawn():
+    path, baseline = LambdaPath(), LaplacianScore().fit(X)
+    for draw in (plotting.ranked_scores, plotting.loss_and_gates, lambda s: plotting.selected_pixels(s, (2, 3))):
+        with pytest.raises(NotFittedError, match=r"DUFS instance is not fitted yet: call its fit\(X\) first"):
+            draw(DUFS())
+    with pytest.raises(NotFittedError, match="LambdaPath instance is not fitted yet"):
+        plotting.lambda_path(path)
+    with pytest.raises(TypeError, match="LaplacianScore has no history_, which this needs"):
+        plotting.loss_and_gates(baseline)
+    with pytest.raises(ValueError, match=r"shape must be \(height, width\) .* got 6"):
+        plotting.selected_pixels(baseline, 6)
+    with pytest.raises(TypeError, match=r"must be a fitted selector, and X comes after it; got ndarray"):
+        report(X, baseline)
+
+
+def test_every_column_but_the_constant_ones_is_said_to_be_selected():
+    with pytest.warns(SelectionWarning, match=r"all 6 features that are not constant after 3 steps of"):
+        quick(n_features_to_select=None).fit(np.hstack([X, np.ones((40, 2))]))
+    with pytest.warns(SelectionWarning, match=r"all 6 features that are not constant with lam=0.0: try a larger lam"):
+        quick(n_features_to_select=None, lam=0.0).fit(np.hstack([X, np.ones((40, 2))]))
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_columns_set_aside_rank_as_in_the_first_run():
+    wide = np.column_stack([np.ones(40), np.random.default_rng(4).normal(size=(40, 25))])
+    trajectory = Trajectory(every=1)
+    fitted = quick(
+        max_iter=100, learning_rate=0.05, n_restarts=2, n_features_to_select=24, callbacks=[trajectory]
+    ).fit(wide)  # fmt: skip
+    assert [len(run.columns) for run in trajectory.runs] == [25, 20]
+    aside, first = fitted.set_aside_features_, trajectory.runs[0]
+    assert len(aside) == 5, "the second run was not kept: the data do not test this"
+    by_first_run = aside[np.argsort(-first.mu[-1][np.searchsorted(first.columns, aside)], kind="stable")]
+    assert not np.array_equal(by_first_run, aside), "in the order of the columns already: the data do not test this"
+    np.testing.assert_array_equal(fitted.ranking_[20:], [*by_first_run, 0])
+    assert fitted.support_[by_first_run[:4]].all()
+    found = report(fitted, wide)
+    assert found.rows[20]["reason"].startswith("took no part in the run that was kept; ranked by the first run")
+    assert any(note.startswith("The run that was kept looked at the 20 columns") for note in found.notes)

@@ -197,3 +197,29 @@ def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
         plotting.over_settings(["a"], [[1.0]])
+
+
+def test_columns_that_took_no_part_are_not_drawn():
+    X = np.column_stack([MOONS.X[:, :4], np.full((60, 2), 3.0)])
+    for selector in (
+        DUFS(n_features_to_select=2, n_restarts=1, max_iter=5, random_state=0).fit(X),
+        LaplacianScore(n_features_to_select=2).fit(X),
+    ):
+        ax = drawn(plotting.ranked_scores(selector))
+        chosen, others = (collection.get_offsets() for collection in ax.collections)
+        assert (len(chosen), len(others)) == (2, 2)
+        assert line(ax, "not drawn: 2 constant")
+        ax = drawn(plotting.selected_pixels(selector, (2, 3)))
+        assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
+        assert ax.get_title().endswith("(grey: 2 constant)")
+    path = LambdaPath(DUFS(n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0).fit(X)
+    np.testing.assert_array_equal(path.constant_features_, [4, 5])
+    assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
+
+
+def test_prices_over_a_few_powers_of_ten_have_labels():
+    path = LambdaPath(DUFS(n_restarts=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
+    ax = drawn(plotting.lambda_path(path.fit(MOONS.X)))
+    low, high = ax.get_xlim()
+    shown = [tick.get_text() for x, tick in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True) if low < x < high]
+    assert shown == ["0.03", "0.1", "0.3"]

@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-BLUE, ORANGE, GREY = "#1f5fa8", "#c8590a", "#8a8a8a"
+import numpy as np
+
+from dufs_core.backend import Array
+
+BLUE, ORANGE, GREY, PALE = "#1f5fa8", "#c8590a", "#8a8a8a", "#d9d9d9"
 COLOURS = (BLUE, ORANGE, "#2c8c5a", "#8e4fb0", "#b8860b", "#c23b6b", "#4c9fb8", "#6b5b45")
 SMALL = 50  # features: points and lines of more are drawn finer
 LABELLED = 7  # features named in a legend
@@ -60,6 +64,17 @@ def rank_axis(ax: Any, d: int) -> None:
 
 def log_note(d: int) -> str:
     return " (log scale)" if d > 2 * SMALL else ""
+
+
+def left_out(selector: Any) -> tuple[Array, str]:
+    """The columns (d,) bool that took no part in the fit, whose scores only say so, and what they are called."""
+    mask = np.zeros(len(selector.support_), dtype=bool)
+    kinds = []
+    for name, kind in (("constant_features_", "constant"), ("set_aside_features_", "set aside")):
+        columns = getattr(selector, name, np.zeros(0, dtype=int))
+        mask[columns] = True
+        kinds += [kind] * (len(columns) > 0)
+    return mask, " or ".join(kinds)
 
 
 def named_feature(names: Sequence[Any] | None, column: int) -> str:

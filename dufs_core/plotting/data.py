@@ -14,12 +14,15 @@ from dufs_core.plotting.canvas import (
     COLOURS,
     GREY,
     ORANGE,
+    PALE,
     axes_of,
     figure,
+    left_out,
     plain,
     verbatim,
     whole_numbers,
 )
+from dufs_core.selection import check_fitted
 from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
 
 _MOST_ROWS = 600  # of the eigenproblems
@@ -31,12 +34,15 @@ _MOST_ENTRIES = 1 << 25  # of the rows in hand
 def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
     """The selected pixels, marked on an image; without one, mu (the score of a baseline) as an image.
 
+    Pixels that took no part in the fit, because they are constant or were set aside, are grey in the latter.
+
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted on images, a row each.
     shape : (height, width)
-        Their product is the number of features; rows of X are images in C order (transpose for MATLAB's).
+        Their product is the number of features; rows of X are images in C order. MATLAB's, of .mat files, are turned by
+        ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)`` before the fit.
     image : array with height * width numbers, optional
         One row of X, or the mean of several.
     ax : matplotlib axes, optional
@@ -49,9 +55,12 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     ------
     ValueError
         If shape, image and selector disagree.
+    NotFittedError
+        If the selector is not fitted.
     """
+    check_fitted(selector)
     d = len(selector.support_)
-    if len(shape) != 2 or shape[0] * shape[1] != d:
+    if np.size(shape) != 2 or shape[0] * shape[1] != d:
         raise ValueError(
             f"shape must be (height, width) with height * width = {d}, the number of features; got {shape}"
         )
@@ -60,8 +69,14 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     ax = axes_of(ax)
     rows, columns = np.nonzero(selector.support_.reshape(shape))
     size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
+    title = f"{len(rows)} of {d} pixels selected"
     if image is None:
-        drawn = ax.imshow(np.asarray(selector.scores_, dtype=float).reshape(shape), cmap="viridis")
+        absent, kind = left_out(selector)
+        absent &= ~selector.support_
+        scores = np.ma.masked_array(np.asarray(selector.scores_, dtype=float), absent)
+        ax.set_facecolor(PALE)
+        drawn = ax.imshow(scores.reshape(shape), cmap="viridis")
+        title += f"\n(grey: {int(absent.sum())} {kind})" if absent.any() else ""
         gated = hasattr(selector, "mu_")
         ax.figure.colorbar(drawn, ax=ax, label=r"gate parameter $\mu$" if gated else "score", shrink=0.8)
         ax.scatter(columns, rows, s=0.15 * size, marker="s", color="white", linewidths=0)
@@ -70,7 +85,7 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
         ax.scatter(columns, rows, s=0.6 * size, marker="s", color=ORANGE, alpha=0.75, linewidths=0)
     ax.set_xticks([])
     ax.set_yticks([])
-    ax.set_title(f"{len(rows)} of {d} pixels selected")
+    ax.set_title(title)
     return ax
 
 
@@ -133,6 +148,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     ValueError
         As `spectrum`, and if labels are not one for each row.
     """
+    check_fitted(selector)
     if labels is not None and len(labels) != host_array(X).shape[0]:
         raise ValueError(f"labels must be one for each of the {host_array(X).shape[0]} rows of X; got {len(labels)}")
     axes = figure(1, 2)[1] if axes is None else axes
@@ -152,7 +168,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
         ax.set_yticks([])
         ax.set_title(what.format(part.shape[1]) + rows)
         if 1 < len(groups) <= len(COLOURS):
-            ax.legend(frameon=False, fontsize="small")
+            ax.legend(frameon=False, fontsize="small", markerscale=2)
         plain(ax)
     if len(COLOURS) < len(groups) <= _LISTED:  # beside both pictures, where it hides no point
         ax.legend(frameon=False, fontsize="x-small", markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
@@ -179,6 +195,7 @@ def _most_rows(d: int) -> int:
 
 def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     """A note of the rows drawn, and their scaled data with all columns and with the selected ones."""
+    check_fitted(selector)
     X, d = host_array(X), len(selector.support_)
     if len(X.shape) != 2 or X.shape[1] != d:
         raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")

@@ -15,12 +15,14 @@ from dufs_core.plotting.canvas import (
     SMALL,
     axes_of,
     feature_colour,
+    left_out,
     log_note,
     named_feature,
     plain,
     rank_axis,
     whole_numbers,
 )
+from dufs_core.selection import check_fitted
 from dufs_core.trainer import DECIDED_MARGIN
 from dufs_core.trajectory import RunTrajectory, Trajectory
 
@@ -40,6 +42,7 @@ def loss_and_gates(selector: Any, ax: Any = None) -> Any:
     matplotlib axes
         `ax`.
     """
+    check_fitted(selector, "history_")
     ax = axes_of(ax)
     history = selector.history_
     ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
@@ -61,6 +64,8 @@ def loss_and_gates(selector: Any, ax: Any = None) -> Any:
 def ranked_scores(selector: Any, ax: Any = None) -> Any:
     """The scores in order of rank, and where the selection was cut.
 
+    Features that took no part in the fit (constant, or set aside after its first run) have no score to draw.
+
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
@@ -71,14 +76,19 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     -------
     matplotlib axes
     """
+    check_fitted(selector)
     ax = axes_of(ax)
     gated = hasattr(selector, "mu_")
     order = selector.ranking_
     scores, chosen = selector.scores_[order], selector.support_[order]
     d, rank = len(order), np.arange(1, len(order) + 1)
     size = 30 if d <= SMALL else 12 if d <= 10 * SMALL else 5
-    for mask, colour, label in ((chosen, BLUE, "selected"), (~chosen, GREY, "not selected")):
+    absent, kind = left_out(selector)
+    absent = absent[order] & ~chosen
+    for mask, colour, label in ((chosen, BLUE, "selected"), (~chosen & ~absent, GREY, "not selected")):
         ax.scatter(rank[mask], scores[mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
+    if absent.any():
+        ax.plot([], [], " ", label=f"not drawn: {int(absent.sum())} {kind}")
     by_sign = gated and np.array_equal(selector.support_, selector.scores_ > 0)
     if gated:
         label = r"cut, $\mu = 0$" if by_sign else r"$\mu = 0$"
@@ -115,6 +125,7 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     ValueError
         If no run of the trajectory ended with the selector's gates.
     """
+    check_fitted(selector, "mu_")
     ax = axes_of(ax)
     run = _kept_run(trajectory, selector)
     chosen = selector.support_[run.columns]
@@ -173,6 +184,7 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     -------
     matplotlib axes
     """
+    check_fitted(selector)
     ax = axes_of(ax)
     order, d = selector.ranking_, len(selector.ranking_)
     hits = np.cumsum(np.isin(order, informative))

@@ -16,14 +16,16 @@ from dufs_core.plotting.canvas import (
     SMALL,
     axes_of,
     feature_colour,
+    left_out,
     named_feature,
     plain,
     whole_numbers,
 )
+from dufs_core.selection import check_fitted
 
 
 def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
-    """mu of every column over the prices lam, and the price that was chosen.
+    """mu of every column that is not constant over the prices lam, and the price that was chosen.
 
     Parameters
     ----------
@@ -37,12 +39,13 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     -------
     matplotlib axes
     """
+    check_fitted(path, "lams_")
     ax = axes_of(ax)
     lams, mu, best = path.lams_, path.mu_, path.best_
     names = getattr(path, "feature_names_in_", None) if names is None else names
-    is_open = mu[best] > 0
+    is_open, (absent, kind) = mu[best] > 0, left_out(path)
     named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
-    for mask, colour, label in ((~is_open, GREY, "closed there"), (is_open, BLUE, "open there")):
+    for mask, colour, label in ((~is_open & ~absent, GREY, "closed there"), (is_open, BLUE, "open there")):
         for line, k in enumerate(np.flatnonzero(mask)):
             own = k in named
             ax.plot(
@@ -52,6 +55,8 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
                 zorder=3 if colour == BLUE else 2,
                 label=named_feature(names, int(k)) if own else f"{int(mask.sum())} {label}" if line == 0 else None,
             )  # fmt: skip
+    if absent.any():
+        ax.plot([], [], " ", label=f"not drawn: {int(absent.sum())} {kind}")
     _prices(ax, lams, best)
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--")
     ax.set_ylabel(r"gate parameter $\mu$")
@@ -75,6 +80,7 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
     matplotlib axes
         `ax`.
     """
+    check_fitted(path, "lams_")
     ax = axes_of(ax)
     lams, best, gap, sure = path.lams_, path.best_, path.held_out_, path.p_value_ <= 0.05
     ax.plot(lams, gap, color=BLUE, linewidth=1)
@@ -104,7 +110,12 @@ def _prices(ax: Any, lams: Array, best: int) -> None:
             {} if len(positive) == len(lams) else {"linthresh": positive.min()}
         ))  # fmt: skip
         if positive.max() > 10 * positive.min():
-            ax.xaxis.set_minor_formatter("")  # powers of ten are enough, and the others would overlap
+            ax.xaxis.set_minor_formatter("")  # all multiples of powers of ten would overlap
+            if positive.max() < 1000 * positive.min() and len(positive) == len(lams):  # and the powers are too few
+                from matplotlib.ticker import LogLocator
+
+                ax.xaxis.set_major_locator(LogLocator(subs=(1.0, 3.0)))
+                ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
     ax.axvline(lams[best], color=GREY, linewidth=1, linestyle=":", label=rf"chosen, $\lambda$ = {lams[best]:.3g}")
     ax.set_xlabel(r"price of an open gate $\lambda$")
 

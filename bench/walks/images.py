@@ -1,0 +1,177 @@
+"""The numbers and pictures of docs/walks/images.md: threes and eights of MNIST, faces of Yale, objects of COIL20.
+
+    python -m bench.walks.images --out DIR [digits] [faces] [objects] [path]
+
+Needs matplotlib, and t10k-*-ubyte.gz, Yale.mat and COIL20.mat in DUFS_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.io import loadmat
+
+from bench.large import required
+from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report
+from dufs_core.baselines import MCFS, LaplacianScore
+from dufs_core.errors import DufsWarning
+from dufs_core.metrics import clustering_accuracy
+from dufs_core.plotting.canvas import figure
+
+
+def mnist(digits: tuple[int, ...]) -> tuple[Any, Any]:
+    """Images (n, 28, 28) and labels of these digits."""
+    with gzip.open(required("t10k-images-idx3-ubyte.gz")) as file:
+        images = np.frombuffer(file.read()[16:], np.uint8).reshape(-1, 28, 28)
+    with gzip.open(required("t10k-labels-idx1-ubyte.gz")) as file:
+        labels = np.frombuffer(file.read()[8:], np.uint8)
+    chosen = np.isin(labels, digits)
+    return images[chosen], labels[chosen]
+
+
+def matlab(name: str) -> tuple[Any, Any]:
+    """Images of 32 x 32 pixels as rows in C order, and labels; MATLAB stores them by columns."""
+    file = loadmat(required(name))
+    X = file["X"].reshape(-1, 32, 32).transpose(0, 2, 1)
+    return X.reshape(len(X), -1), file["Y"].ravel()
+
+
+def fitted(what: str, X: Any, **settings: Any) -> DUFS:
+    """A fit, with its time and what it warned of printed."""
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", DufsWarning)
+        selector = DUFS(random_state=0, backend="numpy", **settings).fit(X)
+    print(
+        f"\n{what}: {time.perf_counter() - start:.0f} s, {selector.n_iter_} steps, run kept of {selector.n_runs_}, "
+        f"{int((selector.mu_ > 0).sum())} open, gap {selector.permutation_gap_:.3g}, p = {selector.p_value_:.2g}, "
+        f"{len(selector.constant_features_)} constant, {len(selector.set_aside_features_)} set aside",
+        *(f"  {warning.message}" for warning in caught), sep="\n", flush=True,
+    )  # fmt: skip
+    return selector
+
+
+def accuracy(X: Any, labels: Any) -> str:
+    """Of k-means, k the number of labels, in per cent: mean and spread of five starts."""
+    from sklearn.cluster import KMeans
+
+    k = len(np.unique(labels))
+    found = [KMeans(k, n_init=1, random_state=seed).fit_predict(X.astype(float)) for seed in range(5)]
+    each = [100 * clustering_accuracy(labels, clusters) for clusters in found]
+    return f"{np.mean(each):.1f} ± {np.std(each):.1f}"
+
+
+def judged(X: Any, labels: Any, rankings: dict[str, Any], counts: tuple[int, ...]) -> None:
+    print(f"| columns | {' | '.join(map(str, counts))} |")
+    for what, ranking in rankings.items():
+        print(f"| {what} | {' | '.join(accuracy(X[:, ranking[:k]], labels) for k in counts)} |", flush=True)
+    print(f"| all {X.shape[1]} | {' | '.join([accuracy(X, labels)] * len(counts))} |")
+
+
+def digits(out: Path) -> None:
+    images, labels = mnist((3, 8))
+    X = images.reshape(len(images), -1)
+    fitted("digits, scaling='columns'", X, batch_size=250, n_restarts=1)
+    trajectory = Trajectory(every=5)
+    selector = fitted("digits", X, scaling="global", batch_size=250, n_restarts=1, callbacks=[trajectory])
+    print(report(selector, X).text(most=3))
+    times = {}
+    rankings = {"DUFS": selector.ranking_}
+    for baseline in (LaplacianScore(scaling="global"), MCFS(scaling="global", n_clusters=2, n_features_to_select=50)):
+        start = time.perf_counter()
+        rankings[type(baseline).__name__] = baseline.fit(X).ranking_
+        times[type(baseline).__name__] = round(time.perf_counter() - start, 1)
+    rankings["largest variance"] = np.argsort(-X.var(axis=0), kind="stable")
+    rankings["at random"] = np.random.default_rng(0).permutation(np.flatnonzero(X.var(axis=0)))
+    print("seconds:", times)
+    judged(X, labels, rankings, (10, 20, 50, 130))
+
+    picture, axes = figure(1, 3, 4.0, 3.8)
+    plotting.selected_pixels(selector, (28, 28), ax=axes[0])
+    plotting.selected_pixels(selector, (28, 28), images[labels == 3].mean(axis=0), axes[1])
+    plotting.selected_pixels(selector, (28, 28), images[labels == 8].mean(axis=0), axes[2])
+    picture.savefig(out / "digits-pixels.png", dpi=80)
+    picture, axes = figure(1, 3, 4.4, 3.6)
+    plotting.loss_and_gates(selector, axes[0])
+    plotting.gate_trajectories(trajectory, selector, axes[1])
+    plotting.ranked_scores(selector, axes[2])
+    picture.savefig(out / "digits-fit.png", dpi=70)
+    picture, axes = figure(1, 3, 4.4, 3.6)
+    plotting.spectrum(selector, X, axes[0])
+    plotting.embedding(selector, X, labels, axes[1:])
+    picture.savefig(out / "digits-walk.png", dpi=70)
+
+
+def faces(out: Path) -> None:
+    X, labels = matlab("Yale.mat")
+    searched = fitted("faces, default search", X, scaling="global", n_features_to_select=50)
+    once = fitted("faces, one run", X, scaling="global", n_features_to_select=50, n_restarts=1)
+    variance = np.argsort(-X.var(axis=0), kind="stable")
+    scores = {"Laplacian score": LaplacianScore(scaling="global").fit(X).ranking_}
+    aside = searched.set_aside_features_
+    by_index = np.concatenate([searched.ranking_[: len(X.T) - len(aside)], aside])  # what rank ties gave
+    rankings = {"DUFS, search": searched.ranking_, "the same, set aside by index": by_index}
+    rankings |= {"DUFS, one run": once.ranking_, **scores, "variance": variance}
+    judged(X, labels, rankings, (20, 50, 100))
+    picture, axes = figure(1, 3, 4.0, 3.8)
+    plotting.selected_pixels(searched, (32, 32), ax=axes[0])
+    plotting.selected_pixels(once, (32, 32), ax=axes[1])
+    plotting.selected_pixels(once, (32, 32), X.mean(axis=0), axes[2])
+    picture.savefig(out / "faces-pixels.png", dpi=80)
+
+
+def objects(out: Path) -> None:
+    X, labels = matlab("COIL20.mat")
+    selector = fitted("objects", X, scaling="global", batch_size=250)
+    rankings = {"DUFS": selector.ranking_, "Laplacian score": LaplacianScore(scaling="global").fit(X).ranking_}
+    rankings["MCFS"] = MCFS(scaling="global", n_clusters=20, n_features_to_select=100).fit(X).ranking_
+    judged(X, labels, rankings, (20, 50, 100))
+    picture, axes = figure(1, 4, 3.8, 3.6)
+    plotting.selected_pixels(selector, (32, 32), ax=axes[0])
+    plotting.selected_pixels(selector, (32, 32), X[0], axes[1])
+    plotting.embedding(selector, X, labels, axes[2:])
+    picture.savefig(out / "objects.png", dpi=65)
+
+
+def path(out: Path) -> None:
+    """Prices, judged on held-out rows, of 400 digits."""
+    images, labels = mnist((3, 8))
+    X = images[:400].reshape(400, -1)
+    start = time.perf_counter()
+    found = LambdaPath(
+        DUFS(scaling="global", n_restarts=1, batch_size=100, max_iter=600, backend="numpy"), n_lams=5, n_splits=1,
+        random_state=0,
+    ).fit(X)  # fmt: skip
+    print(f"\npath: {time.perf_counter() - start:.0f} s")
+    for row in zip(found.lams_, found.n_selected_, found.held_out_, found.p_value_, found.stability_, strict=True):
+        print("lam {:.2g}: {} open, held-out gap {:.1f} deviations, p = {:.2g}, stability {:.2f}".format(*row))
+    print("accuracy", accuracy(found.transform(X), labels[:400]), "all", accuracy(X, labels[:400]))
+    picture, axes = figure(1, 3, 4.4, 3.6)
+    plotting.lambda_path(found, axes[0])
+    plotting.path_criterion(found, axes[1])
+    plotting.selected_pixels(found, (28, 28), ax=axes[2])
+    picture.savefig(out / "digits-path.png", dpi=70)
+
+
+def main() -> None:
+    parts: dict[str, Callable[[Path], None]] = {"digits": digits, "faces": faces, "objects": objects, "path": path}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=list(parts), metavar="PART", help=", ".join(parts))
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the pictures")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}; got {', '.join(sorted(unknown))}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for part in args.parts:
+        parts[part](args.out)
+
+
+if __name__ == "__main__":
+    main()
