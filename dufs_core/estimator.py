@@ -13,11 +13,12 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
+from dufs_core.callers import users_level
 from dufs_core.choices import nearest
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, users_level
+from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser

@@ -239,6 +239,8 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
     if hasattr(selector, "lams_"):
         best, p = selector.best_, selector.p_value_[selector.best_]
         notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
+        if best == 0 and len(selector.lams_) > 1:
+            notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
         verdict = "more structure than" if p <= _SURE else "no more structure than"
         notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
     elif hasattr(selector, "mu_"):

@@ -111,6 +111,18 @@ def test_class_labels_are_text(fitted):
     assert [text.get_text() for text in drawn(axes[0]).get_legend().get_texts()] == ["\u200b_\\$one\\$ \\$^", "two"]
 
 
+def test_missing_labels_and_many_labels(fitted):
+    labels = np.where(MOONS.labels == 0, "B cell", "T cell").astype(object)
+    labels[:3] = [np.nan, None, float("nan")]  # as .obs holds cells without a type
+    axes = plotting.embedding(fitted[0], MOONS.X, labels)
+    assert [text.get_text() for text in drawn(axes[1]).get_legend().get_texts()] == ["B cell", "T cell", "no label"]
+    axes = plotting.embedding(fitted[0], MOONS.X, np.arange(len(MOONS.X)) % 16)
+    assert [text.get_text() for text in drawn(axes[1]).get_legend().get_texts()] == [str(k) for k in range(16)]
+    assert axes[0].get_legend() is None
+    axes = plotting.embedding(fitted[0], MOONS.X, np.arange(len(MOONS.X)) % 25)
+    assert axes[1].get_legend() is None
+
+
 def test_over_settings():
     ax = drawn(plotting.over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])

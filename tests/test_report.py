@@ -107,6 +107,10 @@ def test_paths_baselines_and_stability(data, monkeypatch):
     found = report(path, MOONS.X, stability=Stability(np.linspace(0, 1, 10), np.ones(4)))
     assert by_index(found)[9]["stability"] == 1
     assert found.notes[0].startswith(f"The price lam = {path.lams_[path.best_]:.3g} is the best of 3")
+    lowest = "It is the lowest of them: lower ones (lams=...) may be better, and keep more features."
+    assert (lowest in found.notes) == (path.best_ == 0)
+    path.best_ = 0
+    assert lowest in report(path, MOONS.X).notes
     assert found.html().count("<img ") == 2
     seen = []
     monkeypatch.setattr(plotting, "lambda_path", lambda path, ax, names: seen.extend(names))

@@ -110,7 +110,7 @@ def summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | N
     ]
     p = f"p = {result['p_value']:.2g}" + (" of the ties in pairs" if result["ended_by_ties"] else "")
     lines.append(
-        f"permutation gap {result['permutation_gap']:.3f}, {p}, "
+        f"permutation gap {result['permutation_gap']:.3g}, {p}, "
         f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
     )
     if "precision" in result:

@@ -26,6 +26,8 @@ from dufs_core.selection import check_fitted
 from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
 
 _MOST_ROWS = 600  # of the eigenproblems
+_LISTED = 24  # labels of a legend
+_MISSING = ("nan", "None", "<NA>")
 _MOST_ENTRIES = 1 << 25  # of the rows in hand
 
 
@@ -132,7 +134,8 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     selector, X
         As in `spectrum`.
     labels : array-like (n_samples,), optional
-        For colours; the fit knows nothing of them.
+        For colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing
+        of them.
     axes : two matplotlib axes, optional
 
     Returns
@@ -150,15 +153,14 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
         raise ValueError(f"labels must be one for each of the {host_array(X).shape[0]} rows of X; got {len(labels)}")
     axes = figure(1, 2)[1] if axes is None else axes
     rows, all_columns, selected = _before_and_after(selector, X)
-    shown = None if labels is None else np.asarray(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
+    shown = None if labels is None else _sortable(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
         points = _walk(selector, part, 3).vectors[:, 1:]
         groups = [(None, slice(None))] if shown is None else [(verbatim(g), shown == g) for g in np.unique(shown)]
         for i, (group, mask) in enumerate(groups):
-            many = len(groups) > len(COLOURS)
             ax.scatter(
                 points[mask, 0], points[mask, 1], s=12 if len(points) <= 300 else 5, linewidths=0,
-                color=_of_many(i, len(groups)) if many else COLOURS[i], label=None if many else group,
+                color=_of_many(i, len(groups)) if len(groups) > len(COLOURS) else COLOURS[i], label=group,
             )  # fmt: skip
         ax.set_xlabel(r"$\psi_2$")
         ax.set_ylabel(r"$\psi_3$")
@@ -168,7 +170,17 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
         if 1 < len(groups) <= len(COLOURS):
             ax.legend(frameon=False, fontsize="small", markerscale=2)
         plain(ax)
+    if len(COLOURS) < len(groups) <= _LISTED:  # beside both pictures, where it hides no point
+        ax.legend(frameon=False, fontsize="x-small", markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     return axes
+
+
+def _sortable(labels: Any) -> Array:
+    """Labels as an array of one type; frames hold NaN or None for missing ones beside text."""
+    found = np.asarray(labels)
+    if found.dtype.kind != "O":
+        return found
+    return np.array(["no label" if str(each) in _MISSING else str(each) for each in found])
 
 
 def _of_many(i: int, count: int) -> Any:

@@ -1,0 +1,160 @@
+"""The numbers and pictures of docs/walks/single-cells.md: 2,100 cells of a mouse bladder, 16 types, 20,670 genes.
+
+    python -m bench.walks.single_cells --out DIR [fit] [path] [stability] [others]
+
+Needs anndata, scanpy, h5py and matplotlib, and mouse_bladder_cell_select_2100.h5 in DUFS_DATA.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bench.common import data_file
+from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report, stability_selection
+from dufs_core.anndata import select_features
+from dufs_core.errors import DufsWarning
+from dufs_core.metrics import clustering_accuracy
+
+FILE = "mouse_bladder_cell_select_2100.h5"
+BATCH = 500
+
+
+def cells() -> Any:
+    """Logarithms of normalised counts, the 2,000 most variable genes marked; the types in .obs, for the end."""
+    import anndata
+    import h5py
+    import scanpy
+
+    path = data_file(FILE)
+    if path is None:
+        raise SystemExit(f"{FILE} is not in DUFS_DATA or ../shared/data")
+    with h5py.File(path) as file:
+        adata = anndata.AnnData(sparse.csr_matrix(file["X"][:].astype(np.float32)))
+        adata.obs["type"] = file["Y"][:].astype(int)
+    adata.obs_names = [f"cell{i}" for i in range(adata.n_obs)]
+    adata.var_names = [f"gene{i}" for i in range(adata.n_vars)]  # the file has no names
+    scanpy.pp.filter_genes(adata, min_cells=3)
+    adata.layers["counts"] = adata.X.copy()
+    scanpy.pp.normalize_total(adata, target_sum=1e4)
+    scanpy.pp.log1p(adata)
+    scanpy.pp.highly_variable_genes(adata, n_top_genes=2000)
+    return adata
+
+
+def judged(what: str, X: Any, labels: Any) -> None:
+    """Accuracy and adjusted Rand index of k-means, k the number of types: means and spreads of five starts."""
+    from sklearn.cluster import KMeans
+    from sklearn.metrics import adjusted_rand_score
+
+    k = len(np.unique(labels))
+    found = [KMeans(k, n_init=1, random_state=seed).fit_predict(X.toarray()) for seed in range(5)]
+    accuracy = [clustering_accuracy(labels, each) for each in found]
+    rand = [adjusted_rand_score(labels, each) for each in found]
+    print(
+        f"| {what} | {X.shape[1]} | {np.mean(accuracy):.2f} ± {np.std(accuracy):.2f} "
+        f"| {np.mean(rand):.2f} ± {np.std(rand):.2f} |",
+        flush=True,
+    )
+
+
+def fit(adata: Any, out: Path) -> None:
+    genes = adata[:, adata.var["highly_variable"]].copy()
+    labels = genes.obs["type"].to_numpy()
+    rankings = {
+        "highly variable": np.argsort(-genes.var["dispersions_norm"].to_numpy()),
+        "largest variance": np.argsort(-genes.X.toarray().var(axis=0)),
+    }
+    fits = {}
+    for scaling in ("columns", "global"):
+        trajectory, start = Trajectory(every=5), time.perf_counter()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", DufsWarning)
+            fits[scaling] = select_features(
+                genes, key_added=scaling, scaling=scaling, batch_size=BATCH, n_restarts=1, callbacks=[trajectory],
+                random_state=0,
+            )  # fmt: skip
+        print(f"\nscaling={scaling!r}, {time.perf_counter() - start:.0f} s", *(w.message for w in caught), sep="\n")
+        print(genes.uns[scaling] | {"params": "..."})
+    selector = fits["global"]
+    print("\n" + genes.var.sort_values("global_rank").filter(like="global").head().to_string())
+    found = report(selector, genes.X, labels=labels)
+    print("\n" + found.text(5))
+    (out / "report.html").write_text(found.html())
+    print("\n| genes | number | accuracy | ARI |\n|---|---|---|---|")
+    m = int(selector.support_.sum())
+    judged("all", adata.X, labels)
+    judged("highly variable", genes.X, labels)
+    for number in (m, 100, 200):
+        for what, ranking in (rankings | {f"scaling={name!r}": each.ranking_ for name, each in fits.items()}).items():
+            judged(f"first {number}, {what}", genes.X[:, ranking[:number]], labels)
+    for ax, name in (
+        (plotting.gate_trajectories(trajectory, selector), "trajectories"),
+        (plotting.ranked_scores(selector), "scores"),
+        (plotting.embedding(selector, genes.X, labels)[0], "embedding"),
+        (plotting.spectrum(selector, genes.X), "spectrum"),
+    ):
+        ax.figure.savefig(out / f"cells-{name}.png", dpi=80)
+
+
+def path(adata: Any, out: Path) -> None:
+    """Prices, on 500 cells and the 500 most variable genes: 15 fits."""
+    order = np.argsort(-adata.var["dispersions_norm"].to_numpy())[:500]
+    some = np.random.default_rng(0).choice(adata.n_obs, 500, replace=False)
+    X, start = adata.X[some][:, order], time.perf_counter()
+    found = LambdaPath(DUFS(scaling="global", batch_size=125, n_restarts=1), n_lams=5, n_splits=1, random_state=0).fit(
+        X
+    )
+    print(f"\npath, {time.perf_counter() - start:.0f} s\n  lam  genes  held out  p")
+    for row in zip(found.lams_, found.n_selected_, found.held_out_, found.p_value_, strict=True):
+        print("{:6.3f} {:5d} {:8.1f}  {:.2f}".format(*row))
+    for draw in (plotting.lambda_path, plotting.path_criterion):
+        draw(found).figure.savefig(out / f"cells-{draw.__name__}.png", dpi=90)
+
+
+def stability(adata: Any, out: Path) -> None:
+    X, start = adata.X[:, adata.var["highly_variable"].to_numpy()], time.perf_counter()
+    selector = DUFS(scaling="global", batch_size=350, n_restarts=1, n_features_to_select=50)
+    often = stability_selection(selector, X, n_subsamples=6, random_state=0)
+    print(f"\nstability, {time.perf_counter() - start:.0f} s: of 50 genes on each of 6 halves")
+    print(*(f"{int((often.frequencies >= share).sum())} on {share:.0%}" for share in (1, 0.5)), sep=", ")
+
+
+def others(_: Any, out: Path) -> None:
+    """Both scalings on two other sets: logarithms of 700 blood cells, and of 8,617 cells' counts."""
+    import anndata
+    import scanpy
+    from scipy.io import loadmat
+
+    warnings.simplefilter("ignore")  # the file of blood cells is of an old format
+    blood = anndata.read_h5ad(data_file("10x_pbmc68k_reduced.h5ad")).raw.to_adata()
+    cite = anndata.AnnData(loadmat(data_file("CITEseq.mat"))["G"].T.astype(np.float32))
+    scanpy.pp.normalize_total(cite)
+    scanpy.pp.log1p(cite)
+    print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")
+    for adata in (blood, cite):
+        for scaling in ("columns", "global"):
+            found = select_features(adata, scaling=scaling, batch_size=350, n_restarts=1, random_state=0)
+            shape = " x ".join(map(str, adata.shape))
+            print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.permutation_gap_:.3g} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["fit", "path", "stability", "others"])
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    adata = cells()
+    for part in arguments.parts:
+        {"fit": fit, "path": path, "stability": stability, "others": others}[part](adata, arguments.out)
+
+
+if __name__ == "__main__":
+    main()
