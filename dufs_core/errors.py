@@ -54,5 +54,9 @@ class SelectionWarning(DufsWarning):
     """The fit ended with no feature selected, or with all of them."""
 
 
+class UnconvergedWarning(DufsWarning):
+    """The fit ended at max_iter with gates that are still undecided."""
+
+
 class CheckpointWarning(DufsWarning):
     """A checkpoint could not be written, or the one before it is used."""

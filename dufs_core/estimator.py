@@ -14,11 +14,11 @@ from sklearn.utils.validation import validate_data
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
 from dufs_core.callers import users_level
-from dufs_core.choices import nearest
+from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning
+from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, UnconvergedWarning
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
@@ -228,29 +228,35 @@ class DUFS(ColumnSelector):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """The settings of the paper, or of the authors' published code, with `changes` on top.
+        """Settings for wide data, or of the paper, or of the authors' published code, with `changes` on top.
+
+        "wide", for more columns than rows: no self-loops, and half of the largest squared distance to the fifth other
+        row as bandwidth, a graph of close neighbours (docs/defaults.md).
 
         "paper": one noise vector per batch, one draw, bandwidth 5 times the largest squared distance to the second
         other row, t = 2, plain SGD from mu = 1/2. "authors_code": noise per sample, bandwidth from the median
         distance to the nearest other row (their second neighbour counts the row itself) with factor 1, plain SGD, and
-        ``convention="authors_code"``. Both: one run of at most 15,000 steps with learning rate 1 (for the
+        ``convention="authors_code"``. These two: one run of at most 15,000 steps with learning rate 1 (for the
         regularised loss "paper" needs their rates, 0.3 to 1, divided by the number of columns).
 
         Raises ValueError for another name.
         """
-        common: dict[str, Any] = {
+        published: dict[str, Any] = {
             "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0, "max_iter": 15_000, "n_restarts": 1,
         }  # fmt: skip
         presets: dict[str, dict[str, Any]] = {
-            "paper": {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
-            "authors_code": {
+            "wide": {"self_loops": False, "bandwidth": "max", "n_neighbors": 5, "bandwidth_factor": 0.5},
+            "paper": published
+            | {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
+            "authors_code": published
+            | {
                 "gate_noise": "sample", "bandwidth": "median", "n_neighbors": 1, "bandwidth_factor": 1.0,
                 "convention": "authors_code",
             },
         }  # fmt: skip
         if name not in presets:
-            raise ValueError(f'preset must be "paper" or "authors_code"; got {name!r}{nearest(name, presets)}')
-        return cls(**(common | presets[name] | changes))
+            raise unknown("preset", name, tuple(presets))
+        return cls(**(presets[name] | changes))
 
     @classmethod
     def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
@@ -513,6 +519,14 @@ class DUFS(ColumnSelector):
                 f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {self.n_neighbors}, at "
                 f"most {n - 1}) looks past the duplicates.",
                 DegenerateBandwidthWarning, stacklevel=users_level(),
+            )  # fmt: skip
+        if self.tol > 0 and not run.converged and run.n_iter == self.max_iter and len(run.mu):
+            undecided = run.history["undecided_gates"][-1] / len(run.mu)
+            warnings.warn(
+                f"The fit ended after max_iter={self.max_iter} steps with {undecided:.1%} of the gates undecided (tol "
+                f"is {self.tol:.1%}): the selection may still change. Use more steps, or a larger learning_rate (now "
+                f"{self.learning_rate:g}).",
+                UnconvergedWarning, stacklevel=users_level(),
             )  # fmt: skip
         everything = f"all {varying} features" + " that are not constant" * (varying < d)
         if self.lam is not None and len(run.mu) and n_open in (0, varying) and self.n_features_to_select is None:

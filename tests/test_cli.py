@@ -525,7 +525,9 @@ def test_real_mat_file(capsys, shared_data):
         "source": str(path), "format": "mat", "variable": "X", "labels": "Y", "transposed": False,
         "sha256": file_fingerprint(path),
     }  # fmt: skip
-    assert captured.err == "dufs-core: lung_small.mat: X (73 x 325) is the table, Y are labels and not used\n"
+    said = captured.err.splitlines()
+    assert said[0] == "dufs-core: lung_small.mat: X (73 x 325) is the table, Y are labels and not used"
+    assert [line[:49] for line in said[1:]] == ["dufs-core: warning: The fit ended after max_iter="]
 
 
 def test_real_features_as_rows(capsys, shared_data):

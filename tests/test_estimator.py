@@ -24,6 +24,7 @@ from dufs_core.errors import (
     DufsWarning,
     IsolatedRowsWarning,
     SelectionWarning,
+    UnconvergedWarning,
 )
 
 ENGINES = ("operations", "dense")
@@ -443,5 +444,19 @@ def test_callbacks_see_every_step_and_can_stop(moons):
 
 
 def test_unknown_preset():
-    with pytest.raises(ValueError, match='"paper" or "authors_code"'):
+    with pytest.raises(ValueError, match="'wide', 'paper', 'authors_code'; got 'mine'"):
         DUFS.preset("mine")
+
+
+def test_an_unconverged_fit_says_so(moons):
+    def said(**settings):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            DUFS(n_restarts=1, **settings).fit(moons)
+        return [str(w.message) for w in caught if w.category is UnconvergedWarning]
+
+    (message,) = said(max_iter=20)
+    assert "max_iter=20 steps with 100.0% of the gates undecided (tol is 1.0%)" in message
+    assert not said(max_iter=20, tol=0.0)
+    assert not said(callbacks=(lambda info: info.step == 20,))
+    assert not said(random_state=0)

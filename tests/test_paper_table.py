@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from bench.paper import __main__ as command
 from bench.paper import data, published, table1
 from bench.paper.cells import Cells
 from bench.paper.protocol import ALL, COUNTS, Score, cached_load
+from dufs_core import DUFS
 
 
 @pytest.fixture
@@ -138,6 +140,7 @@ def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
     grid = table1.grid()
     first = fake([40, 41, 42, 43, 44, 39.0])
     cells = cells_with(tmp_path / "x.jsonl", grid, [first, fake([30, 50.5, 20, 20, 20, 20])])
+    grid["label_free"] = {}
     oracle = table1.record(cells, grid, "Yale", "DUFS", "oracle", False)
     assert (oracle["accuracy"], oracle["n_features"], oracle["cells"]) == (50.5, 100, 2)
     assert oracle["settings"] == grid["DUFS"][1]
@@ -149,6 +152,30 @@ def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
     assert nothing["paper"] == 42.7
     assert table1.record(cells, grid, "RCV1", "LS", "oracle", False)["paper"] is None  # other data
     assert "reason" in table1.record(cells, grid, "RCV1", "CAE", "oracle", False)
+
+
+def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
+    grid = table1.grid()
+    results = [fake([0, 0, 0, 0, 0, 30.0 + i]) for i in range(8)]
+    cells = cells_with(tmp_path / "x.jsonl", grid, results)
+    wide = {"Yale": True, "ISOLET": False, "GISETTE": None}
+    monkeypatch.setattr(table1, "is_wide", wide.get)
+    places = {data: table1.label_free(grid, data, "DUFS") for data in wide}
+    assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
+    assert table1.label_free(grid, "GISETTE", "LS") == 0
+    assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
+    assert DUFS(**grid["DUFS"][5]).get_params() == DUFS.preset("wide").get_params()
+
+
+def test_the_setting_for_a_data_set_is_chosen_on_the_others(monkeypatch, tmp_path):
+    """The best of each kind is another setting; with only one of a kind there is nothing to choose on."""
+    grid = table1.grid()
+    accuracies = {"Yale": [9, 1, 5], "ALLAML": [8, 2, 7], "PIX10": [3, 1, 6], "ISOLET": [1, 4, 2]}
+    cells = {(d, i): {"accuracy": [0.0, float(v)]} for d, values in accuracies.items() for i, v in enumerate(values)}
+    monkeypatch.setattr(table1, "is_wide", lambda data: data != "ISOLET")
+    monkeypatch.setattr(table1, "cells_of", lambda fixed, data, method, quick: [(data, i) for i in range(3)])
+    known = SimpleNamespace(known=lambda _, key: cells.get(key))
+    assert table1.held_out(known, grid, [*accuracies, "GISETTE"]) == {"Yale": 5, "ALLAML": 8, "PIX10": 3}
 
 
 def test_label_free_is_300_columns_or_the_most_there_are():

@@ -159,6 +159,23 @@ def test_presets_are_far_from_each_other(engine, preset):
     assert gen.relative(path[0] - 0.5, other.mu[1] - 0.5) > 1e-3
 
 
+def test_the_wide_preset_sees_clusters_among_many_columns():
+    """Three clusters in 12 of 400 columns, 60 rows: after 400 steps it has closed most gates, the default few."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 400))
+    X[:, :12] += 2.5 * np.repeat(np.eye(3), 4, axis=1)[np.arange(60) % 3]
+    n_open = []
+    for selector in (DUFS.preset("wide"), DUFS()):
+        selector.set_params(n_restarts=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DufsWarning)
+            selector.fit(X)
+        np.testing.assert_array_equal(selector.get_support(indices=True), np.arange(12))
+        n_open.append((selector.mu_ > 0).sum())
+    assert n_open[0] < 100
+    assert n_open[1] > 300
+
+
 def test_preset_settings():
     """What the presets say they are, and that `changes` win."""
     paper = DUFS.preset("paper").get_params()
@@ -175,5 +192,7 @@ def test_preset_settings():
         "sample", "median", 1, 1.0,
     )  # fmt: skip
     assert DUFS.preset("paper", power=3, n_draws=4).get_params()["power"] == 3
-    with pytest.raises(ValueError, match=r"paper.*authors_code.*'mine'"):
+    changed = {name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(), name)}
+    assert changed == {"self_loops", "n_neighbors", "bandwidth_factor"}
+    with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
         DUFS.preset("mine")

@@ -158,7 +158,11 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
 
     method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
-    method.add_argument("--preset", choices=("paper", "authors_code"), help="defaults of a published experiment")
+    method.add_argument(
+        "--preset",
+        choices=("wide", "paper", "authors_code"),
+        help="settings for more columns than rows, or of a published experiment",
+    )
     method.add_argument(
         "--seed",
         type=seed,
