@@ -98,7 +98,7 @@ def compute(
 
 
 def label_free(fixed: dict[str, Any], data: str, method: str) -> int | None:
-    """Which of a method's settings is taken without labels; None where the shape of the data decides and is not known."""
+    """Which setting is taken without labels; None where the shape of the data decides and is not known."""
     choice, wide = fixed["label_free"].get(method), is_wide(data)
     if choice is None:
         return 0
@@ -116,7 +116,7 @@ def is_wide(data: str) -> bool | None:
 
 
 def held_out(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
-    """DUFS with 300 columns on each data set, by the setting that is best on the other ones of its kind (wide or not)."""
+    """DUFS with 300 columns on each data set, by the setting that is best on the others of its kind (wide or not)."""
     known = {}
     for name in names:
         results = [cells.known("score", s) for s in cells_of(fixed, name, "DUFS", False)]
