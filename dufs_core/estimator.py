@@ -562,8 +562,9 @@ class DUFS(ColumnSelector):
             none = f"None of {self.n_runs_} runs" if self.n_runs_ > 1 else "The run has not"
             warnings.warn(
                 f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
-                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
-                f"rows confirm it (LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
+                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns "
+                f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
+                f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
 
