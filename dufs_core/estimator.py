@@ -70,7 +70,7 @@ class DUFS(ColumnSelector):
     self_loops : bool, default True
         Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
         rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
-        the bandwidth is so large that every row is one.
+        the bandwidth is so large that every row is one. Selections are judged (n_restarts) with self-loops.
     gate_sigma : float, default 0.5
         Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
@@ -91,10 +91,11 @@ class DUFS(ColumnSelector):
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
         Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
-        0.18 sqrt(10 / m) for m > 10 columns, or whose columns each depend on another of them more than the strongest of
-        all pairs does in 19 data sets with shuffled columns (`dufs_core.screening`). Otherwise the next run looks, with
-        other draws, at the 20 columns that depend most on another one, later ones at the first 14, 10, 7, 5 of these.
-        If none ends it, the run with the largest gap is kept, and a warning says so. 1 trains once.
+        0.18 sqrt(10 / m) for m > 10 columns, times (100 / n)^(3/4) for n < 100 rows; or whose columns each depend on
+        another of them more than the strongest of all pairs does in 19 data sets with shuffled columns
+        (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend most on
+        another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest gap is
+        kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
