@@ -1,10 +1,10 @@
 """Fits of sparse data and of data on disk: time, peak memory, and the selection against that of dense data.
 
     python -m bench.large rcv1 [--max-iter N] [--columns M] [--dense] [--json FILE]
-    python -m bench.large bladder|mnist [--max-iter N] [--dense] [--json FILE]
+    python -m bench.large bladder|mnist [--max-iter N] [--batch-size N] [--dense] [--json FILE]
 
 rcv1: 1747 documents x 47,236 tf-idf values; with --columns the M that most documents have. bladder: 2100 cells x 20,670
-counts, log(1 + x), CSR. mnist: 10,000 images x 784, read from an .npy file in batches of 1000. --dense fits the same
+counts, log(1 + x), CSR. mnist: 10,000 images x 784, read from an .npy file in batches (of 1000). --dense fits the same
 data as an array in memory. The peak is that of the process, less what it had before the fit.
 """
 
@@ -83,13 +83,15 @@ def main() -> None:
     parser.add_argument("--max-iter", type=int, default=2000)
     parser.add_argument("--n-restarts", type=int, default=1)
     parser.add_argument("--columns", type=int)
+    parser.add_argument("--batch-size", type=int)
     parser.add_argument("--dense", action="store_true")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     settings: dict[str, Any] = {"random_state": 0, "backend": "numpy", "n_restarts": args.n_restarts}
+    settings["batch_size"] = args.batch_size
     if args.data == "mnist":
-        settings |= {"batch_size": 1000, "scaling": "global"}
+        settings |= {"batch_size": args.batch_size or 1000, "scaling": "global"}
     with tempfile.TemporaryDirectory() as folder:
         X = {"rcv1": lambda: rcv1(args.columns), "bladder": bladder, "mnist": lambda: mnist(folder)}[args.data]()
         if args.dense:
@@ -101,8 +103,8 @@ def main() -> None:
         seconds = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     result = {
-        "data": args.data, "shape": list(X.shape), "dense": args.dense, "engine": fit.engine_, "seconds": seconds,
-        "peak_mb": peak / 1000, "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
+        "data": args.data, "shape": list(X.shape), "dense": args.dense, "batch_size": settings["batch_size"],
+        "engine": fit.engine_, "seconds": seconds, "peak_mb": peak / 1000, "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
         "converged": fit.converged_, "open": int((fit.mu_ > 0).sum()), "constant": len(fit.constant_features_),
         "gap": fit.permutation_gap_, "best": fit.ranking_[:50].tolist(),
     }  # fmt: skip

@@ -140,7 +140,8 @@ class DUFS(ColumnSelector):
     bandwidth_, loss_ : float
         Means over the draws of the last step.
     permutation_gap_, p_value_ : float
-        How much better than shuffled columns those with mu > 0 are, and the p-value; 0.05 where their ties in pairs
+        How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on the rows that
+        chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their ties in pairs
         ended the search (see n_restarts), whatever the gap: tight clusters have none.
     ended_by_ties_ : bool
         Whether they did.
@@ -557,19 +558,12 @@ class DUFS(ColumnSelector):
                 f"the best of the ranking.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
-        elif self.n_runs_ == self.n_restarts > 1 and not best.convincing:
+        elif self.n_runs_ == self.n_restarts and not best.convincing:
+            none = f"None of {self.n_runs_} runs" if self.n_runs_ > 1 else "The run has not"
             warnings.warn(
-                f"None of {self.n_runs_} runs found convincing structure: the {n_open} features with mu > 0 have a "
-                f"permutation gap of {self.permutation_gap_:.3g}, and {convincing_gap(n_open):.3f} is asked of so "
-                f"many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
+                f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
+                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
                 f"rows confirm it (LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif self.p_value_ > 0.05 and n_open > 1:
-            warnings.warn(
-                f"The {n_open} features with mu > 0 have no more structure together than the same columns shuffled "
-                f"(permutation gap {self.permutation_gap_:.3f}, p = {self.p_value_:.2f}): treat the selection as "
-                f"noise, or look at other settings of scaling and bandwidth.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
 

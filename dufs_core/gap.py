@@ -35,8 +35,9 @@ def permutation_gap(
 ) -> Gap:
     """gap(T) = score(X_T) - mean over B of score(X_T with every column permuted on its own).
 
-    score(X_T) = Tr(X_T' P^2 X_T) / (n |T|) with all gates open, the bandwidth 5 times the 0.9 quantile of the
-    squared distances to the second neighbour. p-value = (1 + #{shuffled >= observed}) / (1 + B).
+    score(X_T) = Tr(X_T' P^2 X_T) / Tr(X_T' X_T) with all gates open, the bandwidth 5 times the 0.9 quantile of the
+    squared distances to the second neighbour. The graph has self-loops, whatever the gates were learned on.
+    p-value = (1 + #{shuffled >= observed}) / (1 + B): for these columns, not for having chosen them.
 
     Parameters
     ----------
@@ -87,7 +88,8 @@ def shuffled_scores(
             permuted = xp.take_along_axis(X_T, order, axis=1)
             G_r += fixed + permuted.T @ permuted
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
-    observed, *scores = (open_score(bk, objective, G_r) / (n * m) for G_r in G)
+    squares = float(xp.trace(G[0], dtype=xp.float64)) or 1.0  # the same for every shuffle; 0 where all is constant
+    observed, *scores = (open_score(bk, objective, G_r) / squares for G_r in G)
     return observed, np.array(scores)
 
 

@@ -258,7 +258,7 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
             tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
             notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
         else:
-            asked = convincing_gap(int((selector.mu_ > 0).sum()))
+            asked = convincing_gap(int((selector.mu_ > 0).sum()), n)
             sure = "more" if gap >= asked else "slightly more"
             verdict = f"{sure if p <= _SURE else 'no more'} structure than the same columns shuffled"
             notes.append(f"The open columns have {verdict} (permutation gap {gap:.3g}, p = {p:.2g}).")

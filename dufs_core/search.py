@@ -20,6 +20,7 @@ from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepIn
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
+CONVINCING_ROWS = 100  # with fewer rows it rises like 1 / sqrt(number): chance agreement is more
 
 _STRONGEST = 20  # columns that take part in the second run: few enough that gates decide reliably
 _FEWEST = 3  # that take part in a later one
@@ -93,7 +94,7 @@ class Search:
             last = next(earlier, None) or self._run(bk, X, taking_part, run_seed, outcomes, keeper)
             outcomes.append(last)
             chosen = selected(bk, last)
-            if convincing(last.gap, len(chosen)):
+            if convincing(last.gap, len(chosen), X.shape[0]):
                 last = last._replace(convincing=True)
                 break
             if self.n_restarts == 1 or not len(columns):
@@ -147,13 +148,15 @@ def selected(bk: Backend, outcome: Outcome) -> Array:
     return outcome.columns[bk.to_host(outcome.run.mu) > 0]
 
 
-def convincing(gap: Gap, n_selected: int) -> bool:
-    return gap.gap >= convincing_gap(n_selected)
+def convincing(gap: Gap, n_selected: int, n_rows: int) -> bool:
+    """Whether a run with this gap ends the search."""
+    return gap.gap >= convincing_gap(n_selected, n_rows)
 
 
-def convincing_gap(n_selected: int) -> float:
-    """0.18 min(1, sqrt(10 / n_selected)), the permutation gap that ends a search."""
-    return CONVINCING_GAP * min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
+def convincing_gap(n_selected: int, n_rows: int) -> float:
+    """0.18 min(1, sqrt(10 / n_selected)) max(1, sqrt(100 / n_rows)), the permutation gap that ends a search."""
+    size = min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
+    return CONVINCING_GAP * size * max(1.0, sqrt(CONVINCING_ROWS / n_rows))
 
 
 class _Bar:

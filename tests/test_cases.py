@@ -263,7 +263,8 @@ def test_n10_a_path_of_nothing_or_everything_says_so(n_permutations, X):
 def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):
     fitted = fit(dufs(), X)
     fitted.mu_ -= 9
-    run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_)
+    run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_, converged=False,
+                          history={"undecided_gates": [0.0]})  # fmt: skip
     with pytest.warns(SelectionWarning, match="selected no feature after 6 steps .*: try more steps, another random_s"):
         fitted._warn(SimpleNamespace(run=run, convincing=False), 42)
 
@@ -354,7 +355,7 @@ def test_s2_saturated_gates_keep_their_order(X):
     for mu, ranking in (([0.2, 1.3, 2.4, 5.0, -1.0], [3, 2, 1, 0, 4]), ([2.0, 3.0, -1.0, 3.0, -1.0], [1, 3, 0, 2, 4])):
         mu = np.array(mu, dtype=np.float32)
         run = SimpleNamespace(mu=mu, history={"bandwidth": [1.0], "loss": [0.0]}, n_iter=1, converged=True)
-        best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False)
+        best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
         selector = dufs(n_features_to_select=2)
         selector._store(bk, np.zeros(5, dtype=bool), best, 1)
         np.testing.assert_array_equal(selector.ranking_, ranking)
