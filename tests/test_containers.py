@@ -258,9 +258,9 @@ anew.
 
 """
 TAIL = """
-Arrays on a GPU (CuPy, PyTorch, JAX, cupyx.scipy.sparse) are used where they lie, see README; their tests are in
-`tests/cuda/`. Data on disk: [large-data.md](large-data.md). Columns of frames that hold anything but numbers are named
-in the error. `dufs-core fit` reads .txt, .tsv and .mat as well.
+Arrays on a GPU (CuPy, PyTorch, JAX) are used where they lie, see README; matrices of cupyx.scipy.sparse are copied to
+the host and scaled there. Their tests are in `tests/cuda/`. Data on disk: [large-data.md](large-data.md). Columns of
+frames that hold anything but numbers are named in the error. `dufs-core fit` reads .txt, .tsv and .mat as well.
 """
 
 

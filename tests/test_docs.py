@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from dufs_core import errors
+from dufs_core import __version__, errors
 
 DOCS = Path(__file__).parents[1] / "docs"
 pytestmark = pytest.mark.skipif(not DOCS.is_dir(), reason="docs/ is in the repository only")
@@ -70,6 +70,10 @@ def test_every_warning_is_explained():
     for name in names(errors.__name__):
         if inspect.isclass(getattr(errors, name)) and name != "DufsError":
             assert re.search(rf"(### |`){name}\b", text), name
+
+
+def test_the_citation_has_the_version():
+    assert f"\nversion: {__version__}\n" in (DOCS.parent / "CITATION.cff").read_text("utf-8")
 
 
 def test_gallery_scripts_are_short_and_draw():

@@ -197,6 +197,19 @@ def test_ranks_are_over_complete_rows():
     assert found["median"]["CAE"] == 1.5
 
 
+@pytest.mark.parametrize("rows", [2, 3])
+def test_ranks_are_printed_from_three_complete_rows_on(rows):
+    names = ["Yale", "ALLAML", "ISOLET"][:rows]
+    records = [
+        {"data": d, "method": m, "protocol": p, "accuracy": 40.0 + i, "n_features": 50, "paper": None}
+        for d in names for p in table1.PROTOCOLS for i, m in enumerate(table1.METHODS)
+    ]  # fmt: skip
+    rank = {p: table1.ranks([r for r in records if r["protocol"] == p]) for p in table1.PROTOCOLS}
+    text = table1.table(records, names, rank)
+    assert text.count("median rank (3 rows)") == text.count("mean rank (3 rows)") == (2 if rows == 3 else 0)
+    assert ("rank" in text) == (rows == 3)
+
+
 def test_published_values_are_whole():
     assert all(len(row) == len(published.METHODS) for row in published.ACCURACY.values())
     assert published.accuracy("PIX10", "CAE") == 94.1
@@ -220,7 +233,7 @@ def test_small_table_and_curves(folder, capsys):
     assert rows["Yale", "CAE", "oracle"]["accuracy"] is None
     text = capsys.readouterr().out
     assert "GISETTE: left out" in text
-    assert "| median rank (0 rows) |" in text
+    assert "rank" not in text
     before = (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes()
     command.main(["curves", *out])
     assert (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes() == before  # the same cells

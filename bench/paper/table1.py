@@ -26,6 +26,7 @@ from bench.paper.protocol import ALL, COUNTS, RUNS, SELECTORS, Score, cached_loa
 PROTOCOLS = ("oracle", "label_free")
 METHODS = (*SELECTORS, ALL)
 LABEL_FREE_COUNT = 300
+ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
 QUICK_DATA = ("GISETTE", "Yale")
 QUICK_COUNTS = (50, 100)
 QUICK = {"DUFS": {"max_iter": 10}, "CAE": {"steps": 10}, "NDFS": {"max_iter": 2}, "LLCFS": {"max_iter": 2}}
@@ -205,14 +206,14 @@ def defaults(cells: Cells, fixed: dict[str, Any], names: Sequence[str], quick: b
 
 
 def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[str, dict[str, Any]]) -> str:
-    """For each protocol: ours (columns), the paper's, the difference; then the ranks."""
+    """For each protocol: ours (columns), the paper's, the difference; then the ranks, if enough rows are complete."""
     parts = []
     for protocol in PROTOCOLS:
         rows = []
         for data in names:
             mine = {r["method"]: r for r in records if r["data"] == data and r["protocol"] == protocol}
             rows.append([data, *(entry_text(mine[m]) for m in METHODS)])
-        for kind in ("median", "mean"):
+        for kind in ("median", "mean") if rank[protocol]["rows"] >= ROWS_FOR_RANKS else ():
             of_paper = published.MEAN_RANKS if kind == "mean" and protocol == "oracle" else {}
             values = rank[protocol][kind]
             cells = [f"{values[m]:g}" + (f" / {of_paper[m]:g}" if m in of_paper else "") if m in values else None

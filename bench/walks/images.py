@@ -115,10 +115,7 @@ def faces(out: Path) -> None:
     once = fitted("faces, one run", X, scaling="global", n_features_to_select=50, n_restarts=1)
     variance = np.argsort(-X.var(axis=0), kind="stable")
     scores = {"Laplacian score": LaplacianScore(scaling="global").fit(X).ranking_}
-    aside = searched.set_aside_features_
-    by_index = np.concatenate([searched.ranking_[: len(X.T) - len(aside)], aside])  # what rank ties gave
-    rankings = {"DUFS, search": searched.ranking_, "the same, set aside by index": by_index}
-    rankings |= {"DUFS, one run": once.ranking_, **scores, "variance": variance}
+    rankings = {"DUFS, search": searched.ranking_, "DUFS, one run": once.ranking_, **scores, "variance": variance}
     judged(X, labels, rankings, (20, 50, 100))
     picture, axes = figure(1, 3, 4.0, 3.8)
     plotting.selected_pixels(searched, (32, 32), ax=axes[0])
