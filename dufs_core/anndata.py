@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.choices import nearest
 from dufs_core.containers import dense_part, opened
 from dufs_core.errors import DufsWarning
@@ -98,7 +99,7 @@ def select_features(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
             f"{largest:.0f} in the first cells. The depth of a cell and a few highly expressed genes would be the "
             f"structure: use scanpy.pp.normalize_total and scanpy.pp.log1p first.",
-            DufsWarning, stacklevel=2,
+            DufsWarning, stacklevel=users_level(),
         )  # fmt: skip
     selector.fit(X)
     selector.feature_names_in_ = np.array(adata.var_names, dtype=object)

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
+from dufs_core.callers import users_level
 from dufs_core.data import check_finite, check_stored, not_finite, too_many_dimensions
 from dufs_core.errors import DufsWarning
 from dufs_core.source import is_source, slices
@@ -120,7 +121,7 @@ def check_scales(X: Any) -> None:
         f'scaling="none", and {few} of the {d} columns make{"s" if few == 1 else ""} {_MOST:.0%} or more of the '
         f"squared distances between rows (column {largest} has standard deviation {deviation[largest]:.3g}, the median "
         f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
-        DufsWarning, stacklevel=4,
+        DufsWarning, stacklevel=users_level(),
     )  # fmt: skip
 
 

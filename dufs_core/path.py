@@ -20,6 +20,7 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint, random
 from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.callers import users_level
 from dufs_core.containers import check_samples, opened
 from dufs_core.errors import SelectionWarning
 from dufs_core.estimator import DUFS
@@ -248,7 +249,7 @@ class LambdaPath(ColumnSelector):
                 f"lams, or set n_features_to_select to take the best of the ranking."
             )
         if said:
-            warnings.warn(said, SelectionWarning, stacklevel=3)
+            warnings.warn(said, SelectionWarning, stacklevel=users_level())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -334,4 +335,4 @@ def one_of_each() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():
-        warnings.warn(warning.message, stacklevel=4)
+        warnings.warn(warning.message, stacklevel=users_level())

@@ -48,6 +48,7 @@ GATED = ENGINES | {
     "several runs": dufs(n_restarts=3, max_iter=3),
     "batches": dufs(batch_size=21),
     "one gate a sample": dufs(gate_noise="sample"),
+    "no self-loops": dufs(self_loops=False),
     "path": path(),
 }
 BASELINES = {

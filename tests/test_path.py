@@ -70,6 +70,19 @@ def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_path_without_self_loops_is_of_such_fits(moons):
+    found = LambdaPath(short(self_loops=False, max_iter=10), n_lams=2, n_splits=1, n_permutations=3).fit(moons)
+    with_loops = start_prices(short(), moons)
+    np.testing.assert_allclose(found.lams_[-1], 3 * start_prices(short(self_loops=False), moons).max())
+    assert found.lams_[-1] != 3 * with_loops.max()
+    alone = short(self_loops=False, max_iter=10, lam=float(found.lams_[0]))
+    seed = int(np.random.RandomState(0).randint(2**31))
+    first = LambdaPath(short(self_loops=False, max_iter=10), lams=[alone.lam], n_splits=1, n_permutations=3,
+                       random_state=seed).fit(moons)  # fmt: skip
+    np.testing.assert_array_equal(first.mu_[0], alone.set_params(random_state=seed).fit(moons).mu_)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_number_of_features_is_exact_and_what_is_judged(moons):
     frame = pd.DataFrame(moons, columns=list("zambxy"))
     found = quick(n_features_to_select=3, lams=[1e-3, 100.0], n_permutations=5).fit(frame)

@@ -12,6 +12,7 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import SCALINGS, prepare
@@ -100,7 +101,7 @@ class Baseline(ColumnSelector, ABC):
         else:
             warnings.warn(
                 f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
-                SelectionWarning, stacklevel=2,
+                SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         if self.n_features_to_select is None:
             wanted = min(wanted, m)

@@ -20,6 +20,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.errors import IsolatedRowsWarning
 from dufs_core.ops.bandwidth import quantile_of
 
@@ -107,7 +108,7 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
             f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
             f'little about them. Use a larger bandwidth: bandwidth="max" reaches {near.indices.shape[1]} neighbours '
             f"of every row.",
-            IsolatedRowsWarning, stacklevel=5,
+            IsolatedRowsWarning, stacklevel=users_level(),
         )  # fmt: skip
     return symmetric_graph(near, weights)
 

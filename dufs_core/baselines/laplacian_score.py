@@ -17,6 +17,7 @@ from dufs_core.baselines.graphs import (
     heat_kernel,
     neighbours,
 )
+from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.errors import IsolatedRowsWarning
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
@@ -136,7 +137,7 @@ class LaplacianScore(Baseline):
                 f"{isolated:.0%} of the rows have no neighbour within the bandwidth (b = {float(b):.3g}), which turns "
                 f'the score into plain variance. Use a larger bandwidth: bandwidth="max" gives every row '
                 f"{self.n_neighbors} neighbours.",
-                IsolatedRowsWarning, stacklevel=4,
+                IsolatedRowsWarning, stacklevel=users_level(),
             )  # fmt: skip
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):
