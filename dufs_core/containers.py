@@ -152,6 +152,8 @@ def _check_lists(X: Any) -> None:
     inner = {getattr(row, "shape", ()) for row in X}
     if len(inner) == 1 and len(shape := inner.pop()) > 1:
         raise too_many_dimensions((len(X), *shape))
+    if X and all(isinstance(row, (list, tuple)) and row and not _is_scalar(row[0]) for row in X):
+        raise too_many_dimensions((len(X), len(X[0]), len(X[0][0])))
     lengths = [None if _is_scalar(row) else len(row) for row in X]
     if lengths and all(length is None for length in lengths):
         raise _one_dimension((len(X),))

@@ -148,6 +148,7 @@ def selected(bk: Backend, outcome: Outcome) -> Array:
 
 
 def convincing(gap: Gap, n_selected: int) -> bool:
+    """Whether the permutation gap of so many selected columns ends a search."""
     return gap.gap >= convincing_gap(n_selected)
 
 

@@ -141,7 +141,9 @@ def test_n2_units_too_small_for_squares_are_refused(dtype, limit, kind, X):
         return dufs(scaling="none", dtype=dtype, **settings).fit(Z)
 
     np.testing.assert_allclose(fitted(limit * 10).mu_, fitted(1.0).mu_, atol=1e-4)
-    with pytest.raises(ValueError, match=rf"No value is further than .* \(column \d\).* vanish in {dtype}"):
+    with pytest.raises(
+        ValueError, match=rf"No value is further than .* \(column \d\); squares of .* vanish in {dtype}"
+    ):
         fitted(limit / 10)
 
 
@@ -192,6 +194,14 @@ def test_n3_a_bandwidth_far_too_small_is_said_once(name, X):
     assert "100% of the rows" in said
     assert 'Use a larger bandwidth: bandwidth="max"' in said
     assert run(bandwidth="max") == []
+
+
+@pytest.mark.parametrize("selector", [dufs(self_loops=False), LaplacianScore(variant="random_walk")])
+def test_n3_the_largest_bandwidth_with_a_small_factor(selector, X):
+    factor = 1e-3 if isinstance(selector, LaplacianScore) else 0.01
+    with pytest.warns(IsolatedRowsWarning, match="Use a larger bandwidth: a bandwidth_factor of more than") as caught:
+        fit(selector, X, bandwidth="max", bandwidth_factor=factor)
+    assert not any("gives every row" in str(w.message) for w in caught)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "sparse"])
@@ -264,7 +274,8 @@ def test_n10_a_path_of_nothing_or_everything_says_so(n_permutations, X):
 def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):
     fitted = fit(dufs(), X)
     fitted.mu_ -= 9
-    run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_)
+    run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_, converged=False,
+                          history={"undecided_gates": [0]})  # fmt: skip
     with pytest.warns(SelectionWarning, match="selected no feature after 6 steps .*: try more steps, another random_s"):
         fitted._warn(SimpleNamespace(run=run, convincing=False), 42)
 
@@ -355,7 +366,7 @@ def test_s2_saturated_gates_keep_their_order(X):
     for mu, ranking in (([0.2, 1.3, 2.4, 5.0, -1.0], [3, 2, 1, 0, 4]), ([2.0, 3.0, -1.0, 3.0, -1.0], [1, 3, 0, 2, 4])):
         mu = np.array(mu, dtype=np.float32)
         run = SimpleNamespace(mu=mu, history={"bandwidth": [1.0], "loss": [0.0]}, n_iter=1, converged=True)
-        best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False)
+        best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
         selector = dufs(n_features_to_select=2)
         selector._store(bk, np.zeros(5, dtype=bool), best, 1)
         np.testing.assert_array_equal(selector.ranking_, ranking)

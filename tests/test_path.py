@@ -69,6 +69,21 @@ def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
     np.testing.assert_array_equal(path.mu_[1], alone.mu_)
 
 
+def test_all_that_varies_is_everything():
+    X = two_moons(60, 2, random_state=0).X
+    X = np.column_stack([np.ones(60), X])
+    with pytest.warns(SelectionWarning, match="selected all 2 features that are not constant: try larger lams"):
+        LambdaPath(short(max_iter=20), lams=[1e-9], n_splits=1, n_permutations=9, random_state=0).fit(X)
+    with pytest.warns(SelectionWarning, match="X has a single column that is not constant"):
+        short(max_iter=5).fit(X[:, :2])
+
+
+def test_a_price_that_opens_nothing_is_refused(moons):
+    selector = short(power=1, self_loops=False, bandwidth_factor=1e6)
+    with pytest.raises(ValueError, match=r"No price opens a gate: .*power=1, self_loops=False.*even power"):
+        LambdaPath(selector, n_splits=1, n_permutations=3, random_state=0).fit(moons)
+
+
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_path_without_self_loops_is_of_such_fits(moons):
     found = LambdaPath(short(self_loops=False, max_iter=10), n_lams=2, n_splits=1, n_permutations=3).fit(moons)
