@@ -18,7 +18,13 @@ from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, UnconvergedWarning
+from dufs_core.errors import (
+    DegenerateBandwidthWarning,
+    SelectionWarning,
+    UnconvergedWarning,
+    all_constant,
+    isolated_rows,
+)
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
@@ -492,6 +498,7 @@ class DUFS(ColumnSelector):
         if self.n_features_to_select is not None:
             self.support_ = np.zeros(d, dtype=bool)
             self.support_[self.ranking_[: n_wanted(self.n_features_to_select, d)]] = True
+        self.__dict__.pop("var_names_", None)  # of the AnnData object of an earlier fit
         self.history_ = run.history
         self.n_iter_ = run.n_iter
         self.n_runs_ = n_runs
@@ -509,12 +516,10 @@ class DUFS(ColumnSelector):
         d, n_open = len(self.mu_), int((self.mu_ > 0).sum())
         run, varying = best.run, d - len(self.constant_features_)
         if run.isolated > _ISOLATED_SHARE:
-            warnings.warn(
-                f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
-                f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance. "
-                f'Use a larger bandwidth: bandwidth="max" gives every row {self.n_neighbors} neighbours.',
-                IsolatedRowsWarning, stacklevel=users_level(),
-            )  # fmt: skip
+            said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
+            said += f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance"
+            rule = (self.bandwidth, self.bandwidth_factor, self.n_neighbors)
+            warnings.warn(isolated_rows(said, *rule), stacklevel=users_level())
         if run.substituted:
             warnings.warn(
                 f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate "
@@ -539,13 +544,11 @@ class DUFS(ColumnSelector):
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif not len(run.mu):
+            warnings.warn(all_constant(d), stacklevel=users_level())
+        elif varying == 1:
+            which = "a single column" + " that is not constant" * (d > 1)
             warnings.warn(
-                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif d == 1:
-            warnings.warn(
-                "X has a single column, so that there is nothing to select among. If it holds labels, give the data.",
+                f"X has {which}, so that there is nothing to select among. If it holds labels, give the data.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif n_open in (0, varying) and self.n_features_to_select is None:

@@ -225,6 +225,11 @@ def test_unusable_number_of_features_names_both_numbers(wanted, moons):
         quick(n_features_to_select=wanted).fit(moons)
 
 
+def test_truth_values_of_numpy_are_taken(moons):
+    a = fit_quietly(quick(self_loops=np.bool_(False), bandwidth_gradient=np.bool_(True)), moons)
+    assert_same_fit(a, fit_quietly(quick(self_loops=False), moons))
+
+
 @pytest.mark.parametrize(("wanted", "number"), [(1, 1), (6, 6), (0.5, 3), (0.01, 1), (np.int64(2), 2)])
 def test_number_of_features_is_exact(wanted, number, moons):
     selector = fit_quietly(quick(n_features_to_select=wanted), moons)
