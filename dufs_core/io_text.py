@@ -94,7 +94,7 @@ def read_text(
     if names is not None:
         _warn_of_labels(path, [names[j] for j in features])
 
-    underscores = any("_" in line for line in lines[1:])
+    underscores = any("_" in line for line in lines[1 if header and not transpose else 0 :])
     X, label_cells = _convert(path, itertools.chain(sample, rows), features, label_column, names, decimal, underscores)
     return Text(
         X,
