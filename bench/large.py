@@ -88,10 +88,13 @@ def main() -> None:
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     warnings.simplefilter("ignore")
-    settings: dict[str, Any] = {"random_state": 0, "backend": "numpy", "n_restarts": args.n_restarts}
-    settings["batch_size"] = args.batch_size
-    if args.data == "mnist":
-        settings |= {"batch_size": args.batch_size or 1000, "scaling": "global"}
+    settings: dict[str, Any] = {
+        "random_state": 0,
+        "scaling": "global",
+        "backend": "numpy",
+        "n_restarts": args.n_restarts,
+    }
+    settings["batch_size"] = args.batch_size or (1000 if args.data == "mnist" else None)
     with tempfile.TemporaryDirectory() as folder:
         X = {"rcv1": lambda: rcv1(args.columns), "bladder": bladder, "mnist": lambda: mnist(folder)}[args.data]()
         if args.dense:
@@ -104,7 +107,8 @@ def main() -> None:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     result = {
         "data": args.data, "shape": list(X.shape), "dense": args.dense, "batch_size": settings["batch_size"],
-        "engine": fit.engine_, "seconds": seconds, "peak_mb": peak / 1000, "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
+        "engine": fit.engine_, "seconds": seconds, "peak_mb": peak / 1000,
+        "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
         "converged": fit.converged_, "open": int((fit.mu_ > 0).sum()), "constant": len(fit.constant_features_),
         "gap": fit.permutation_gap_, "best": fit.ranking_[:50].tolist(),
     }  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.choices import nearest
 from dufs_core.containers import dense_part, opened
 from dufs_core.errors import DufsWarning
@@ -54,7 +55,7 @@ def select_features(
     -------
     DUFS
         The fitted selector, for `dufs_core.report` and `dufs_core.plotting`; adata.var_names are its
-        `feature_names_in_`. Written into adata:
+        `var_names_`, by which these and get_feature_names_out call the columns. Written into adata:
 
         ``.var["dufs_score"]`` (mu), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_probability"]`` (of an open gate),
         ``.var["dufs_selected"]`` (bool), and ``.uns["dufs"]`` with the parameters ("none" for None), layer,
@@ -71,7 +72,8 @@ def select_features(
     Warns
     -----
     DufsWarning
-        If the values of the first cells are counts.
+        If the values of the first 100 cells are whole numbers of at least 0, and one is above 10: raw counts, most
+        likely. And as `DUFS.fit`.
     """
     if not all(hasattr(adata, name) for name in ("var", "uns", "layers", "n_vars")):
         raise TypeError(
@@ -93,15 +95,15 @@ def select_features(
             raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
     X = opened(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters)
+    selector.fit(X)
     if (largest := _largest_count(X)) > _COUNT:
         warnings.warn(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
             f"{largest:.0f} in the first cells. The depth of a cell and a few highly expressed genes would be the "
             f"structure: use scanpy.pp.normalize_total and scanpy.pp.log1p first.",
-            DufsWarning, stacklevel=2,
+            DufsWarning, stacklevel=users_level(),
         )  # fmt: skip
-    selector.fit(X)
-    selector.feature_names_in_ = np.array(adata.var_names, dtype=object)
+    selector.var_names_ = np.array(adata.var_names, dtype=object)  # adata.X, for transform, is an array without names
     rank = np.empty(adata.n_vars, dtype=np.int64)
     rank[selector.ranking_] = np.arange(1, adata.n_vars + 1)
     columns: dict[str, Array] = {

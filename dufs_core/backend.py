@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from dufs_core.callers import users_level
 from dufs_core.choices import nearest
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError
 
@@ -91,4 +92,6 @@ def get_backend(name: str = "auto") -> Backend:
 
 @cache
 def _say_once(cause: str) -> None:
-    warnings.warn(f"CuPy cannot be used here, computing with NumPy: {cause}.", BackendFallbackWarning, stacklevel=4)
+    warnings.warn(
+        f"CuPy cannot be used here, computing with NumPy: {cause}.", BackendFallbackWarning, stacklevel=users_level()
+    )

@@ -19,6 +19,7 @@ import numpy as np
 from dufs_core import durable, fingerprint
 from dufs_core._version import __version__
 from dufs_core.backend import Array, Backend
+from dufs_core.callers import users_level
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit
 from dufs_core.gap import Gap
 from dufs_core.output import plain
@@ -103,7 +104,7 @@ class Checkpoint:
         else:
             raise CheckpointError(f"No checkpoint to resume from: {'; '.join(problems)}. The fit must start anew.")
         if problems:
-            warnings.warn(f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=3)
+            warnings.warn(f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=users_level())
         about = _about(found, path)
         if about["format"] != FORMAT:
             raise CheckpointError(
@@ -192,7 +193,7 @@ class Keeping:
                 warnings.warn(
                     f"The checkpoint {self._checkpoint.path} cannot be written ({cause}); the fit goes on, and tries "
                     f"again every {self._checkpoint.every_seconds:g} s.",
-                    CheckpointWarning, stacklevel=5,
+                    CheckpointWarning, stacklevel=users_level(),
                 )  # fmt: skip
             self._warned = True
             return False

@@ -12,6 +12,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
+from dufs_core.callers import users_level
 from dufs_core.data import check_finite, check_stored, not_finite, too_many_dimensions
 from dufs_core.errors import DufsWarning
 from dufs_core.source import is_source, slices
@@ -120,7 +121,7 @@ def check_scales(X: Any) -> None:
         f'scaling="none", and {few} of the {d} columns make{"s" if few == 1 else ""} {_MOST:.0%} or more of the '
         f"squared distances between rows (column {largest} has standard deviation {deviation[largest]:.3g}, the median "
         f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
-        DufsWarning, stacklevel=4,
+        DufsWarning, stacklevel=users_level(),
     )  # fmt: skip
 
 
@@ -151,6 +152,8 @@ def _check_lists(X: Any) -> None:
     inner = {getattr(row, "shape", ()) for row in X}
     if len(inner) == 1 and len(shape := inner.pop()) > 1:
         raise too_many_dimensions((len(X), *shape))
+    if X and all(isinstance(row, (list, tuple)) and row and not _is_scalar(row[0]) for row in X):
+        raise too_many_dimensions((len(X), len(X[0]), len(X[0][0])))
     lengths = [None if _is_scalar(row) else len(row) for row in X]
     if lengths and all(length is None for length in lengths):
         raise _one_dimension((len(X),))

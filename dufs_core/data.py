@@ -192,6 +192,6 @@ def check_underflow(peak: Array, dtype: Any) -> None:
     if 0 < largest < limit:
         raise ValueError(
             f"No value is further than {largest:.3g} from the mean of its column (column {int(peak.argmax())}); "
-            f"squared distances between rows that differ by less than {limit:.3g} vanish in {np.dtype(dtype).name}. "
+            f"squares of less than {limit:.3g} vanish in {np.dtype(dtype).name}. "
             f"Use scaling='columns' or 'global', or multiply X first."
         )

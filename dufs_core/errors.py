@@ -46,12 +46,27 @@ class IsolatedRowsWarning(DufsWarning):
     """The bandwidth is so small that many rows have no neighbour left in the kernel."""
 
 
+def isolated_rows(said: str, rule: str | float, factor: float, n_neighbors: int) -> IsolatedRowsWarning:
+    """The warning that says so, and which bandwidth there is instead of `factor` times this rule."""
+    if rule == "max":
+        advice = f"a bandwidth_factor of more than {factor:g}"
+    else:
+        advice = f'bandwidth="max" gives every row {n_neighbors} neighbours'
+        advice += f", if bandwidth_factor (now {factor:g}) is not far below 1" * (factor < 1)
+    return IsolatedRowsWarning(f"{said}. Use a larger bandwidth: {advice}.")
+
+
 class DegenerateBandwidthWarning(DufsWarning):
     """The bandwidth rule gave zero (duplicate rows) and a documented substitute was used."""
 
 
 class SelectionWarning(DufsWarning):
     """The fit ended with no feature selected, or with all of them."""
+
+
+def all_constant(d: int) -> SelectionWarning:
+    """The warning for d columns that are all constant."""
+    return SelectionWarning(f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.")
 
 
 class UnconvergedWarning(DufsWarning):

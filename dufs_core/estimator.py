@@ -18,7 +18,13 @@ from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import DegenerateBandwidthWarning, IsolatedRowsWarning, SelectionWarning, UnconvergedWarning
+from dufs_core.errors import (
+    DegenerateBandwidthWarning,
+    SelectionWarning,
+    UnconvergedWarning,
+    all_constant,
+    isolated_rows,
+)
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
@@ -70,7 +76,7 @@ class DUFS(ColumnSelector):
     self_loops : bool, default True
         Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
         rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
-        the bandwidth is so large that every row is one.
+        the bandwidth is so large that every row is one. Selections are judged (n_restarts) with self-loops.
     gate_sigma : float, default 0.5
         Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
@@ -91,10 +97,11 @@ class DUFS(ColumnSelector):
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
         Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
-        0.18 sqrt(10 / m) for m > 10 columns, or whose columns each depend on another of them more than the strongest of
-        all pairs does in 19 data sets with shuffled columns (`dufs_core.screening`). Otherwise the next run looks, with
-        other draws, at the 20 columns that depend most on another one, later ones at the first 14, 10, 7, 5 of these.
-        If none ends it, the run with the largest gap is kept, and a warning says so. 1 trains once.
+        0.18 sqrt(10 / m) for m > 10 columns, times (100 / n)^(3/4) for n < 100 rows; or whose columns each depend on
+        another of them more than the strongest of all pairs does in 19 data sets with shuffled columns
+        (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend most on
+        another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest gap is
+        kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.
@@ -491,6 +498,7 @@ class DUFS(ColumnSelector):
         if self.n_features_to_select is not None:
             self.support_ = np.zeros(d, dtype=bool)
             self.support_[self.ranking_[: n_wanted(self.n_features_to_select, d)]] = True
+        self.__dict__.pop("var_names_", None)  # of the AnnData object of an earlier fit
         self.history_ = run.history
         self.n_iter_ = run.n_iter
         self.n_runs_ = n_runs
@@ -508,12 +516,10 @@ class DUFS(ColumnSelector):
         d, n_open = len(self.mu_), int((self.mu_ > 0).sum())
         run, varying = best.run, d - len(self.constant_features_)
         if run.isolated > _ISOLATED_SHARE:
-            warnings.warn(
-                f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
-                f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance. "
-                f'Use a larger bandwidth: bandwidth="max" gives every row {self.n_neighbors} neighbours.',
-                IsolatedRowsWarning, stacklevel=users_level(),
-            )  # fmt: skip
+            said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
+            said += f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance"
+            rule = (self.bandwidth, self.bandwidth_factor, self.n_neighbors)
+            warnings.warn(isolated_rows(said, *rule), stacklevel=users_level())
         if run.substituted:
             warnings.warn(
                 f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate "
@@ -538,13 +544,11 @@ class DUFS(ColumnSelector):
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif not len(run.mu):
+            warnings.warn(all_constant(d), stacklevel=users_level())
+        elif varying == 1:
+            which = "a single column" + " that is not constant" * (d > 1)
             warnings.warn(
-                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif d == 1:
-            warnings.warn(
-                "X has a single column, so that there is nothing to select among. If it holds labels, give the data.",
+                f"X has {which}, so that there is nothing to select among. If it holds labels, give the data.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
         elif n_open in (0, varying) and self.n_features_to_select is None:
@@ -562,8 +566,9 @@ class DUFS(ColumnSelector):
             none = f"None of {self.n_runs_} runs" if self.n_runs_ > 1 else "The run has not"
             warnings.warn(
                 f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
-                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns chosen from {d} have some by chance. Treat the selection as noise unless other "
-                f"rows confirm it (LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
+                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns "
+                f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
+                f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
                 SelectionWarning, stacklevel=users_level(),
             )  # fmt: skip
 

@@ -275,8 +275,10 @@ def _choose(
 
 
 def _flat_labels(values: Array) -> Array:
-    """One entry per sample; MATLAB's cells of text become text."""
+    """One entry per sample; MATLAB's cells of text, and the bytes of HDF5's text (UTF-8), become text."""
     flat = np.asarray(values).ravel()
+    if flat.dtype.kind == "S":
+        return np.array([v.decode("utf-8", "replace") for v in flat.tolist()])
     return np.array([str(np.squeeze(v)) for v in flat]) if flat.dtype.kind == "O" else flat
 
 
@@ -431,6 +433,8 @@ def _choose_hdf5(path: Path, variable: str | None, labels: str | None, transpose
 
 def _hdf5_variable(name: str, item: Any, on_disk: bool) -> _Variable | None:
     """A dataset, or MATLAB's group of a sparse matrix; None for anything else."""
+    import h5py
+
     if name.startswith("#"):  # MATLAB's own bookkeeping
         return None
     matlab_class = item.attrs.get("MATLAB_class")
@@ -455,5 +459,7 @@ def _hdf5_variable(name: str, item: Any, on_disk: bool) -> _Variable | None:
     kind = matlab_class or ("text" if item.dtype.hasobject else _kind_text(item.dtype))
     numeric = _is_numeric(item.dtype) and (matlab_class is None or matlab_class in _MAT_NUMERIC)
     if matlab_class is None:
+        if item.dtype.hasobject and h5py.check_string_dtype(item.dtype) is not None:
+            return _Variable(name, item.shape, kind, False, lambda: item.asstr(errors="replace")[()])
         return _Variable(name, item.shape, kind, numeric, lambda: item if on_disk and item.ndim == 2 else item[()])
     return _Variable(name, item.shape[::-1], kind, numeric, lambda: item[()].T)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import DufsWarning
 from dufs_core.reporting import report
@@ -142,7 +143,7 @@ def _save_pictures(
             except Exception as error:  # a picture is not worth losing a fit for
                 if disk_is_full(error):
                     raise
-                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=3)
+                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=users_level())
             else:
                 (staging / name).replace(directory / name)
                 written.append(name)

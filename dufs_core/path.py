@@ -20,8 +20,9 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint, random
 from dufs_core.backend import Array, Backend, get_backend, on_device
+from dufs_core.callers import users_level
 from dufs_core.containers import check_samples, opened
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import SelectionWarning, all_constant
 from dufs_core.estimator import DUFS
 from dufs_core.gap import Gap, permutation_gap, shuffled_scores
 from dufs_core.ops import regulariser
@@ -31,7 +32,7 @@ from dufs_core.table import take_columns, take_rows
 from dufs_core.trainer import INITIAL_MU, batches, gate_noise, train
 from dufs_core.validation import is_int, n_threads, n_wanted, seed_of
 
-CATCHING = RLock()  # held while warnings are caught
+_CATCHING = RLock()  # held while warnings are caught
 LOWEST, HIGHEST = 0.1, 3.0  # of the grid, in units of the largest price that a gate is worth at the start
 _CHANCE = 0.05  # a p-value up to which a price is better than chance
 _START_STEPS = 4  # steps whose draws the prices at the start are averaged over
@@ -102,6 +103,9 @@ class LambdaPath(ColumnSelector):
     A half whose columns say nothing counts with p = 1: on two moons of 100 rows and 10 columns all of the seeds 0 to 7
     chose exactly the moons, six with p = 0.02 and two with p = 1. Few rows ask for more splits, or for DUFS's p-value.
 
+    What judges on a held-out half is score(X_T) of `dufs_core.gap.permutation_gap`, on a graph of its own with
+    self-loops, whatever the selector's bandwidth and self_loops are.
+
     Examples
     --------
     >>> from dufs_core import LambdaPath
@@ -142,7 +146,8 @@ class LambdaPath(ColumnSelector):
         Raises
         ------
         ValueError
-            If X or a parameter is not usable, and as `DUFS.fit`.
+            If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, and as
+            `DUFS.fit`.
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
@@ -193,7 +198,14 @@ class LambdaPath(ColumnSelector):
 
     def _lams(self, selector: DUFS, X: Any) -> Array:
         if self.lams is None:
-            top = float(start_prices(selector, X).max())
+            prices = start_prices(selector, X)
+            top = float(prices.max())
+            if top <= 0 and prices.any():
+                raise ValueError(
+                    f"No price opens a gate: at the start every gate that opens lowers the score (power="
+                    f"{selector.power}, self_loops={selector.self_loops}). Use an even power, self_loops=True or a "
+                    f"smaller bandwidth"
+                )
             top = max(top, float(np.finfo(np.float32).tiny))
             return np.geomspace(LOWEST * top, HIGHEST * top, self.n_lams)
         try:
@@ -228,9 +240,10 @@ class LambdaPath(ColumnSelector):
         self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
         self.support_[self._selection(self.scores_)] = True
         d, n_open = len(self.support_), int(self.n_selected_[self.best_])
+        varying = d - int(constant.sum())
         said, p_value = None, self.p_value_[self.best_]
         if constant.all():
-            said = f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows."
+            said = str(all_constant(d))
         elif n_open == 0:
             said = (
                 f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected no feature: try smaller "
@@ -242,13 +255,14 @@ class LambdaPath(ColumnSelector):
                 f"the other than shuffled columns (p = {p_value:.2f} at the best): treat the {n_open} features "
                 f"selected as noise, or look at other settings."
             )
-        elif n_open == d > 1 and self.n_features_to_select is None:
+        elif n_open == varying > 1 and self.n_features_to_select is None:
+            everything = f"all {varying} features" + " that are not constant" * (varying < d)
             said = (
-                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected all {d} features: try larger "
+                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected {everything}: try larger "
                 f"lams, or set n_features_to_select to take the best of the ranking."
             )
         if said:
-            warnings.warn(said, SelectionWarning, stacklevel=3)
+            warnings.warn(said, SelectionWarning, stacklevel=users_level())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -330,8 +344,8 @@ def one_of_each() -> Iterator[None]:
 
     Python keeps what it does with warnings once for all threads: paths in several threads are fitted in turn.
     """
-    with CATCHING, warnings.catch_warnings(record=True) as caught:
+    with _CATCHING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():
-        warnings.warn(warning.message, stacklevel=4)
+        warnings.warn(warning.message, stacklevel=users_level())

@@ -23,6 +23,7 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend
+from dufs_core.callers import users_level
 from dufs_core.containers import opened
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
@@ -165,7 +166,7 @@ def _in_other_processes(selectors: Sequence[DUFS], X: Any, seeds: Sequence[int])
     for selector, (fitted, said) in zip(selectors, Parallel()(tasks), strict=True):
         selector.__dict__.update({name: value for name, value in fitted.items() if name.endswith("_")})
         for warning in said:
-            warnings.warn(warning, stacklevel=3)
+            warnings.warn(warning, stacklevel=users_level())
     return list(selectors)
 
 

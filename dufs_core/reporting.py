@@ -12,7 +12,7 @@ from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import not_finite
 from dufs_core.search import convincing_gap
-from dufs_core.selection import check_fitted
+from dufs_core.selection import check_fitted, names_of
 from dufs_core.trainer import undecided
 
 CORRELATED = 0.9
@@ -146,7 +146,8 @@ def report(
     if not 0 < correlated <= 1:
         raise ValueError(f"correlated is the size of a correlation, above 0 and at most 1; got {correlated!r}")
     if names is None:
-        names = getattr(selector, "feature_names_in_", [f"x{k}" for k in range(d)])
+        found = names_of(selector)
+        names = [f"x{k}" for k in range(d)] if found is None else found
     shares = None if stability is None else np.asarray(getattr(stability, "frequencies", stability), dtype=float)
     for what, values in (("names", names), ("stability", shares)):
         if values is not None and len(values) != d:

@@ -28,6 +28,12 @@ def check_fitted(selector: Any, attribute: str = "support_") -> None:
     raise TypeError(f"The first argument must be a fitted selector, and X comes after it; got {name}")
 
 
+def names_of(selector: Any) -> Array | None:
+    """The names of the columns that a selector was fitted on, (d,): of a frame, or of the variables of an AnnData."""
+    found: Array | None = getattr(selector, "feature_names_in_", getattr(selector, "var_names_", None))
+    return found
+
+
 class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn selector whose fit sets support_, and needs no labels."""
 
@@ -75,6 +81,12 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         with bk.device_of(X):
             check_finite(X, bk.xp)
             return X[:, bk.xp.asarray(columns)]
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """The names of the selected columns, (m,): of `input_features` (d,), by default those of the fit."""
+        if input_features is None and not hasattr(self, "feature_names_in_"):
+            input_features = getattr(self, "var_names_", None)
+        return super().get_feature_names_out(input_features)
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self, "support_")

@@ -7,8 +7,10 @@ import warnings
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
 from sklearn.utils import check_random_state
 
+from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.data import SCALINGS
 from dufs_core.errors import DufsWarning
@@ -38,7 +40,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
             value = getattr(selector, name)
             raise unknown(name, value, choices)
     for name in ("bandwidth_gradient", "self_loops"):
-        if not isinstance(getattr(selector, name), bool):
+        if not isinstance(getattr(selector, name), (bool, np.bool_)):
             raise ValueError(f"{name} must be True or False; got {getattr(selector, name)!r}")
     if isinstance(selector.bandwidth, str):
         quantile_of(selector.bandwidth)
@@ -70,7 +72,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         if selector.batch_size > n:
             warnings.warn(
                 f"batch_size={selector.batch_size} exceeds the {n} rows: every step uses all rows.",
-                DufsWarning, stacklevel=3,
+                DufsWarning, stacklevel=users_level(),
             )  # fmt: skip
     if selector.n_features_to_select is not None:
         n_wanted(selector.n_features_to_select, d)

@@ -17,8 +17,8 @@ __device__ void write_degree(
 // K_ij = exp(-D_ij / b), K_ii = own, deg_i = sum_j K_ij. One block for each row.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) affinity(
-    Global<const T> D, Global<const double> b, double own, Index R, Index n, Global<T> K, Global<double> deg, Global<T> q,
-    Global<T> r) {
+    Global<const T> D, Global<const double> b, double own, Index R, Index n, Global<T> K, Global<double> deg,
+    Global<T> q, Global<T> r) {
     for (Index row = blockIdx.x; row < R * n; row += gridDim.x) {
         const T minus_inverse = T(-1 / b[row / n]);
         double total = 0;

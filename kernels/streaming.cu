@@ -147,8 +147,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) degrees(
     }
 }
 
-// out = P Y: out_ci = sum_j K_ij Y_cj / deg_i, K_ii = own.      Y, out (width, n). A block forms 64 rows of 64 columns of Y. m is at
-// least 1: the barriers of add_pairs stand between the readers of a tile and the next tile.
+// out = P Y: out_ci = sum_j K_ij Y_cj / deg_i, K_ii = own.      Y, out (width, n). A block forms 64 rows of 64 columns
+// of Y. m is at least 1: the barriers of add_pairs stand between the readers of a tile and the next tile.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) walk(
     Global<const T> Xt, Global<const double> b, double own, Global<const double> deg, Global<const T> Y, Index m,

@@ -38,6 +38,11 @@ def test_what_is_written_survives_a_file(tmp_path):
     assert written["params"]["max_iter"] == 20
     assert (written["n_selected"], written["permutation_gap"]) == (2, plain.permutation_gap_)
     assert written["params"]["scaling"] == "global"
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # scikit-learn warns of an array where a fit had names
+        assert selector.transform(adata.layers["scaled"]).shape == (60, 2)
+    assert not hasattr(selector.set_params(max_iter=1).fit(X[:, :4]), "var_names_")
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
     best = report(selector, adata.layers["scaled"]).rows[0]["feature"]  # with the names of the genes
     assert best == adata.var_names[plain.ranking_[0]] == selector.get_feature_names_out()[plain.ranking_[0]]
 
@@ -95,6 +100,10 @@ def test_raw_counts_are_noticed(container, backed, tmp_path):
         adata = anndata.read_h5ad(tmp_path / "a.h5ad", backed="r")
     with pytest.warns(DufsWarning, match="adata.X seems to hold raw counts: whole numbers up to 345"):
         select_features(adata, **QUICK)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what is refused is not judged
+        with pytest.raises(ValueError, match="max_iter must be"):
+            select_features(adata, **QUICK | {"max_iter": 0})
     for harmless in (adata.layers["logs"], container(np.minimum(counts, 1)), container(counts - 9)):
         with warnings.catch_warnings():
             warnings.filterwarnings("error", ".*raw counts.*")

@@ -48,6 +48,7 @@ GATED = ENGINES | {
     "several runs": dufs(n_restarts=3, max_iter=3),
     "batches": dufs(batch_size=21),
     "one gate a sample": dufs(gate_noise="sample"),
+    "no self-loops": dufs(self_loops=False),
     "path": path(),
 }
 BASELINES = {
@@ -140,7 +141,9 @@ def test_n2_units_too_small_for_squares_are_refused(dtype, limit, kind, X):
         return dufs(scaling="none", dtype=dtype, **settings).fit(Z)
 
     np.testing.assert_allclose(fitted(limit * 10).mu_, fitted(1.0).mu_, atol=1e-4)
-    with pytest.raises(ValueError, match=rf"No value is further than .* \(column \d\).* vanish in {dtype}"):
+    with pytest.raises(
+        ValueError, match=rf"No value is further than .* \(column \d\); squares of .* vanish in {dtype}"
+    ):
         fitted(limit / 10)
 
 
@@ -191,6 +194,14 @@ def test_n3_a_bandwidth_far_too_small_is_said_once(name, X):
     assert "100% of the rows" in said
     assert 'Use a larger bandwidth: bandwidth="max"' in said
     assert run(bandwidth="max") == []
+
+
+@pytest.mark.parametrize("selector", [dufs(self_loops=False), LaplacianScore(variant="random_walk")])
+def test_n3_the_largest_bandwidth_with_a_small_factor(selector, X):
+    factor = 1e-3 if isinstance(selector, LaplacianScore) else 0.01
+    with pytest.warns(IsolatedRowsWarning, match="Use a larger bandwidth: a bandwidth_factor of more than") as caught:
+        fit(selector, X, bandwidth="max", bandwidth_factor=factor)
+    assert not any("gives every row" in str(w.message) for w in caught)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "sparse"])

@@ -96,6 +96,12 @@ def test_one_gate_per_sample(moons, tmp_path):
     assert_same_bits(resumed, fit(moons, **changes))
 
 
+def test_a_graph_without_self_loops(moons, tmp_path):
+    resumed, _ = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 3, self_loops=np.bool_(False))
+    assert_same_bits(resumed, fit(moons, self_loops=False))
+    assert (resumed.mu_ != fit(moons).mu_).any()
+
+
 def test_a_search_over_several_runs(tmp_path):
     X = np.random.default_rng(0).normal(size=(30, 6))  # nothing to find: every run fails
     changes = {"max_iter": 400, "learning_rate": 0.02, "n_restarts": 4, "tol": 0.01}

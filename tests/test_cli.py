@@ -116,6 +116,7 @@ def test_choices_are_the_constructors():
         ("--bandwidth 3", "bandwidth", 3.0),
         ("--no-bandwidth-gradient", "bandwidth_gradient", False),
         ("--bandwidth-gradient", "bandwidth_gradient", True),
+        ("--no-self-loops", "self_loops", False),
         ("--batch-size 30", "batch_size", 30),
         ("--batch-size None", "batch_size", None),
         ("--gate-noise sample", "gate_noise", "sample"),

@@ -35,6 +35,17 @@ def test_nothing_else_on_the_page_is_a_table(result):
     assert rows == made
 
 
+def test_every_row_of_the_installation_table_has_its_evidence(result):
+    from bench.comparison import pages
+
+    page = pages.evidence(result)
+    environments = [found[w] for found in result["packages"].values() for w in ("first", "second") if found.get(w)]
+    for e in [*environments, *result["refused"].values()]:
+        assert f"`pip install {' '.join(e['asked'])}`" in page
+        assert pages._plain(e["said"]) in page
+    assert result["note"] in page
+
+
 def test_every_record_has_its_evidence(result):
     for name, found in result["packages"].items():
         for part in ("inputs", "recovery", "memory", "facts"):

@@ -16,6 +16,7 @@ from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dufs_core import DUFS, LambdaPath
+from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.errors import (
@@ -26,6 +27,8 @@ from dufs_core.errors import (
     SelectionWarning,
     UnconvergedWarning,
 )
+from dufs_core.gap import permutation_gap
+from dufs_core.search import convincing_gap
 
 ENGINES = ("operations", "dense")
 
@@ -220,6 +223,11 @@ def test_an_appended_constant_column_changes_no_other_score(engine, moons):
 def test_unusable_number_of_features_names_both_numbers(wanted, moons):
     with pytest.raises(ValueError, match=r"from 1 to the 6 features"):
         quick(n_features_to_select=wanted).fit(moons)
+
+
+def test_truth_values_of_numpy_are_taken(moons):
+    a = fit_quietly(quick(self_loops=np.bool_(False), bandwidth_gradient=np.bool_(True)), moons)
+    assert_same_fit(a, fit_quietly(quick(self_loops=False), moons))
 
 
 @pytest.mark.parametrize(("wanted", "number"), [(1, 1), (6, 6), (0.5, 3), (0.01, 1), (np.int64(2), 2)])
@@ -460,3 +468,24 @@ def test_an_unconverged_fit_says_so(moons):
     assert not said(max_iter=20, tol=0.0)
     assert not said(callbacks=(lambda info: info.step == 20,))
     assert not said(random_state=0)
+
+
+def test_noise_of_few_rows_is_not_taken_for_structure():
+    """The data sets of 20 x 200 and 30 x 200 (of 36) whose chance pairs have the largest gaps: 0.46 and 0.37."""
+    for n, gap in ((20, 0.46), (30, 0.37)):
+        assert gap < convincing_gap(2, n)
+    assert convincing_gap(2, 100) == convincing_gap(10, 500) == 0.18
+    X = np.random.default_rng(5001).normal(size=(20, 30))
+    with pytest.warns(SelectionWarning, match=r"None of 2 runs found convincing structure.*0\.602 is asked of so many"):
+        DUFS(n_restarts=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)
+
+
+def test_a_gap_is_the_same_in_any_unit():
+    """Columns of variance 9 in noise: scaled together, the gap is that of the same columns of variance 1."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 5)).astype(np.float32)
+    X[:, 1] += X[:, 0]
+    bk = get_backend("numpy")
+    gaps = [permutation_gap(bk, np.asfortranarray(X * scale), np.arange(5)).gap for scale in (1, 4)]
+    assert gaps[0] == pytest.approx(gaps[1], rel=1e-5)
+    assert permutation_gap(bk, np.zeros((9, 3), np.float32), np.arange(3)).gap == 0

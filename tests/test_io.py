@@ -145,6 +145,17 @@ def test_labels_in_a_matlab_cell(tmp_path):
     assert read_table(tmp_path / "a.mat", labels="kind").labels.tolist() == ["lung", "skin", "skin", "lung"]
 
 
+def test_labels_that_are_text_in_hdf5(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    kinds = ["lung", "skin", "Zürich", "lung"]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"], file["fixed"] = X, np.array([kind.encode() for kind in kinds])
+        file["any_length"] = np.array(kinds, dtype=h5py.string_dtype())
+    for name in ("fixed", "any_length"):
+        assert read_table(tmp_path / "a.h5", labels=name).labels.tolist() == kinds
+    assert "any_length holds text, not real numbers" in refused(tmp_path / "a.h5", variable="any_length")
+
+
 def test_sparse_matrices_become_dense(tmp_path):
     scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.csr_array(X))
     scipy.io.savemat(tmp_path / "s.mat", {"X": scipy.sparse.csc_array(X), "Y": Y})
@@ -168,9 +179,8 @@ def test_pickles_are_refused_and_not_opened(tmp_path):
         assert "numpy.save(path, numpy.asarray(X, dtype=float))" in sentence
     np.testing.assert_array_equal(read_table(tmp_path / "q.npz").X, X)  # what is not asked for does no harm
     assert "unpickling" in refused(tmp_path / "q.npz", variable="extra")
-    assert "unpickling" in refused(tmp_path / "q.npz", labels="Y") or "entries" in refused(
-        tmp_path / "q.npz", labels="Y"
-    )
+    np.savez(tmp_path / "q.npz", X=X, Y=np.array([Harmful()] * len(X), dtype=object))
+    assert "labels Y are refused, because it holds Python objects" in refused(tmp_path / "q.npz", labels="Y")
 
 
 @pytest.mark.parametrize(
@@ -427,6 +437,9 @@ def test_missing_values_become_nan(tmp_path):
 def test_numbers_as_python_reads_them_only(tmp_path):
     sentence = refused(text_file(tmp_path, "a,b\n1,2\n3,1_0\n"))
     assert 'line 3: column "b" (number 1) holds text ("1_0")' in sentence
+    without_header = text_file(tmp_path, "1_0,2,3\n4,5,6\n7,8,9\n")
+    assert 'line 1: column number 0 holds text ("1_0")' in refused(without_header)
+    assert 'column 1: column number 0 holds text ("1_0")' in refused(without_header, transpose=True, header=False)
 
 
 @pytest.mark.parametrize(

@@ -48,6 +48,7 @@ WRONG_DATA = {
         r"dim 3, while dim <= 2 is required; its shape is \(40, 3, 2\).*X.reshape\(len\(X\), -1\)",
     ),
     "a list of images": (list(X.reshape(40, 3, 2)), ValueError, r"dim 3, .*shape is \(40, 3, 2\).*images become rows"),
+    "images as lists": ([[[1, 2], [3, 4]]] * 5, ValueError, r"dim 3, .*shape is \(5, 2, 2\).*images become rows"),
     "texts": (["a text", "another"], ValueError, r"X holds 2 texts \(list\).*TfidfVectorizer"),
     "a column of texts": (np.array(["a text", "another"]), ValueError, r"X holds 2 texts \(ndarray\).*TfidfVectorizer"),
     "one row": (X[:1], ValueError, r"1 sample\(s\) .* minimum of 2 is required"),

@@ -110,6 +110,21 @@ def test_isolated_rows_are_counted(engine):
 
 @engines
 @dtypes
+def test_isolated_rows_without_self_loops(engine, dtype):
+    """Rows whose neighbours weigh together at most what the row weighs itself, 1e-12.
+
+    Pairs at squared distances with exp(-D) = 3e-12 (joined), 0.8e-12 (lone), and a row far from all.
+    """
+    apart = np.sqrt(-np.log([3e-12, 0.8e-12]))
+    X = np.array([[0, 0], [apart[0], 0], [0, 100], [apart[1], 100], [100, 0]], dtype)
+    objective = Objective(bandwidth=1.0, self_loops=False)
+    value, dmu = evaluate(engine, objective, np.full(2, 2.0, dtype), np.zeros((1, 2), dtype), X)
+    finite(value, dmu)
+    assert value.isolated == pytest.approx(3 / 5)
+
+
+@engines
+@dtypes
 def test_huge_bandwidth(engine, dtype):
     """K = 1: P averages, and centred data score 0."""
     X, mu, eps = gen.noise(12, 3).astype(dtype), np.full(3, 0.5, dtype), np.zeros((1, 3), dtype)

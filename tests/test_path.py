@@ -69,6 +69,34 @@ def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
     np.testing.assert_array_equal(path.mu_[1], alone.mu_)
 
 
+def test_all_that_varies_is_everything():
+    X = two_moons(60, 2, random_state=0).X
+    X = np.column_stack([np.ones(60), X])
+    with pytest.warns(SelectionWarning, match="selected all 2 features that are not constant: try larger lams"):
+        LambdaPath(short(max_iter=20), lams=[1e-9], n_splits=1, n_permutations=9, random_state=0).fit(X)
+    with pytest.warns(SelectionWarning, match="X has a single column that is not constant"):
+        short(max_iter=5).fit(X[:, :2])
+
+
+def test_a_price_that_opens_nothing_is_refused(moons):
+    selector = short(power=1, self_loops=False, bandwidth_factor=1e6)
+    with pytest.raises(ValueError, match=r"No price opens a gate: .*power=1, self_loops=False.*even power"):
+        LambdaPath(selector, n_splits=1, n_permutations=3, random_state=0).fit(moons)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_path_without_self_loops_is_of_such_fits(moons):
+    found = LambdaPath(short(self_loops=False, max_iter=10), n_lams=2, n_splits=1, n_permutations=3).fit(moons)
+    with_loops = start_prices(short(), moons)
+    np.testing.assert_allclose(found.lams_[-1], 3 * start_prices(short(self_loops=False), moons).max())
+    assert found.lams_[-1] != 3 * with_loops.max()
+    alone = short(self_loops=False, max_iter=10, lam=float(found.lams_[0]))
+    seed = int(np.random.RandomState(0).randint(2**31))
+    first = LambdaPath(short(self_loops=False, max_iter=10), lams=[alone.lam], n_splits=1, n_permutations=3,
+                       random_state=seed).fit(moons)  # fmt: skip
+    np.testing.assert_array_equal(first.mu_[0], alone.set_params(random_state=seed).fit(moons).mu_)
+
+
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_number_of_features_is_exact_and_what_is_judged(moons):
     frame = pd.DataFrame(moons, columns=list("zambxy"))

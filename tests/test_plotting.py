@@ -116,6 +116,18 @@ def test_missing_labels_and_many_labels(fitted):
     labels[:3] = [np.nan, None, float("nan")]  # as .obs holds cells without a type
     axes = plotting.embedding(fitted[0], MOONS.X, labels)
     assert [text.get_text() for text in drawn(axes[1]).get_legend().get_texts()] == ["B cell", "T cell", "no label"]
+    pd = pytest.importorskip("pandas", reason="pandas is not installed")
+    for values, expected in (
+        (np.where(np.arange(60) < 40, np.nan, 1.0), ["1.0", "no label"]),
+        (pd.Series([1] * 40 + [None] * 20), ["1.0", "no label"]),
+        (pd.Series([10, 9, None] * 20, dtype="Int64"), ["9", "10", "no label"]),
+        (pd.Series(pd.to_datetime(["2020-01-01", None] * 30)), ["2020-01-01 00:00:00", "no label"]),
+        (["None", None] * 30, ["None", "no label"]),
+        (["a", 2, np.nan] * 20, ["2", "a", "no label"]),
+    ):
+        axes = plotting.embedding(fitted[0], MOONS.X, values)
+        assert [text.get_text() for text in drawn(axes[1]).get_legend().get_texts()] == expected
+        assert sum(len(points.get_offsets()) for points in axes[1].collections) == 60
     axes = plotting.embedding(fitted[0], MOONS.X, np.arange(len(MOONS.X)) % 16)
     assert [text.get_text() for text in drawn(axes[1]).get_legend().get_texts()] == [str(k) for k in range(16)]
     assert axes[0].get_legend() is None

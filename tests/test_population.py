@@ -32,7 +32,15 @@ def assert_same(got, want):
 
 
 @pytest.mark.parametrize(
-    "how", [{}, {"n_jobs": 3}, {"batch_size": 25}, {"gate_noise": "sample"}, {"engine": "operations", "max_iter": 10}]
+    "how",
+    [
+        {},
+        {"n_jobs": 3},
+        {"batch_size": 25},
+        {"gate_noise": "sample"},
+        {"engine": "operations", "max_iter": 10},
+        {"self_loops": False, "max_iter": 10},
+    ],
 )
 def test_each_as_alone(how):
     together = fit_population(selectors(**how), X)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -106,8 +105,7 @@ def installation(result: dict[str, Any]) -> str:
                 )
                 lines.append("| " + " | ".join(_plain(c) for c in cells) + " |")
     for name, e in result["refused"].items():
-        said = re.sub(r"\(from versions: ([^,)]*),[^)]*?([^,)]*)\)", r"(from versions: \1 to \2)", e["said"])
-        lines.append(f"| {name} | `{' '.join(e['asked'])}` | - | {e['exit']} | {_plain(said)} | - | - | - | - |")
+        lines.append(f"| {name} | `{' '.join(e['asked'])}` | - | {e['exit']} | {_plain(e['said'])} | - | - | - | - |")
     return "\n".join(lines)
 
 
@@ -141,10 +139,13 @@ def evidence(result: dict[str, Any]) -> str:
         f"Made by `{result['command']}` from bench/results/comparison.json; see",
         "[Beside other packages](comparison.md). Each row is one call: the two moons are dufs_core.datasets.two_moons,",
         "100 x 10 unless stated.",
+        "",
+        f"How: {result['note']}.",
     ]
     for name, found in result["packages"].items():
         lines += ["", f"## {name}", "", f"{found['distribution']}, run on {found['date']}.", ""]
         lines += ["| question | method | answer | ran | came back |", "|---|---|---|---|---|"]
+        lines += [_installed(which, found[which]) for which in ("first", "second") if found.get(which)]
         for part in ("facts", "inputs", "recovery", "memory"):
             if isinstance(found.get(part), str):
                 lines.append(f"| {part} | | not run | | {_plain(found[part])} |")
@@ -152,7 +153,19 @@ def evidence(result: dict[str, Any]) -> str:
             for r in found.get(part, []):
                 values = [r[k] for k in ("question", "method", "answer")] + [f"`{r['ran']}`", f"`{r['came_back']}`"]
                 lines.append("| " + " | ".join(_plain(v) for v in values) + " |")
+    lines += ["", "## What pip refused", "", "| package | ran | exit | came back |", "|---|---|---|---|"]
+    for name, e in result["refused"].items():
+        lines.append(f"| {_plain(name)} | `pip install {' '.join(e['asked'])}` | {e['exit']} | `{_plain(e['said'])}` |")
     return "\n".join(lines) + "\n"
+
+
+def _installed(which: str, e: dict[str, Any]) -> str:
+    """The row of one environment."""
+    took = f", {e['import_s']} s" if "import_s" in e else ""
+    answer = f"exit {e['exit']}; imports: {e['imports']}{took}; {e['distributions']} distributions, {e['mb']} MB"
+    answer += f"; version {e['version']}; licence: {e['licence']}"
+    values = ("installation", f"{which} environment", answer, f"`pip install {' '.join(e['asked'])}`", f"`{e['said']}`")
+    return "| " + " | ".join(_plain(v) for v in values) + " |"
 
 
 def write(result: dict[str, Any]) -> None:

@@ -12,10 +12,11 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import SCALINGS, prepare
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import all_constant
 from dufs_core.memory import check_squares
 from dufs_core.ops.bandwidth import check_n_neighbors
 from dufs_core.selection import ColumnSelector
@@ -98,10 +99,7 @@ class Baseline(ColumnSelector, ABC):
                 rows = np.ascontiguousarray(data.X if m == d else data.X[:, columns])
                 scores = np.asarray(self._score(rows, columns, min(wanted, m), seed))
         else:
-            warnings.warn(
-                f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.",
-                SelectionWarning, stacklevel=2,
-            )  # fmt: skip
+            warnings.warn(all_constant(d), stacklevel=users_level())
         if self.n_features_to_select is None:
             wanted = min(wanted, m)
         self.scores_ = np.full(d, min(0.0, float(scores.min(initial=0.0))) - 1.0)

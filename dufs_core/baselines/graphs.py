@@ -19,8 +19,10 @@ from sklearn.cluster import KMeans
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 
-from dufs_core.backend import Array
-from dufs_core.errors import IsolatedRowsWarning
+from dufs_core.backend import Array, get_backend
+from dufs_core.callers import users_level
+from dufs_core.errors import isolated_rows
+from dufs_core.memory import check_squares
 from dufs_core.ops.bandwidth import quantile_of
 
 Rule = str | float
@@ -103,12 +105,11 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
     weights = np.exp(-np.minimum(near.squared / (factor * t), _LARGEST_EXPONENT))
     isolated = float((weights[:, 0] < ISOLATED_WEIGHT).mean())
     if isolated > ISOLATED_SHARE:
-        warnings.warn(
+        said = (
             f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
-            f'little about them. Use a larger bandwidth: bandwidth="max" reaches {near.indices.shape[1]} neighbours '
-            f"of every row.",
-            IsolatedRowsWarning, stacklevel=5,
-        )  # fmt: skip
+        )
+        warning = isolated_rows(said + "little about them", rule, factor, near.indices.shape[1])
+        warnings.warn(warning, stacklevel=users_level())
     return symmetric_graph(near, weights)
 
 
@@ -129,7 +130,8 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     y = Dg^(-1/2) u from the largest eigenvalues of A = Dg^(-1/2) W Dg^(-1/2). The trivial u = Dg^(1/2) 1 is deflated,
     not dropped: in a graph of several components it is one of several vectors with eigenvalue 0. Scaled so that
     y' Dg y = 1' Dg 1 (entries of size 1, whatever the scale of W). X decides between equal eigenvalues, see `distinct`.
-    Where the iteration of the sparse solver ends early the dense one takes over.
+    Where the iteration of the sparse solver ends early, or k is nearly n, the dense one takes over. Raises
+    MemoryLimitError if its n x n arrays exceed what is available.
     """
     n = W.shape[0]
     A, root = normalised(W), np.sqrt(degrees(W))
@@ -138,6 +140,7 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     if n > _DENSE_ROWS and k + 20 < n:
         U = _largest_sparse(A, root, k, X)
     if U is None:
+        check_squares(get_backend("numpy"), "A dense eigen-decomposition", n, 3)  # its matrix, and two on the way to it
         U = lowest_eigenvectors(np.eye(n) - A.toarray() + 3.0 * np.outer(trivial, trivial), k, X)
     return U * (np.linalg.norm(root) / root)[:, None]
 

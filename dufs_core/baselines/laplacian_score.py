@@ -11,14 +11,14 @@ from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import (
     ISOLATED_SHARE,
-    ISOLATED_WEIGHT,
     check_bandwidth,
     degrees,
     heat_kernel,
     neighbours,
 )
+from dufs_core.callers import users_level
 from dufs_core.choices import unknown
-from dufs_core.errors import IsolatedRowsWarning
+from dufs_core.errors import isolated_rows
 from dufs_core.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
@@ -130,14 +130,14 @@ class LaplacianScore(Baseline):
         rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
         b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
-        isolated = float((deg <= 1 + ISOLATED_WEIGHT).mean())
+        isolated = float((deg <= normalise.lone_degree(1.0, float(np.finfo(deg.dtype).eps))).mean())
         if isolated > ISOLATED_SHARE:
-            warnings.warn(
+            said = (
                 f"{isolated:.0%} of the rows have no neighbour within the bandwidth (b = {float(b):.3g}), which turns "
-                f'the score into plain variance. Use a larger bandwidth: bandwidth="max" gives every row '
-                f"{self.n_neighbors} neighbours.",
-                IsolatedRowsWarning, stacklevel=4,
-            )  # fmt: skip
+            )
+            said += "the score into plain variance"
+            warning = isolated_rows(said, rule, float(self.bandwidth_factor), self.n_neighbors)
+            warnings.warn(warning, stacklevel=users_level())
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):
             right = A @ right

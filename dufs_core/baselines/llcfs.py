@@ -11,6 +11,7 @@ from scipy.sparse import csr_array, eye_array
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import blocks, lowest_eigenvectors, neighbours
+from dufs_core.callers import users_level
 from dufs_core.errors import SelectionWarning
 
 _LOST = 1e-3  # share of the ridge that rounding may take
@@ -178,7 +179,7 @@ class LLCFS(Baseline):
                     f"No row has neighbours with different labels, so the {self.n_neighbors} neighbours say nothing "
                     f"about the columns: their scores stay as they were before step {step} (at first all equal). Use "
                     f"a larger n_neighbors (at most {len(X) - 1}) or n_clusters.",
-                    SelectionWarning, stacklevel=3,
+                    SelectionWarning, stacklevel=users_level(),
                 )  # fmt: skip
                 break
             change, tau = float(np.abs(found - tau).sum()), found

@@ -202,7 +202,7 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
     workers = args.workers or 1
     predicted = predict(job, in_this_process=workers == 1 and args.scheduler is None)
     known = [p["seconds"] for p in predicted if p.get("seconds") is not None]
-    total = sum(known) / workers
+    total = sum(known) / workers if known else None
     if args.json:
         fits = [
             {"data": fit.data.name, "seed": fit.seed} | {name: fit.settings[name] for name in job.mentioned} | p
@@ -210,6 +210,7 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
         ]
         document = {
             "fits": fits, "seconds": total, "seconds_from": "a measured probe: steps of one run of max_iter steps",
+            "not_counted": len(predicted) - len(known),
             "bytes": max((p["bytes"] for p in predicted if "bytes" in p), default=None), "workers": workers,
         }  # fmt: skip
         print(json.dumps(document, allow_nan=False))
@@ -225,10 +226,12 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
         for fit, p in zip(job.fits, predicted, strict=True)
     ]
     print(text(rows))
+    uncounted = len(predicted) - len(known)
+    left_out = f"; {uncounted} of the fits {'is' if uncounted == 1 else 'are'} not counted, no time is known for them"
     print(
         f"\n{len(job.fits)} fits, {_time(total)} with {workers} worker{'' if workers == 1 else 's'} if every fit is "
         f"one run of max_iter steps (the time of a step was measured on each data set); converged runs end sooner, and "
-        f"a search over n_restarts runs takes as many times longer"
+        f"a search over n_restarts runs takes as many times longer{left_out if uncounted else ''}"
     )
     return DONE
 

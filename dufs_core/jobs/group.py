@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import CheckpointError, InterruptedFit
@@ -119,7 +120,7 @@ def _saving(path: str, every_seconds: float, stop: Callable[[], bool]) -> list[C
         try:
             saved.read()
         except CheckpointError as error:
-            warnings.warn(f"{error}; the fit was started anew", stacklevel=2)
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=users_level())
             saved.remove()
     return [saved]
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dufs_core.backend import get_backend
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.errors import InterruptedFit
 from dufs_core.jobs import group
@@ -20,33 +19,43 @@ from dufs_core.search import Progress
 
 _STEPS, _SECONDS = 4, 0.3  # that a probe takes at least
 _MOST_STEPS = 1000
-_COSTLY = (
-    "power", "gate_noise", "n_draws", "batch_size", "engine", "backend", "dtype", "bandwidth", "optimizer",
+_COSTLY = (  # with the engine: what the time of a step depends on, and whether the data can be computed with
+    "power", "gate_noise", "n_draws", "batch_size", "backend", "dtype", "bandwidth", "optimizer", "scaling",
 )  # fmt: skip
 
 
 def predict(job: Job, in_this_process: bool = True) -> list[dict[str, Any]]:
     """For each fit its bytes, predicted by `dufs_core.memory`, and seconds, from a measured probe; or why not.
 
-    A probe takes some steps on the data with the fit's settings (once for fits of a data set that differ in nothing
-    that steps cost). Fits that a GPU would compute as one population are probed as one: together is their number, bytes
-    are those of all of them, seconds are each one's share. seconds: those of one run that takes max_iter steps. A run
-    that converges takes fewer, a search over n_restarts runs may take as many times more.
+    Parameters and memory are checked for every fit. A probe takes some steps on the data with the fit's settings (once
+    for fits of a data set that differ in nothing that steps cost). Fits that a GPU would compute as one population are
+    probed as one: together is their number, bytes are those of all of them, seconds are each one's share. seconds:
+    those of one run that takes max_iter steps. A run that converges takes fewer, a search over n_restarts runs may take
+    as many times more.
     """
     found: dict[str, dict[str, Any]] = {}
     for _, fits in job.grouped():
-        probes: dict[tuple[Any, ...], dict[str, Any]] = {}
+        steps: dict[tuple[Any, ...], float | None] = {}  # seconds that one takes
         for task in group.tasks(fits, in_this_process):
-            size = group.size(task)[0] if len(task) > 1 else 1
-            for start in range(0, len(task), size):
-                some = task[start : start + size]
-                key = (len(some), *(some[0].settings[name] for name in _COSTLY))
-                if key not in probes:
-                    probes[key] = _probe(some)
-                step = probes[key].get("step_seconds")
-                for fit in some:
+            waiting, size = list(task), group.size(task)[0] if len(task) > 1 else 1
+            while waiting:
+                some = waiting[:size]
+                try:
+                    facts = [_facts(fit, len(some)) for fit in some]
+                    key = (len(some), facts[0]["engine"], *(some[0].settings[name] for name in _COSTLY))
+                    if key not in steps:
+                        steps[key] = _step_seconds(some)
+                except Exception as error:  # the sweep records it as the fit's; here it is the prediction
+                    if len(some) > 1:  # the sweep then computes each alone
+                        size = 1
+                        continue
+                    facts, step = [{"error": one_line(error)}], None
+                else:
+                    step = steps[key]
+                for fit, one in zip(some, facts, strict=True):
                     seconds = None if step is None else step * fit.settings["max_iter"] / len(some)
-                    found[fit.id] = {"id": fit.id, "together": len(some), **probes[key], "seconds": seconds}
+                    found[fit.id] = {"id": fit.id, "together": len(some), **one, "seconds": seconds}
+                waiting = waiting[len(some) :]
     return [found[fit.id] for fit in job.fits]
 
 
@@ -84,28 +93,37 @@ class _Clock(Checkpoint):
         return (ended - began) / (after - before)
 
 
-def _probe(fits: Sequence[Fit]) -> dict[str, Any]:
-    """Of fits that are computed together."""
+def _selector(fit: Fit, **changes: Any) -> Any:
     from dufs_core.estimator import DUFS
-    from dufs_core.population import bytes_together, fit_stack
 
-    changes = {"max_iter": _MOST_STEPS, "n_restarts": 1, "tol": 0.0}
+    return DUFS(**dict(fit.settings) | {"random_state": fit.seed, "n_jobs": fit.threads} | changes)
+
+
+def _facts(fit: Fit, together: int) -> dict[str, Any]:
+    """Bytes and engine of a fit, or of so many like it. Raises what the fit would raise for its parameters."""
+    from dufs_core.population import bytes_together
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        given, selector = load(fit.data), _selector(fit)
+        bk, X = selector._accept(given)
+        selector._engine(bk, X, fit.threads)
+    if together > 1:
+        memory = bytes_together(bk, selector, X, together)
+    else:
+        memory = needed_bytes(selector.engine_, *selector.memory_of(X, fit.threads))
+    return {"bytes": int(given.nbytes + memory), "engine": selector.engine_}
+
+
+def _step_seconds(fits: Sequence[Fit]) -> float | None:
+    """Of fits that are computed together. Raises what they would raise."""
+    from dufs_core.population import fit_stack
+
     clocks = [_Clock(fit) for fit in fits]
-    try:
-        X = load(fits[0].data)
-        settings = [dict(fit.settings) | {"random_state": fit.seed, "n_jobs": fit.threads} for fit in fits]
-        selector, bk = DUFS(**settings[0]), get_backend(fits[0].settings["backend"])
-        selector._engine(bk, X, fits[0].threads)
-        if len(fits) > 1:
-            memory = bytes_together(bk, selector, X, len(fits))
-        else:
-            memory = needed_bytes(selector.engine_, *selector.memory_of(X, fits[0].threads))
-        probed = [DUFS(**(s | changes), callbacks=[clock]) for s, clock in zip(settings, clocks, strict=True)]
-        with warnings.catch_warnings(), suppress(InterruptedFit):
-            warnings.simplefilter("ignore")
-            fit_stack(probed, X) if len(probed) > 1 else probed[0].fit(X)
-    except Exception as error:  # the sweep records it as the fit's; here it is the prediction
-        return {"error": one_line(error)}
-    return {
-        "bytes": int(X.nbytes + memory), "engine": selector.engine_, "step_seconds": clocks[0].step_seconds
-    }  # fmt: skip
+    changes = {"max_iter": _MOST_STEPS, "n_restarts": 1, "tol": 0.0}
+    probed = [_selector(fit, **changes, callbacks=[clock]) for fit, clock in zip(fits, clocks, strict=True)]
+    X = load(fits[0].data)
+    with warnings.catch_warnings(), suppress(InterruptedFit):
+        warnings.simplefilter("ignore")
+        fit_stack(probed, X) if len(probed) > 1 else probed[0].fit(X)
+    return clocks[0].step_seconds

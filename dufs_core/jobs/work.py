@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.callers import users_level
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.durable import disk_is_full
 from dufs_core.errors import CheckpointError, InterruptedFit
@@ -170,7 +171,7 @@ def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[
             free = {"n_jobs": fit.threads, "max_memory": fit.settings["max_memory"]}
             return DUFS.resume(path, X, callbacks=[checkpoint], **free)
         except CheckpointError as error:
-            warnings.warn(f"{error}; the fit was started anew", stacklevel=2)
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=users_level())
             checkpoint.remove()
     return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads, callbacks=[checkpoint]).fit(X)
 

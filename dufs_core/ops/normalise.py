@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
 
-SELF_WEIGHT = (
-    1e-12  # K_ii without self-loops: far below any neighbour's weight, but a row without neighbours keeps itself
-)
+# K_ii without self-loops: far below any neighbour's weight, but a row without neighbours keeps itself
+SELF_WEIGHT = 1e-12
 
 
 class Saved(NamedTuple):
@@ -25,11 +24,12 @@ class Saved(NamedTuple):
 
 
 def lone_degree(self_weight: float, eps: float) -> float:
-    """The largest degree of a row that counts as isolated: its neighbours weigh no more than what it weighs itself.
+    """The largest degree of a row that counts as isolated.
 
-    With self-loops (self_weight 1) no more than rounding, 8 eps: a row's own weight is meant to count there.
+    With self-loops (self_weight 1) its neighbours weigh no more than rounding, 8 eps: a row's own weight is meant to
+    count there. Without (self_weight `SELF_WEIGHT`) they weigh no more than what the row weighs itself.
     """
-    return self_weight * (1 + max(8 * eps, 1 - self_weight))
+    return 1 + 8 * eps if self_weight == 1 else 2 * self_weight
 
 
 def forward(bk: Backend, K: Array) -> tuple[Array, Array, Saved]:

@@ -27,7 +27,6 @@ from dufs_core.spectral import Spectrum, affinity, random_walk_spectrum
 
 _MOST_ROWS = 600  # of the eigenproblems
 _LISTED = 24  # labels of a legend
-_MISSING = ("nan", "None", "<NA>")
 _MOST_ENTRIES = 1 << 25  # of the rows in hand
 
 
@@ -149,14 +148,17 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
         As `spectrum`, and if labels are not one for each row.
     """
     check_fitted(selector)
-    if labels is not None and len(labels) != host_array(X).shape[0]:
-        raise ValueError(f"labels must be one for each of the {host_array(X).shape[0]} rows of X; got {len(labels)}")
+    if labels is not None:
+        labels = labels if isinstance(labels, np.ndarray) else np.asarray(labels, dtype=object)
+        if labels.shape != (n := host_array(X).shape[0],):
+            got = len(labels) if labels.ndim == 1 else f"an array of shape {labels.shape}"
+            raise ValueError(f"labels must be one for each of the {n} rows of X; got {got}")
+        labels = labels[some_rows(n, _most_rows(len(selector.support_)))]
     axes = figure(1, 2)[1] if axes is None else axes
     rows, all_columns, selected = _before_and_after(selector, X)
-    shown = None if labels is None else _sortable(labels)[some_rows(len(labels), _most_rows(len(selector.support_)))]
+    groups = [(None, slice(None))] if labels is None else _groups(labels)
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
         points = _walk(selector, part, 3).vectors[:, 1:]
-        groups = [(None, slice(None))] if shown is None else [(verbatim(g), shown == g) for g in np.unique(shown)]
         for i, (group, mask) in enumerate(groups):
             ax.scatter(
                 points[mask, 0], points[mask, 1], s=12 if len(points) <= 300 else 5, linewidths=0,
@@ -175,12 +177,26 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     return axes
 
 
-def _sortable(labels: Any) -> Array:
-    """Labels as an array of one type; frames hold NaN or None for missing ones beside text."""
-    found = np.asarray(labels)
-    if found.dtype.kind != "O":
-        return found
-    return np.array(["no label" if str(each) in _MISSING else str(each) for each in found])
+def _groups(labels: Array) -> list[tuple[str | None, Any]]:
+    """What each label is called, in their order, and the rows that have it; missing ones last."""
+    missing = np.array([_is_missing(label) for label in labels], dtype=bool)
+    kinds = dict.fromkeys(labels[~missing])
+    try:
+        ordered = sorted(kinds)
+    except TypeError:  # numbers beside text
+        ordered = sorted(kinds, key=lambda kind: (type(kind).__name__, str(kind)))
+    number = {kind: i for i, kind in enumerate(ordered)}
+    which = np.array([-1 if out else number[label] for label, out in zip(labels, missing, strict=True)])
+    found: list[tuple[str | None, Any]] = [(verbatim(kind), which == i) for i, kind in enumerate(ordered)]
+    return [*found, ("no label", missing)] if missing.any() else found
+
+
+def _is_missing(label: Any) -> bool:
+    """None, and what does not equal itself: NaN, NaT."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA, which is neither
+        return True
 
 
 def _of_many(i: int, count: int) -> Any:

@@ -22,7 +22,7 @@ from dufs_core.plotting.canvas import (
     rank_axis,
     whole_numbers,
 )
-from dufs_core.selection import check_fitted
+from dufs_core.selection import check_fitted, names_of
 from dufs_core.trainer import DECIDED_MARGIN
 from dufs_core.trajectory import RunTrajectory, Trajectory
 
@@ -140,7 +140,7 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
                 color=feature_colour(number) if own else colour,
                 linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
                 zorder=3 if colour == BLUE else 2,
-                label=named_feature(getattr(selector, "feature_names_in_", None), int(run.columns[k])) if own
+                label=named_feature(names_of(selector), int(run.columns[k])) if own
                 else f"{int(mask.sum())} {label}" if line == 0 else None,
             )  # fmt: skip
     margin = DECIDED_MARGIN * selector.gate_sigma

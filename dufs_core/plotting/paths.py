@@ -21,7 +21,7 @@ from dufs_core.plotting.canvas import (
     plain,
     whole_numbers,
 )
-from dufs_core.selection import check_fitted
+from dufs_core.selection import check_fitted, names_of
 
 
 def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
@@ -42,7 +42,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     check_fitted(path, "lams_")
     ax = axes_of(ax)
     lams, mu, best = path.lams_, path.mu_, path.best_
-    names = getattr(path, "feature_names_in_", None) if names is None else names
+    names = names_of(path) if names is None else names
     is_open, (absent, kind) = mu[best] > 0, left_out(path)
     named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
     for mask, colour, label in ((~is_open & ~absent, GREY, "closed there"), (is_open, BLUE, "open there")):

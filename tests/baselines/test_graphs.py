@@ -12,7 +12,7 @@ from scipy.linalg import eigh, subspace_angles
 from scipy.sparse import csr_array
 
 from dufs_core.baselines import graphs
-from dufs_core.errors import IsolatedRowsWarning
+from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError
 
 
 def test_a_row_is_not_its_own_neighbour_and_twins_find_each_other():
@@ -124,6 +124,14 @@ def test_sparse_solver_that_gives_up(monkeypatch):
     monkeypatch.setattr(graphs, "_DENSE_ROWS", 0)
     monkeypatch.setattr(graphs, "eigsh", gives_up)
     np.testing.assert_array_equal(graphs.spectral_embedding(W, 3, X), expected)
+
+
+def test_a_dense_decomposition_without_room_is_refused(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    W = graphs.heat_kernel(graphs.neighbours(X, 5), "median")
+    monkeypatch.setattr("dufs_core.memory.available_bytes", lambda bk: 50_000)
+    with pytest.raises(MemoryLimitError, match=r"holds 3 arrays of 60 x 60 numbers, 86.4 kB; 50 kB are available"):
+        graphs.spectral_embedding(W, 4, X)
 
 
 def test_lowest_eigenvectors_take_whole_eigenspaces():

@@ -43,6 +43,12 @@ def test_every_data_set_with_every_combination_and_seed(job):
     assert [(data.name, len(fits)) for data, fits in found.grouped()] == [("x", 12), ("text", 12)]
 
 
+def test_a_grid_over_truth_values(job):
+    found = job('[[data]]\npath = "x.npy"\n[grid]\nself_loops = [true, false]\n')
+    assert [fit.settings["self_loops"] for fit in found.fits] == [True, False]
+    assert len({fit.id for fit in found.fits}) == 2
+
+
 def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch):
     def identity(text):
         (fit,) = job(text).fits

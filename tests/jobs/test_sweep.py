@@ -177,6 +177,22 @@ def test_dry_run(job, tmp_path, capsys):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml"]
 
 
+def test_a_dry_run_checks_every_fit(job, capsys):
+    """Fits whose steps cost the same share the time of a step, and neither a mistake nor the memory."""
+    grid = "n_features_to_select = [100, 2]\nn_neighbors = [2, 60]"
+    job.write_text(JOB.replace("[0, 1]", "[0]").replace('lam = ["none", 0.05]', grid))
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    mistakes = [fit.get("error", "") for fit in document["fits"]]
+    assert "got 100" in mistakes[0]
+    assert mistakes[2] == ""
+    assert all("n_neighbors=60" in mistake or "n_neighbors must be" in mistake for mistake in mistakes[1::2])
+    assert document["not_counted"] == 3
+    assert document["seconds"] == document["fits"][2]["seconds"] > 0
+    assert main(["sweep", str(job), "--dry-run"]) == 0
+    assert "3 of the fits are not counted" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
