@@ -64,7 +64,8 @@ class DUFS(ColumnSelector):
         None: every column whose gate ends open (mu > 0). An int: exactly that many, best first. A float
         between 0 and 1: that share of the columns, at least one.
     power : int, default 2
-        t, the power of the random walk.
+        t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
+        odd power.
     bandwidth : "max", "median", "q90" or float, default "max"
         b = bandwidth_factor times the largest, the median or the 0.9 quantile of the squared distances to the
         n_neighbors-th other row, read from the gated data at every step; a number is b itself.
