@@ -14,6 +14,7 @@ from dufs_core import DUFS, LambdaPath, Trajectory, plotting
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.plotting import canvas
+from dufs_core.plotting.paths import over_settings
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -124,7 +125,7 @@ def test_missing_labels_and_many_labels(fitted):
 
 
 def test_over_settings():
-    ax = drawn(plotting.over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
+    ax = drawn(over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
 
@@ -135,6 +136,9 @@ def test_precision_and_recall_by_rank():
     np.testing.assert_allclose(line(ax, "precision").get_ydata(), [1, 1 / 2, 2 / 3, 1 / 2])
     np.testing.assert_allclose(line(ax, "recall").get_ydata(), [1 / 2, 1 / 2, 1, 1])
     assert line(ax, "2 selected").get_xdata()[0] == 2
+    for wrong in ([], [4], [-1], [0.5]):
+        with pytest.raises(ValueError, match=r"at least one, whole numbers from 0 to 3; got \["):
+            plotting.precision_recall(selector, wrong)
 
 
 @pytest.mark.parametrize("image", [None, np.arange(6.0)])
@@ -184,9 +188,9 @@ def test_what_cannot_be_drawn(fitted):
 
 def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
     code = (
-        "import sys\nfrom dufs_core import plotting\n"
+        "import sys\nfrom dufs_core.plotting.paths import over_settings\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "plotting.over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
+        "over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     picture = str(tmp_path / "picture.png")
@@ -196,7 +200,7 @@ def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
-        plotting.over_settings(["a"], [[1.0]])
+        over_settings(["a"], [[1.0]])
 
 
 def test_columns_that_took_no_part_are_not_drawn():

@@ -183,8 +183,20 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If informative is empty, or holds something else than columns.
     """
     check_fitted(selector)
+    informative = np.asarray(informative)
+    columns = informative.dtype.kind in "iu" and informative.ndim == 1
+    if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < len(selector.ranking_):
+        raise ValueError(
+            f"informative must hold the columns of the right answer, at least one, whole numbers from 0 to "
+            f"{len(selector.ranking_) - 1}; got {informative.tolist()!r}"
+        )
     ax = axes_of(ax)
     order, d = selector.ranking_, len(selector.ranking_)
     hits = np.cumsum(np.isin(order, informative))

@@ -123,19 +123,9 @@ def _prices(ax: Any, lams: Array, best: int) -> None:
 def over_settings(
     settings: Sequence[str], values: Sequence[Sequence[float]], ax: Any = None, colour: str = BLUE
 ) -> Any:
-    """Values of several fits (seeds) at each of several settings, and their means.
+    """Values of several fits (seeds) at each of several settings, and their means: `dufs_core.jobs.plots`.
 
-    Parameters
-    ----------
-    settings : sequence of str
-    values : sequence of sequences of float
-        For each setting those of its fits.
-    ax : matplotlib axes, optional
-    colour : str
-
-    Returns
-    -------
-    matplotlib axes
+    values: for each setting those of its fits, one at least.
     """
     ax = axes_of(ax)
     for x, column in enumerate(values):
