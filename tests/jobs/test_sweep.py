@@ -23,7 +23,7 @@ from dufs_core.errors import DufsWarning
 from dufs_core.jobs import JobError, lock, plots, read_job, table
 from dufs_core.jobs.run import Signals, run
 from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Task, load, results
+from dufs_core.jobs.work import Task, _load, load, results, work
 
 JOB = """
 seeds = [0, 1]
@@ -290,7 +290,7 @@ def test_a_data_file_that_changed_is_refused(tmp_path, capsys):
     Store(tmp_path / "out").open(read_job(tmp_path / "job.toml"))  # touched, and the same
     np.save(tmp_path / "x.npy", 2 * np.eye(8))
     with pytest.raises(ValueError, match="has changed since the sweep was started"):
-        load(job.fits[0].data)
+        load(job.fits[0])
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
     assert "data x sha256 was" in capsys.readouterr().err
 
@@ -448,6 +448,20 @@ def test_fits_that_fail_do_not_stop_the_others(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--resume", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["resumed"], document["failed"]) == (4, 12)  # tried again
+
+
+def test_data_of_fits_with_batches_stay_on_the_disk_and_are_let_go(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", two_moons(40, 6, random_state=0).X)
+    text = JOB.replace('path = "two-moons"\nsamples = 40\nfeatures = 6', 'path = "x.npy"')
+    (tmp_path / "job.toml").write_text(text)
+    assert not isinstance(load(read_job(tmp_path / "job.toml").fits[0]), np.memmap)
+    (tmp_path / "job.toml").write_text(text.replace("[settings]", "[settings]\nbatch_size = 20"))
+    fit = read_job(tmp_path / "job.toml").fits[0]
+    assert isinstance(load(fit), np.memmap)
+    monkeypatch.setattr("dufs_core.jobs.work._IDLE", 0.01)
+    (result,) = work(Task((fit,), ("nowhere/x",), 60, "nowhere/stop", None))
+    assert result.row["status"] == "done"
+    wait_for(lambda: _load.cache_info().currsize == 0)
 
 
 def test_the_state_of_a_fit_that_fails_is_kept(job, tmp_path):
