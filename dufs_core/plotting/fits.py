@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,8 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     """
     check_fitted(selector, "mu_")
     ax = axes_of(ax)
-    run = _kept_run(trajectory, selector)
+    runs = trajectory.runs  # a copy of all states
+    run = _kept_run(runs, selector)
     chosen = selector.support_[run.columns]
     best = [int(column) for column in selector.ranking_[:LABELLED] if selector.support_[column]]
     named = int(chosen.sum()) <= LABELLED
@@ -148,23 +150,22 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
     ax.set_xlabel("step")
     ax.set_ylabel(r"gate parameter $\mu$")
-    ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(trajectory, run)}" * (len(trajectory.runs) > 1)))
+    ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(runs, run)}" * (len(runs) > 1)))
     ax.legend(framealpha=0.85, edgecolor="none", fontsize="small")
     return plain(ax)
 
 
-def _kept_run(trajectory: Trajectory, selector: Any) -> RunTrajectory:
-    for run in reversed(trajectory.runs):
+def _kept_run(runs: Sequence[RunTrajectory], selector: Any) -> RunTrajectory:
+    for run in reversed(runs):
         if np.array_equal(selector.mu_[run.columns], run.mu[-1]):
             return run
     raise ValueError(
-        f"None of the trajectory's runs ({len(trajectory.runs)}) ended with the selector's gates: give the "
+        f"None of the trajectory's runs ({len(runs)}) ended with the selector's gates: give the "
         f"trajectory to the fit, as in DUFS(callbacks=[trajectory]).fit(X), and the selector of that same fit"
     )
 
 
-def _position(trajectory: Trajectory, run: RunTrajectory) -> str:
-    runs = trajectory.runs
+def _position(runs: Sequence[RunTrajectory], run: RunTrajectory) -> str:
     number = next(i for i, other in enumerate(runs, start=1) if np.array_equal(other.mu[-1], run.mu[-1]))
     return f"{number} of {len(runs)}"
 
