@@ -66,7 +66,9 @@ def test_gate_trajectories(fitted):
     ax = drawn(plotting.gate_trajectories(trajectory, selector))
     for k in (0, 1):
         assert line(ax, f"x{k}").get_ydata()[-1] == selector.mu_[k]
-    assert line(ax, "4 not selected").get_xdata()[-1] == selector.n_iter_
+    (others,) = (found for found in ax.collections if found.get_label() == "4 not selected")
+    assert len(others.get_segments()) == 4
+    np.testing.assert_array_equal(others.get_segments()[0][-1], [selector.n_iter_, selector.mu_[2]])
     other = DUFS(random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)

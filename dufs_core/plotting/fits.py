@@ -18,6 +18,7 @@ from dufs_core.plotting.canvas import (
     feature_colour,
     left_out,
     log_note,
+    many_lines,
     named_feature,
     plain,
     rank_axis,
@@ -134,17 +135,16 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     best = [int(column) for column in selector.ranking_[:LABELLED] if selector.support_[column]]
     named = int(chosen.sum()) <= LABELLED
     for mask, colour, label in ((~chosen, GREY, "not selected"), (chosen, BLUE, "selected")):
-        for line, k in enumerate(np.flatnonzero(mask)):
-            own = named and colour == BLUE
-            number = best.index(run.columns[k]) if own else 0
-            ax.plot(
-                run.steps, run.mu[:, k],
-                color=feature_colour(number) if own else colour,
-                linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
-                zorder=3 if colour == BLUE else 2,
-                label=named_feature(getattr(selector, "feature_names_in_", None), int(run.columns[k])) if own
-                else f"{int(mask.sum())} {label}" if line == 0 else None,
+        if not (named and colour == BLUE) and mask.any():
+            many_lines(
+                ax, run.steps, run.mu[:, mask], color=colour, linewidth=0.8, alpha=1 if mask.sum() < SMALL else 0.4,
+                zorder=3 if colour == BLUE else 2, label=f"{int(mask.sum())} {label}",
             )  # fmt: skip
+            continue
+        for k in np.flatnonzero(mask):
+            name = named_feature(getattr(selector, "feature_names_in_", None), int(run.columns[k]))
+            own = feature_colour(best.index(run.columns[k]))
+            ax.plot(run.steps, run.mu[:, k], color=own, linewidth=1.6, zorder=3, label=name)
     margin = DECIDED_MARGIN * selector.gate_sigma
     ax.axhspan(-margin, 1 + margin, color=GREY, alpha=0.1, linewidth=0, label="undecided")
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
