@@ -91,6 +91,10 @@ def test_paths(path):
     ax = drawn(plotting.lambda_path(path))
     for k in path.get_support(indices=True):
         np.testing.assert_array_equal(line(ax, f"x{k}").get_ydata(), path.mu_[:, k])
+    closed = path.mu_[:, path.mu_[path.best_] <= 0]
+    (others,) = ax.collections
+    assert others.get_label() == f"{closed.shape[1]} closed there"
+    np.testing.assert_array_equal(others.get_segments()[-1][:, 1], closed[:, -1])
     ax = drawn(plotting.path_criterion(path))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), path.held_out_)
     assert f"{path.lams_[path.best_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()

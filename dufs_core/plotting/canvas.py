@@ -51,7 +51,7 @@ def many_lines(ax: Any, x: Array, y: Array, **how: Any) -> None:
 
     points = np.empty((y.shape[1], len(x), 2))
     points[:, :, 0], points[:, :, 1] = x, y.T
-    ax.add_collection(LineCollection(points, **how))
+    ax.add_collection(LineCollection(list(points), **how))
     ax.autoscale_view()
 
 
