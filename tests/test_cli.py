@@ -309,13 +309,17 @@ def test_a_report_that_ends_in_the_middle_is_no_file(capsys, tmp_path, monkeypat
     assert sorted(path.name for path in directory.iterdir()) == sorted([*output.TABLES, "gates.png"])
 
 
-def test_an_interruption_while_the_report_is_made_keeps_the_tables(tmp_path, monkeypatch):
+def test_an_interruption_while_the_report_is_made_keeps_the_tables(capsys, tmp_path, monkeypatch):
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(output, "report", interrupted)
     assert main([*MOONS, "--out", str(tmp_path / "a")]) == 130
-    assert set(output.TABLES) < {path.name for path in (tmp_path / "a").iterdir()} <= {*output.TABLES, "gates.png"}
+    kept = {path.name for path in (tmp_path / "a").iterdir()}
+    assert set(output.TABLES) <= kept <= {*output.TABLES, "gates.png"}
+    names = ", ".join([*output.TABLES, *(kept - set(output.TABLES))])
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said == f"dufs-core: interrupted, {names} are written to {tmp_path / 'a'}, the rest is not"
 
 
 def test_pictures_of_many_features_and_of_none(tmp_path):
