@@ -160,7 +160,7 @@ def convincing_gap(n_selected: int, n_rows: int) -> float:
     """
     size = min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
     ratio = CONVINCING_ROWS / min(n_rows, GAP_ROWS)
-    return CONVINCING_GAP * size * ratio ** (0.75 if ratio > 1 else 0.5)
+    return float(CONVINCING_GAP * size * ratio ** (0.75 if ratio > 1 else 0.5))
 
 
 class _Bar:
