@@ -16,6 +16,8 @@ from bench.planting import Mutant, install, source_of
 
 OPS, KERNELS, ENGINES = "dufs_core.ops.", "dufs_core.kernels.", "dufs_core.engines."
 
+STEPS = "dufs_core.baselines.concrete_steps"
+
 # module, function it belongs to, what the fault is, source, replacement
 REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     # gates
@@ -184,6 +186,16 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     (OPS + "concrete", "backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
     (OPS + "concrete", "backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
     (OPS + "concrete", "backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
+    (STEPS, "differentiate", "softmax coupling dropped", "ds -= (ds * s).sum(axis=1, keepdims=True)", "pass"),
+    (STEPS, "differentiate", "temperature forgotten", "ds /= temperature", "pass"),
+    (STEPS, "differentiate", "first rows alone", "range(0, len(S), rows)", "range(0, 1, rows)"),
+    (STEPS, "differentiate", "mean for the weighted sum", "(ds * s).sum(axis=1", "ds.mean(axis=1"),
+    (STEPS, "differentiate", "weights squared", "ds *= s", "ds *= s * s"),
+    (KERNELS + "concrete", "adam", "start at 0 not corrected", "(m / started1)", "m"),
+    (KERNELS + "concrete", "adam", "one correction for both", "np.sqrt(v / started2)", "np.sqrt(v / started1)"),
+    (KERNELS + "concrete", "adam", "epsilon forgotten", "+ epsilon)", ")"),
+    (KERNELS + "concrete", "adam", "gradient not squared", "rest2 * g * g", "rest2 * g"),
+    (KERNELS + "concrete", "adam", "memory not kept", "first[i], second[i] = m, v", "pass"),
     (OPS + "affine", "backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
     (OPS + "affine", "backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
     (OPS + "leaky_relu", "forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),

@@ -28,6 +28,8 @@ TARGETS = (
     ),
     *(Target(f"dufs_core.ops.{name}", ("backward",)) for name in ("concrete", "affine", "leaky_relu", "squared_error")),
     Target("dufs_core.baselines.concrete_network", ("reconstruction",), after="squared_error.forward("),
+    Target("dufs_core.baselines.concrete_steps", ("differentiate",)),
+    Target("dufs_core.kernels.concrete", ("adam",)),
     Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.ops.power", ("backward", "backward_half")),
     Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),

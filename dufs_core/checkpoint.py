@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -210,11 +211,32 @@ def find(callbacks: Sequence[Any]) -> Checkpoint | None:
 
 
 def refuse(selector: Any, who: str) -> None:
-    """Raise ValueError if a selector that `who` fits many times has a Checkpoint, which saves one fit."""
+    """Raise ValueError if a selector that `who` fits copies of has a callback that would be of no use.
+
+    A Checkpoint saves one fit. What an object keeps (a `dufs_core.Trajectory`) is lost with the copy that kept it.
+    """
     for name, value in selector.get_params().items():
-        if isinstance(value, (list, tuple)) and any(isinstance(each, Checkpoint) for each in value):
+        callbacks = value if isinstance(value, (list, tuple)) and name.rpartition("__")[2] == "callbacks" else ()
+        for callback in callbacks:
+            if isinstance(callback, Checkpoint):
+                raise ValueError(
+                    f"{who} fits the selector many times, and a Checkpoint saves one fit: take it out of {name}"
+                )
+            if deepcopy(callback) is not callback:  # as sklearn.base.clone copies it; functions stay what they are
+                raise ValueError(
+                    f"{who} fits copies of the selector, and what {type(callback).__name__} keeps would be lost with "
+                    f"them: take it out of {name}, or give it to a fit of one selector"
+                )
+
+
+def refuse_in_processes(selector: Any) -> None:
+    """Raise ValueError if a selector that is fitted in another process has callbacks other than a Checkpoint."""
+    for callback in selector.callbacks:
+        if not isinstance(callback, Checkpoint):
+            called = getattr(callback, "__name__", type(callback).__name__)
             raise ValueError(
-                f"{who} fits the selector many times, and a Checkpoint saves one fit: take it out of {name}"
+                f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
+                f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
             )
 
 

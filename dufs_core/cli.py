@@ -96,8 +96,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"dufs-core: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("dufs-core: interrupted, nothing was written", file=sys.stderr)
+    except KeyboardInterrupt as interruption:
+        said = sentence(interruption) or "nothing was written"
+        print(f"dufs-core: interrupted, {said}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of stdout has gone, as in a pipe to head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

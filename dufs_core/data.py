@@ -36,20 +36,27 @@ def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
 
 def check_finite(X: Array, xp: Any = np) -> None:
     """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values."""
+    count, _, column = values_not_finite(X, xp)
+    if count:
+        raise not_finite(count, X.size, column)
+
+
+def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
+    """How many values of X (n, d) are NaN or infinite; row and column of the first in the first such column, or -1."""
+    count, row, column = 0, -1, -1
     if X.dtype.kind != "f":
-        return
+        return count, row, column
     with np.errstate(over="ignore", invalid="ignore"):
         if bool(xp.isfinite(xp.sum(X, dtype=np.float64))):  # what is not finite stays so in sums
-            return
-    count, first = 0, -1
+            return count, row, column
     for columns, block in _blocks(X, xp):
         bad = ~xp.isfinite(block)
         if bad.any():
+            if not count:
+                first = int(xp.flatnonzero(bad.any(axis=0))[0])
+                row, column = int(xp.flatnonzero(bad[:, first])[0]), columns.start + first
             count += int(bad.sum())
-            if first < 0:
-                first = columns.start + int(xp.flatnonzero(bad.any(axis=0))[0])
-    if count:
-        raise not_finite(count, X.size, first)
+    return count, row, column
 
 
 def check_stored(X: Any) -> None:

@@ -64,7 +64,8 @@ class DUFS(ColumnSelector):
         None: every column whose gate ends open (mu > 0). An int: exactly that many, best first. A float
         between 0 and 1: that share of the columns, at least one.
     power : int, default 2
-        t, the power of the random walk.
+        t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
+        odd power.
     bandwidth : "max", "median", "q90" or float, default "max"
         b = bandwidth_factor times the largest, the median or the 0.9 quantile of the squared distances to the
         n_neighbors-th other row, read from the gated data at every step; a number is b itself.
@@ -97,11 +98,11 @@ class DUFS(ColumnSelector):
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
         Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
-        0.18 sqrt(10 / m) for m > 10 columns, times (100 / n)^(3/4) for n < 100 rows; or whose columns each depend on
-        another of them more than the strongest of all pairs does in 19 data sets with shuffled columns
-        (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend most on
-        another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest gap is
-        kept, and a warning says so. 1 trains once.
+        0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more, more rows for less); or whose
+        columns each depend on another of them more than the strongest of all pairs does in 19 data sets with shuffled
+        columns (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend
+        most on another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest
+        gap is kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
         number of rows: all rows.

@@ -261,6 +261,11 @@ def _choose(
         used = f"{path.name}: {chosen.name} ({shape_text(chosen.shape)}) is the table"
         used += f", {label_variable.name} are labels and not used" if label_variable else ""
         notes.append(used + (f", left out: {left_out}" if left_out else ""))
+    if chosen.kind.startswith("sparse"):
+        notes.append(
+            f"{path.name}: {chosen.name} is sparse and is made dense here, {math.prod(chosen.shape):,} numbers; in "
+            f"Python DUFS().fit takes it sparse, read by scipy.sparse.load_npz (.npz) or scipy.io.loadmat (.mat)"
+        )
     return Table(
         X.T if transpose else X,
         labels=None if label_variable is None else _flat_labels(label_variable.load()),

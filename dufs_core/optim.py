@@ -14,7 +14,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.choices import nearest
 
 _DECAY = 0.9  # memory of the running gradient size: ten steps
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
 
 
 class State(NamedTuple):
@@ -64,9 +64,9 @@ def adam(learning_rate: float) -> Step:
         t = state.step + 1
         first = xp.zeros_like(grad) if state.first is None else state.first
         second = xp.zeros_like(grad) if state.second is None else state.second
-        first = _BETA1 * first + (1 - _BETA1) * grad
-        second = _BETA2 * second + (1 - _BETA2) * grad * grad
-        update = (first / (1 - _BETA1**t)) / (xp.sqrt(second / (1 - _BETA2**t)) + _EPSILON)
+        first = BETA1 * first + (1 - BETA1) * grad
+        second = BETA2 * second + (1 - BETA2) * grad * grad
+        update = (first / (1 - BETA1**t)) / (xp.sqrt(second / (1 - BETA2**t)) + EPSILON)
         return (params - learning_rate * update).astype(params.dtype), State(t, first, second)
 
     return step

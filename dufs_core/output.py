@@ -99,8 +99,30 @@ def save(
     OSError
         If the disk is full, or the tables cannot be written. A picture or report that fails otherwise is left out, with
         a warning.
+    KeyboardInterrupt
+        If the user interrupts; its message says what is written.
     """
-    directory = Path(directory).absolute()
+    written: list[str] = []
+    try:
+        for name in _write(Path(directory).absolute(), table, result, selector, X, names, labels):
+            written.append(name)
+    except KeyboardInterrupt as interruption:
+        if not written:
+            raise
+        raise KeyboardInterrupt(f"{', '.join(written)} are written to {directory}, the rest is not") from interruption
+    return written
+
+
+def _write(
+    directory: Path,
+    table: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    selector: Any,
+    X: Any,
+    names: Sequence[str] | None,
+    labels: Array | None,
+) -> Iterator[str]:
+    """Yields the name of each file when it is in its place."""
     fresh = not directory.exists()
     beside = directory.parent if fresh else directory  # a directory that exists may be a mount point: stay in it
     beside.mkdir(parents=True, exist_ok=True)
@@ -114,19 +136,20 @@ def save(
             os.umask(umask)
             staging.chmod(0o777 & ~umask)  # mkdtemp's are private
             staging.rename(directory)
+            yield from TABLES
         else:
             for name in PICTURES:  # of an earlier result
                 (directory / name).unlink(missing_ok=True)
             for name in TABLES:
                 (staging / name).replace(directory / name)
-    if find_spec("matplotlib") is None:
-        return list(TABLES)
-    return [*TABLES, *_save_pictures(directory, selector, X, names, labels)]
+                yield name
+    if find_spec("matplotlib") is not None:
+        yield from _save_pictures(directory, selector, X, names, labels)
 
 
 def _save_pictures(
     directory: Path, selector: Any, X: Any, names: Sequence[str] | None, labels: Array | None
-) -> list[str]:
+) -> Iterator[str]:
     """Write what can be drawn and explained; the rest costs a warning, unless the disk is full: an OSError."""
 
     def gates(path: Path) -> None:
@@ -135,7 +158,6 @@ def _save_pictures(
     def explanation(path: Path) -> None:
         path.write_text(report(selector, X, names=names, labels=labels).html(), "utf-8")
 
-    written = []
     with _staging(directory) as staging:
         for name, write, done in zip(PICTURES, (gates, explanation), ("drawn", "written"), strict=True):
             try:
@@ -146,8 +168,7 @@ def _save_pictures(
                 warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=users_level())
             else:
                 (staging / name).replace(directory / name)
-                written.append(name)
-    return written
+                yield name
 
 
 @contextmanager

@@ -146,8 +146,8 @@ class LambdaPath(ColumnSelector):
         Raises
         ------
         ValueError
-            If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, and as
-            `DUFS.fit`.
+            If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, if the
+            selector has a callback that keeps something (its copies are fitted), and as `DUFS.fit`.
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")

@@ -70,7 +70,8 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     Raises
     ------
     ValueError
-        If the selectors differ in another parameter, and as `DUFS.fit`.
+        If the selectors differ in another parameter, if one that is to be fitted in another process has callbacks
+        other than a Checkpoint, and as `DUFS.fit`.
     MemoryLimitError
         If one fit alone would need more memory than there is. Otherwise as many are in work at once as have room;
         max_memory holds for all of them together.
@@ -91,6 +92,8 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     bk, accepted, seeds = _accepted(selectors, X)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
+        for selector in selectors:
+            checkpoint.refuse_in_processes(selector)
         return _in_other_processes(selectors, X, seeds)
     outcomes = _outcomes(selectors, X, bk, accepted, seeds)
     for selector, outcome in zip(selectors, outcomes, strict=True):

@@ -81,7 +81,7 @@ def _kind(name: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    return "" if value is None else f"{value:.3f}" if isinstance(value, float) else str(value)
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _pictures(selector: Any, X: Any, names: list[str], labels: Any) -> list[str]:

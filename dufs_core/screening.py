@@ -31,7 +31,6 @@ class Screening:
     def __init__(self, bk: Backend, X: Array, ranking: Array) -> None:
         self.columns = np.sort(ranking[:_COLUMNS])
         self._all = len(ranking) <= _COLUMNS
-        self._complete = len(ranking) <= _COLUMNS
         n = X.shape[0]
         rows = slice(None) if n <= _ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:_ROWS]
         self._bk, self._X = bk, dense(bk, X, rows, self.columns)

@@ -11,7 +11,7 @@ import numpy as np
 
 from dufs_core import random
 from dufs_core.backend import Array, Backend
-from dufs_core.gap import Gap, permutation_gap
+from dufs_core.gap import GAP_ROWS, Gap, permutation_gap
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.optim import Optimizer
 from dufs_core.screening import SHUFFLES, Screening
@@ -20,7 +20,7 @@ from dufs_core.trainer import HISTORY, Callback, Position, Run, Schedule, StepIn
 
 CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
-CONVINCING_ROWS = 100  # with fewer rows more is asked: pairs among 200 columns reach 0.46 in 20 rows, 0.37 in 30
+CONVINCING_ROWS = 100  # chance pairs of 100 to 200 columns reach 0.46 in 20 rows, 0.37 in 30, 0.10 in 200, 0.05 in 400
 
 _STRONGEST = 20  # columns that take part in the second run: few enough that gates decide reliably
 _FEWEST = 3  # that take part in a later one
@@ -154,9 +154,13 @@ def convincing(gap: Gap, n_selected: int, n_rows: int) -> bool:
 
 
 def convincing_gap(n_selected: int, n_rows: int) -> float:
-    """0.18 min(1, sqrt(10 / n_selected)) max(1, (100 / n_rows)^(3/4)), the permutation gap that ends a search."""
+    """0.18 min(1, sqrt(10 / m)) r, the permutation gap that ends a search: m = n_selected, n = n_rows, at most 512.
+
+    r = (100 / n)^(3/4) for n < 100, else sqrt(100 / n).
+    """
     size = min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
-    return CONVINCING_GAP * size * max(1.0, (CONVINCING_ROWS / n_rows) ** 0.75)
+    ratio = CONVINCING_ROWS / min(n_rows, GAP_ROWS)
+    return float(CONVINCING_GAP * size * ratio ** (0.75 if ratio > 1 else 0.5))
 
 
 class _Bar:

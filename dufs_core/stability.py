@@ -62,7 +62,7 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
     ------
     ValueError
         If n_subsamples is below 2, X has fewer than 4 rows, a half has fewer than n_neighbors + 2 (of a selector that
-        has n_neighbors), the selector has a Checkpoint, and as the selector's fit.
+        has n_neighbors), the selector has a callback that keeps something, and as the selector's fit.
     """
     if not is_int(n_subsamples) or n_subsamples < 2:
         raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")

@@ -13,8 +13,6 @@ import numpy as np
 from dufs_core.kernels.compile import kernel
 from dufs_core.kernels.noise import philox
 
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
-
 
 @kernel
 def uniforms(seed: Any, stream: Any, step: Any, columns: Any, largest: Any, words: Any, out: Any) -> None:
@@ -38,12 +36,14 @@ def uniforms(seed: Any, stream: Any, step: Any, columns: Any, largest: Any, word
 
 
 @kernel
-def adam(learning_rate: float, t: int, params: Any, grad: Any, first: Any, second: Any) -> None:
+def adam(
+    learning_rate: float, b1: float, b2: float, eps: float, t: int, params: Any, grad: Any, first: Any, second: Any
+) -> None:
     """Step t = 1, 2, ... of Adam on params, first and second, which are changed; all (size,) of one dtype."""
     number = params.dtype.type
-    beta1, beta2, rest1, rest2 = number(_BETA1), number(_BETA2), number(1 - _BETA1), number(1 - _BETA2)
-    started1, started2 = number(1 - _BETA1 ** np.float64(t)), number(1 - _BETA2 ** np.float64(t))
-    rate, epsilon = number(learning_rate), number(_EPSILON)
+    beta1, beta2, rest1, rest2 = number(b1), number(b2), number(1 - b1), number(1 - b2)
+    started1, started2 = number(1 - b1 ** np.float64(t)), number(1 - b2 ** np.float64(t))
+    rate, epsilon = number(learning_rate), number(eps)
     for i in range(params.size):
         g = grad[i]
         m = beta1 * first[i] + rest1 * g

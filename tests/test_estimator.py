@@ -471,10 +471,11 @@ def test_an_unconverged_fit_says_so(moons):
 
 
 def test_noise_of_few_rows_is_not_taken_for_structure():
-    """The data sets of 20 x 200 and 30 x 200 (of 36) whose chance pairs have the largest gaps: 0.46 and 0.37."""
-    for n, gap in ((20, 0.46), (30, 0.37)):
+    """The data sets of 20 x 200, 30 x 200, 200 x 100 and 400 x 100 whose chance pairs have the largest gaps."""
+    for n, gap in ((20, 0.46), (30, 0.37), (200, 0.102), (400, 0.055)):
         assert gap < convincing_gap(2, n)
-    assert convincing_gap(2, 100) == convincing_gap(10, 500) == 0.18
+    assert convincing_gap(2, 100) == convincing_gap(10, 100) == 0.18
+    assert convincing_gap(40, 512) == convincing_gap(40, 10**6) == pytest.approx(0.09 * (100 / 512) ** 0.5)
     X = np.random.default_rng(5001).normal(size=(20, 30))
     with pytest.warns(SelectionWarning, match=r"None of 2 runs found convincing structure.*0\.602 is asked of so many"):
         DUFS(n_restarts=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)

@@ -161,6 +161,8 @@ def test_sparse_matrices_become_dense(tmp_path):
     scipy.io.savemat(tmp_path / "s.mat", {"X": scipy.sparse.csc_array(X), "Y": Y})
     np.testing.assert_array_equal(read_table(tmp_path / "s.npz").X, X)
     np.testing.assert_array_equal(read_table(tmp_path / "s.mat").X, X)
+    for name in ("s.npz", "s.mat"):
+        assert "X is sparse and is made dense here, 12 numbers; in Python" in read_table(tmp_path / name).notes[-1]
 
 
 class Harmful:

@@ -9,7 +9,7 @@ from scipy import sparse
 from sklearn.feature_selection import SelectKBest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dufs_core import DUFS, LambdaPath, stability_selection
+from dufs_core import DUFS, LambdaPath, Trajectory, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
@@ -218,6 +218,18 @@ def test_a_checkpoint_saves_one_fit(moons, tmp_path):
         stability_selection(saving, moons)
     with pytest.raises(ValueError, match="take it out of selector__callbacks"):
         stability_selection(LambdaPath(saving), moons)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_trajectory_of_copies_is_refused(moons):
+    keeping = short(callbacks=[Trajectory()])
+    with pytest.raises(ValueError, match=r"A path fits copies .* what Trajectory keeps would be lost"):
+        LambdaPath(keeping).fit(moons)
+    with pytest.raises(ValueError, match=r"what Trajectory keeps would be lost .* out of selector__callbacks"):
+        stability_selection(LambdaPath(keeping), moons)
+    steps = []
+    LambdaPath(short(callbacks=[steps.append], max_iter=2), n_lams=1, n_splits=1, n_permutations=1).fit(moons)
+    assert [info.step for info in steps] == [1, 2] * 3  # all rows, and both halves
 
 
 def test_frequencies_are_counts_over_complementary_halves():

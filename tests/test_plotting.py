@@ -14,6 +14,7 @@ from dufs_core import DUFS, LambdaPath, Trajectory, plotting
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.plotting import canvas
+from dufs_core.plotting.paths import over_settings
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -65,7 +66,9 @@ def test_gate_trajectories(fitted):
     ax = drawn(plotting.gate_trajectories(trajectory, selector))
     for k in (0, 1):
         assert line(ax, f"x{k}").get_ydata()[-1] == selector.mu_[k]
-    assert line(ax, "4 not selected").get_xdata()[-1] == selector.n_iter_
+    (others,) = (found for found in ax.collections if found.get_label() == "4 not selected")
+    assert len(others.get_segments()) == 4
+    np.testing.assert_array_equal(others.get_segments()[0][-1], [selector.n_iter_, selector.mu_[2]])
     other = DUFS(random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)
@@ -88,6 +91,10 @@ def test_paths(path):
     ax = drawn(plotting.lambda_path(path))
     for k in path.get_support(indices=True):
         np.testing.assert_array_equal(line(ax, f"x{k}").get_ydata(), path.mu_[:, k])
+    closed = path.mu_[:, path.mu_[path.best_] <= 0]
+    (others,) = ax.collections
+    assert others.get_label() == f"{closed.shape[1]} closed there"
+    np.testing.assert_array_equal(others.get_segments()[-1][:, 1], closed[:, -1])
     ax = drawn(plotting.path_criterion(path))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), path.held_out_)
     assert f"{path.lams_[path.best_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()
@@ -136,7 +143,7 @@ def test_missing_labels_and_many_labels(fitted):
 
 
 def test_over_settings():
-    ax = drawn(plotting.over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
+    ax = drawn(over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
     np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])
     assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
 
@@ -147,6 +154,9 @@ def test_precision_and_recall_by_rank():
     np.testing.assert_allclose(line(ax, "precision").get_ydata(), [1, 1 / 2, 2 / 3, 1 / 2])
     np.testing.assert_allclose(line(ax, "recall").get_ydata(), [1 / 2, 1 / 2, 1, 1])
     assert line(ax, "2 selected").get_xdata()[0] == 2
+    for wrong in ([], [4], [-1], [0.5]):
+        with pytest.raises(ValueError, match=r"at least one, whole numbers from 0 to 3; got \["):
+            plotting.precision_recall(selector, wrong)
 
 
 @pytest.mark.parametrize("image", [None, np.arange(6.0)])
@@ -196,9 +206,9 @@ def test_what_cannot_be_drawn(fitted):
 
 def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
     code = (
-        "import sys\nfrom dufs_core import plotting\n"
+        "import sys\nfrom dufs_core.plotting.paths import over_settings\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "plotting.over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
+        "over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     picture = str(tmp_path / "picture.png")
@@ -208,7 +218,7 @@ def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
-        plotting.over_settings(["a"], [[1.0]])
+        over_settings(["a"], [[1.0]])
 
 
 def test_columns_that_took_no_part_are_not_drawn():

@@ -7,7 +7,7 @@ import pytest
 from joblib import parallel_config
 from scipy.sparse import csr_array
 
-from dufs_core import DUFS, fit_population
+from dufs_core import DUFS, Trajectory, fit_population
 from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError, SelectionWarning
@@ -101,6 +101,12 @@ def test_what_cannot_share_is_refused(tmp_path):
     saving = [DUFS(callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
     with pytest.raises(ValueError, match="to the same path"):
         fit_population(saving, X)
+
+
+@pytest.mark.parametrize("callback", [Trajectory(), lambda info: None])
+def test_callbacks_in_other_processes_are_refused(callback):
+    with parallel_config(backend="loky"), pytest.raises(ValueError, match="in other processes call copies"):
+        fit_population([DUFS(), DUFS(callbacks=[callback])], X)
 
 
 def test_sparse_data():

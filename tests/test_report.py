@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, plotting, report
+from dufs_core import DUFS, LambdaPath, plotting, report, report_page
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
@@ -166,6 +166,23 @@ def test_the_page_is_whole_and_escapes_what_users_write(selector, data):
     assert "script" not in page.tags
     assert NASTY in page.texts
     assert [source[:22] for source in page.sources] == ["data:image/png;base64,"] * 2
+
+
+def test_of_many_selected_features_the_best_are_compared(monkeypatch):
+    monkeypatch.setattr("dufs_core.reporting._MOST_COLUMNS", 3)
+    X = np.repeat(MOONS.X[:, :3], 2, axis=1)
+    selector = LaplacianScore(n_features_to_select=6).fit(X)
+    found = report(selector, X)
+    best = selector.ranking_[:3].tolist()
+    assert {row["index"] for row in found.rows if row["group"] is not None} == set(best)
+    assert found.groups == [best[:2]]
+    assert np.flatnonzero(found.one_per_group).tolist() == sorted([best[0], best[2]])
+    assert "Only the best 3 of the 6 selected features were compared with each other" in found.notes[-1]
+    np.testing.assert_array_equal(X, np.repeat(MOONS.X[:, :3], 2, axis=1))  # not written to
+
+
+def test_small_numbers_are_not_zeros_in_the_page():
+    assert [report_page._cell(value) for value in (3.2e-6, 0.5, 12, None)] == ["3.2e-06", "0.5", "12", ""]
 
 
 def test_a_page_of_nothing_and_of_many():

@@ -1,8 +1,8 @@
 """Steps of training of the concrete autoencoder: noise, gradient (`concrete_network`), Adam.
 
-`PlainSteps` is written in the operations of any backend. `CompiledSteps` is for NumPy: the random bits and the update
-in compiled code (`dufs_core.kernels.concrete`), everything of the size of the logits in memory that is kept, some rows
-at a time so that they stay in the cache. Both give the same bits.
+`PlainSteps` is written in the operations of any backend, and runs where it is not NumPy. `CompiledSteps` is for NumPy:
+the random bits and the update in compiled code (`dufs_core.kernels.concrete`), everything of the size of the logits in
+memory that is kept, some rows at a time so that they stay in the cache. Both give the same bits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.baselines.concrete_network import reconstruction, value_and_grad
-from dufs_core.optim import State, adam
+from dufs_core.optim import BETA1, BETA2, EPSILON, State, adam
 from dufs_core.random import Stream, uniforms
 
 _BLOCK = 1 << 15  # numbers in hand at once: 128 KiB in float32
@@ -55,8 +55,8 @@ class CompiledSteps:
         logits = self.parameters[0]
         k, d = logits.shape
         self._S, self._dS, self._words = np.empty_like(logits), np.empty_like(logits), np.empty((4, d), np.uint32)
-        rows = max(1, _BLOCK // d)
-        self._blocks = [slice(first, first + rows) for first in range(0, k, rows)]
+        self._rows = max(1, _BLOCK // d)
+        self._blocks = [slice(first, first + self._rows) for first in range(0, k, self._rows)]
 
     def advance(self, X: Array, temperature: float) -> float:
         """As in `PlainSteps`."""
@@ -65,10 +65,11 @@ class CompiledSteps:
         self._select(temperature)
         loss, dU, gradients = reconstruction(self._bk, self.parameters[1:], X @ self._S.T, X)
         np.matmul(dU.T, X, out=self._dS)
-        self._differentiate(temperature)
+        differentiate(self._S, self._dS, temperature, self._rows)
         self._step += 1
         for p, g, memory in zip(self.parameters, [self._dS, *gradients], self._memory, strict=True):
-            concrete.adam(self._rate, self._step, p.reshape(-1), np.ascontiguousarray(g).reshape(-1), *memory)
+            flat = p.reshape(-1), np.ascontiguousarray(g).reshape(-1)
+            concrete.adam(self._rate, BETA1, BETA2, EPSILON, self._step, *flat, *memory)
         return loss
 
     def _select(self, temperature: float) -> None:
@@ -90,10 +91,11 @@ class CompiledSteps:
             np.exp(s, out=s)
             s /= s.sum(axis=1, keepdims=True)
 
-    def _differentiate(self, temperature: float) -> None:
-        """dS becomes dl, as in `dufs_core.ops.concrete.backward`."""
-        for block in self._blocks:
-            s, ds = self._S[block], self._dS[block]
-            ds -= (ds * s).sum(axis=1, keepdims=True)
-            ds *= s
-            ds /= temperature
+
+def differentiate(S: Array, dS: Array, temperature: float, rows: int) -> None:
+    """dS (k, d) becomes dl, as in `dufs_core.ops.concrete.backward`, so many rows at a time; S (k, d) the softmax."""
+    for first in range(0, len(S), rows):
+        s, ds = S[first : first + rows], dS[first : first + rows]
+        ds -= (ds * s).sum(axis=1, keepdims=True)
+        ds *= s
+        ds /= temperature

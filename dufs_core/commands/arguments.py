@@ -33,7 +33,7 @@ examples:
   dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
   dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
 
-exit codes: 0 done, 2 bad usage or input, 130 interrupted (nothing is written), 1 anything else, such as a full disk
+exit codes: 0 done, 2 bad usage or input, 130 interrupted (what is written is said), 1 other errors, such as a full disk
 """
 _EPILOG = """\
 examples:

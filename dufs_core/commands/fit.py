@@ -70,18 +70,11 @@ def _load(args: argparse.Namespace, seed: int) -> Source:
 
 
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
-    """Refuse NaN and infinity with the name of the first column; one column's copy at a time."""
-    import numpy as np
+    """Refuse NaN and infinity with the name of the first column."""
+    from dufs_core.data import values_not_finite
 
-    if X.dtype.kind != "f":
-        return
-    count, first = 0, -1
-    for j in range(X.shape[1]):
-        bad = X.shape[0] - int(np.isfinite(X[:, j]).sum())
-        first = j if bad and first < 0 else first
-        count += bad
+    count, row, first = values_not_finite(X)
     if count:
-        row = int(np.flatnonzero(~np.isfinite(X[:, first]))[0])
         called = f'"{names[first]}"' if names else f"{first}"
         raise ValueError(
             f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "

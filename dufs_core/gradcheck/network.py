@@ -9,6 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.baselines.concrete_network import SLOPE, value_and_grad
+from dufs_core.baselines.concrete_steps import differentiate
 from dufs_core.gradcheck.examples import KINDS, data
 from dufs_core.gradcheck.registry import Example, Kink, Operation, register
 from dufs_core.ops import affine, concrete, leaky_relu, squared_error
@@ -24,7 +25,8 @@ def _softmax(bk: Backend, logits: Array, gumbel: Array, temperature: float) -> A
     return E / E.sum(axis=1)[:, None]
 
 
-def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+def _concrete(bk: Backend, rng: Rng, index: int, derivative: Any) -> Example:
+    """derivative(saved, dU) -> dl."""
     kind = KINDS[index % len(KINDS)]
     X = bk.xp.asarray(data(rng, kind))
     shape = (int(rng.integers(1, 5)), X.shape[1])
@@ -32,7 +34,7 @@ def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     temperature = float(10.0 ** rng.uniform(-0.5, 1))
 
     def backward(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[None, Array]:
-        return None, concrete.backward(bk, concrete.forward(bk, X, logits, gumbel, temperature)[1], dU)
+        return None, derivative(concrete.forward(bk, X, logits, gumbel, temperature)[1], dU)
 
     def reference(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[Any, Any]:
         S = _softmax(bk, logits, gumbel, temperature)
@@ -58,7 +60,23 @@ def _largest_terms(bk: Backend, X: Array, temperature: float) -> float:
     return float(bk.xp.abs(X).max()) / temperature / 4
 
 
-register(Operation("concrete", "concrete", _concrete, complex_rtol=1e-11))
+def _as_written(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    return _concrete(bk, rng, index, lambda saved, dU: concrete.backward(bk, saved, dU))
+
+
+def _in_place(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    """As steps on the CPU have it, here two rows at a time."""
+
+    def derivative(saved: concrete.Saved, dU: Array) -> Array:
+        dS = dU.T @ saved.X
+        differentiate(saved.S, dS, saved.temperature, 2)
+        return dS
+
+    return _concrete(bk, rng, index, derivative)
+
+
+register(Operation("concrete", "concrete", _as_written, complex_rtol=1e-11))
+register(Operation("concrete, in place", "baselines.concrete_steps", _in_place, complex_rtol=1e-11))
 
 
 def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -110,7 +110,7 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
     if report.cause is not None:
         _say(f"interrupted: {report.done} of {len(job.fits)} fits are done; {report.cause.rstrip('.')}. {again}")
         return INTERRUPTED
-    return FAILED if report.failed else DONE
+    return FAILED if report.failed or document["not_written"] else DONE
 
 
 def _document(report: Any, store: Any) -> dict[str, Any]:
@@ -126,11 +126,15 @@ def _document(report: Any, store: Any) -> dict[str, Any]:
         "disk_full": report.disk_full,
         "errors": report.errors,
         "written": [],
+        "not_written": None,
     }
 
 
 def _tables(job: Any, store: Any, document: dict[str, Any]) -> list[str]:
-    """Write the tables and pictures; returns the summary's lines. What cannot be written is said, the fits are safe."""
+    """Write the tables and pictures; returns the summary's lines.
+
+    What could not be written is said, and in document["not_written"]; the fits are safe.
+    """
     from dufs_core.jobs import table
 
     rows = table.rows(job, store.row)
@@ -139,29 +143,37 @@ def _tables(job: Any, store: Any, document: dict[str, Any]) -> list[str]:
     fits = {fit.id: fit for fit in job.fits}
     summary = table.summary(job, rows, lambda identity: store.arrays(fits[identity])["support"])
     document["summary"] = summary
-    try:
-        written = [
-            table.write(store.directory, "results", rows), table.write_csv(store.directory / "summary.csv", summary)
-        ]  # fmt: skip
-        if find_spec("matplotlib") is not None:
-            written += _pictures(job, store.directory / "plots", rows)
-    except OSError as error:
-        _say(f"the tables in {store.directory} cannot be written: {(error.strerror or str(error)).lower()}")
-        return table.text(summary).splitlines()
-    document["written"] = [str(path.relative_to(store.directory)) for path in written]
+
+    def write(what: str, paths: Iterator[Path]) -> None:
+        try:
+            for path in paths:
+                document["written"].append(str(path.relative_to(store.directory)))
+        except OSError as error:
+            document["not_written"] = f"{what}: {(error.strerror or str(error)).lower()}"
+            _say(f"{what} in {store.directory} cannot all be written: {(error.strerror or str(error)).lower()}")
+
+    write("the tables", _written_tables(store.directory, rows, summary))
+    if find_spec("matplotlib") is not None and document["not_written"] is None:
+        write("the plots", _pictures(job, store.directory / "plots", rows))
     return table.text(summary).splitlines()
 
 
-def _pictures(job: Any, folder: Path, rows: Sequence[Mapping[str, Any]]) -> list[Path]:
+def _written_tables(folder: Path, rows: Sequence[Any], summary: Sequence[Any]) -> Iterator[Path]:
+    from dufs_core.jobs import table
+
+    yield table.write(folder, "results", rows)
+    yield table.write_csv(folder / "summary.csv", summary)
+
+
+def _pictures(job: Any, folder: Path, rows: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
     from dufs_core.jobs import plots
 
     try:
-        return plots.draw(folder, job, rows)
+        yield from plots.draw(folder, job, rows)
     except OSError:
         raise
     except Exception as error:  # a picture is not worth losing a sweep for
         _say(f"the plots could not be drawn: {error}")
-        return []
 
 
 def _ending(report: Any, store: Any) -> str:

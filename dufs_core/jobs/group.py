@@ -60,7 +60,7 @@ def size(fits: Sequence[Fit]) -> tuple[int, str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            count = stack_size(_selector(fits[0], ()), load(fits[0].data), len(fits))
+            count = stack_size(_selector(fits[0], ()), load(fits[0]), len(fits))
         except Exception:  # what is wrong with the data or the settings is said by the first fit
             count = 1
     return count, said(caught)
@@ -80,7 +80,7 @@ def together(
     try:
         with warnings.catch_warnings(record=True) as of_all:
             warnings.simplefilter("always")
-            X = load(some[0][0].data)
+            X = load(some[0][0])
             selectors = [_selector(fit, _saving(path, every_seconds, stop)) for fit, path in some]
             warn = fit_stack(selectors, X)
     except (InterruptedFit, KeyboardInterrupt):

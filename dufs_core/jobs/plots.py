@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,32 +10,40 @@ from dufs_core.jobs.job import Job
 from dufs_core.jobs.table import cell_text, column_name
 
 
-def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> list[Path]:
-    """Save DATA.png in `folder` for each data set with fits that are done. Needs matplotlib."""
+def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
+    """Save DATA.png in `folder` for each data set with fits that are done; yields each. Needs matplotlib."""
     folder.mkdir(exist_ok=True)
-    written = []
     for data, _ in job.grouped():
         done = [row for row in table if row["data"] == data.name and row["status"] == "done"]
         if done:
-            written.append(folder / f"{data.name}.png")
-            _one(written[-1], data.name, done, [column_name(name) for name in job.varied])
-    return written
+            path = folder / f"{data.name}.png"
+            made = picture(data.name, done, [column_name(name) for name in job.varied])
+            try:
+                made.savefig(path)
+            except OSError:  # half a picture is none
+                path.unlink(missing_ok=True)
+                raise
+            yield path
 
 
-def _one(path: Path, name: str, rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> None:
-    from dufs_core.plotting import over_settings
+def picture(name: str, rows: Sequence[Mapping[str, Any]], varied: Sequence[str]) -> Any:
+    """The figure of one data set: a point for each of its fits that are done, and a line through their means."""
     from dufs_core.plotting.canvas import BLUE, ORANGE, figure
+    from dufs_core.plotting.paths import over_settings
 
-    points: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    points: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        points.setdefault(tuple(cell_text(row[parameter]) for parameter in varied), []).append(row)
+        points.setdefault(tuple(row[parameter] for parameter in varied), []).append(row)
+    labels = [", ".join(map(cell_text, point)) for point in points]
+    if len(set(labels)) < len(labels):  # points that few digits do not tell apart
+        labels = [", ".join("none" if value is None else str(value) for value in point) for point in points]
     made, axes = figure(1, 2)
     for ax, key, label, colour in zip(
         axes, ("n_selected", "permutation_gap"), ("features selected", "permutation gap"), (BLUE, ORANGE), strict=True
     ):
         values = [[row[key] for row in members] for members in points.values()]
-        over_settings([", ".join(point) for point in points], values, ax, colour)
+        over_settings(labels, values, ax, colour)
         ax.set_xlabel(", ".join(varied) or "no parameter is varied")
         ax.set_ylabel(label)
         ax.set_title(f"{name}: each seed, and their mean")
-    made.savefig(path)
+    return made

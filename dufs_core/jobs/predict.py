@@ -16,6 +16,7 @@ from dufs_core.jobs.job import Job
 from dufs_core.jobs.work import load, one_line
 from dufs_core.memory import needed_bytes
 from dufs_core.search import Progress
+from dufs_core.source import is_source
 
 _STEPS, _SECONDS = 4, 0.3  # that a probe takes at least
 _MOST_STEPS = 1000
@@ -105,14 +106,15 @@ def _facts(fit: Fit, together: int) -> dict[str, Any]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        given, selector = load(fit.data), _selector(fit)
+        given, selector = load(fit), _selector(fit)
         bk, X = selector._accept(given)
         selector._engine(bk, X, fit.threads)
     if together > 1:
         memory = bytes_together(bk, selector, X, together)
     else:
         memory = needed_bytes(selector.engine_, *selector.memory_of(X, fit.threads))
-    return {"bytes": int(given.nbytes + memory), "engine": selector.engine_}
+    held = 0 if is_source(given) else given.nbytes
+    return {"bytes": int(held + memory), "engine": selector.engine_}
 
 
 def _step_seconds(fits: Sequence[Fit]) -> float | None:
@@ -122,7 +124,7 @@ def _step_seconds(fits: Sequence[Fit]) -> float | None:
     clocks = [_Clock(fit) for fit in fits]
     changes = {"max_iter": _MOST_STEPS, "n_restarts": 1, "tol": 0.0}
     probed = [_selector(fit, **changes, callbacks=[clock]) for fit, clock in zip(fits, clocks, strict=True)]
-    X = load(fits[0].data)
+    X = load(fits[0])
     with warnings.catch_warnings(), suppress(InterruptedFit):
         warnings.simplefilter("ignore")
         fit_stack(probed, X) if len(probed) > 1 else probed[0].fit(X)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,6 +110,7 @@ def run(
             store.open(job)
             _run(job, store, pool, signals, report, on_progress)
             store.log("finished", done=report.done, failed=report.failed)
+            store.remove_stops()
         except InterruptedFit as error:
             report.interrupted = True
             report.cause = str(error)
@@ -122,7 +123,8 @@ def run(
             report.disk_full = (error.strerror or str(error)).lower()
             store.last_words("disk full", error=report.disk_full, done=report.done, pending=report.pending)
         finally:
-            store.stop.unlink(missing_ok=True)
+            if pool is None or not pool.left:
+                store.stop.unlink(missing_ok=True)
         report.seconds = time.perf_counter() - began
         at_end(report)
     return report
@@ -147,20 +149,21 @@ def _run(
             missing.append(fit)
     store.log("started", fits=len(job.fits), done=report.done, workers=pool is not None)
     on_progress(report.done, 0, len(job.fits))
-    for fits, found in _computed(_tasks(job, store, missing, pool), store, pool, signals):
-        if isinstance(found, Exception):
-            found = [_failure(fit, found) for fit in fits]
-        for fit, result in zip(fits, found, strict=True):
-            store.save(fit, result.row, result.arrays)
-            failed = result.row["status"] != "done"
-            report.done, report.failed = report.done + (not failed), report.failed + failed
-            report.pending -= 1
-            if failed:
-                report.errors[fit.id] = result.row["error"]
-            kept = ("n_iter", "n_selected", "permutation_gap", "together", "seconds", "error", "warnings")
-            facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
-            store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
-            on_progress(report.done + report.failed, report.failed, len(job.fits))
+    with closing(_computed(_tasks(job, store, missing, pool), store, pool, signals)) as computed:
+        for fits, found in computed:
+            if isinstance(found, Exception):
+                found = [_failure(fit, found) for fit in fits]
+            for fit, result in zip(fits, found, strict=True):
+                store.save(fit, result.row, result.arrays)
+                failed = result.row["status"] != "done"
+                report.done, report.failed = report.done + (not failed), report.failed + failed
+                report.pending -= 1
+                if failed:
+                    report.errors[fit.id] = result.row["error"]
+                kept = ("n_iter", "n_selected", "permutation_gap", "together", "seconds", "error", "warnings")
+                facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
+                store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
+                on_progress(report.done + report.failed, report.failed, len(job.fits))
 
 
 def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> list[Task]:
@@ -175,10 +178,11 @@ def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> li
 
 def _computed(
     tasks: Sequence[Task], store: Store, pool: Pool | None, signals: Signals
-) -> Iterator[tuple[Sequence[Fit], list[Result] | Exception]]:
+) -> Generator[tuple[Sequence[Fit], list[Result] | Exception]]:
     if pool is not None:
-        for task, found in spread(tasks, pool, signals, store.stop.touch):
-            yield task.fits, found
+        with closing(spread(tasks, pool, signals, store.stop.touch)) as spreading:
+            for task, found in spreading:
+                yield task.fits, found
         return
     for task in tasks:
         for fit, result in zip(task.fits, results(task, signals), strict=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future, wait
 from contextlib import AbstractContextManager, contextmanager
 from time import monotonic
@@ -24,12 +24,17 @@ _GONE = "The Dask scheduler is gone; fits that were done are kept"
 
 
 class Pool:
-    """Where tasks are computed: `open` gives an executor and how many tasks it can have in hand."""
+    """Where tasks are computed: `open` gives an executor and how many tasks it can have in hand.
+
+    left: the fits that workers elsewhere still had in hand when `spread` ended. They are told to stop, and may not have
+    seen it yet.
+    """
 
     def __init__(self, open_: Callable[[], AbstractContextManager[tuple[Executor, int]]], children: bool) -> None:
         self.open = open_
         self.children = children
         self.parent = os.getpid() if children else None  # what Task.parent is
+        self.left = 0
 
 
 def processes(count: int) -> Pool:
@@ -82,12 +87,13 @@ def cluster(address: str) -> Pool:
 
 def spread(
     tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool], tell_workers: Callable[[], None]
-) -> Iterator[tuple[Task, list[Result] | Exception]]:
+) -> Generator[tuple[Task, list[Result] | Exception]]:
     """Compute tasks in workers; yields each with its results as they come, or with the error that ended it.
 
     When a worker dies, joblib cannot say which task it had: the fits of those in hand are computed again, one at a
     time, and one that is in hand when a worker dies for the second time is given up. When `stop` returns True the
     workers are told, and those that have nothing to save any more are waited for; then InterruptedFit is raised.
+    Workers that this process cannot end are told, too, when it ends otherwise.
     """
     waiting = deque(tasks)
     suspects: deque[Task] = deque()
@@ -122,44 +128,52 @@ def _until_one_dies(
     futures: dict[Future[Any], Task] = {}
     stopping = unfinished = False
     told: float | None = None  # when the workers were
-    while futures or (queue and not stopping):
-        while queue and len(futures) < width and not (stopping or in_hand):
-            task = queue.popleft()
-            try:
-                futures[executor.submit(work, task)] = task
-            except Exception as error:
-                if type(error).__name__ in _DIED:  # the pool broke since it was last looked at
+    try:
+        while futures or (queue and not stopping):
+            while queue and len(futures) < width and not (stopping or in_hand):
+                task = queue.popleft()
+                try:
+                    futures[executor.submit(work, task)] = task
+                except Exception as error:
+                    if type(error).__name__ in _DIED:  # the pool broke since it was last looked at
+                        in_hand.append(task)
+                    elif pool.children:
+                        raise
+                    else:
+                        raise InterruptedFit(_GONE) from error
+            done, _ = wait(futures, _POLL, FIRST_COMPLETED)
+            for future in done:
+                task = futures.pop(future)
+                failure = CancelledError() if future.cancelled() else future.exception()
+                if failure is None:
+                    yield task, future.result()
+                elif type(failure).__name__ in _DIED:
                     in_hand.append(task)
-                elif pool.children:
-                    raise
+                elif isinstance(failure, InterruptedFit):
+                    stopping, unfinished = True, True
+                elif isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
+                    raise InterruptedFit(_GONE) from failure
+                elif isinstance(failure, Exception) and not disk_is_full(failure):
+                    yield task, failure
                 else:
-                    raise InterruptedFit(_GONE) from error
-        done, _ = wait(futures, _POLL, FIRST_COMPLETED)
-        for future in done:
-            task = futures.pop(future)
-            failure = CancelledError() if future.cancelled() else future.exception()
-            if failure is None:
-                yield task, future.result()
-            elif type(failure).__name__ in _DIED:
-                in_hand.append(task)
-            elif isinstance(failure, InterruptedFit):
-                stopping, unfinished = True, True
-            elif isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
-                raise InterruptedFit(_GONE) from failure
-            elif isinstance(failure, Exception) and not disk_is_full(failure):
-                yield task, failure
-            else:
-                raise failure
-        if in_hand and not futures and not stopping:
-            return
-        if stop() and told is None:
-            stopping, told = True, monotonic()
-            tell_workers()
-            for future in list(futures) if pool.children else ():  # Dask would cancel those that run, and save nothing
-                if future.cancel():
-                    del futures[future]
-                    unfinished = True
-        if told is not None and futures and not pool.children and monotonic() - told > _STOP_PATIENCE:
-            raise InterruptedFit(f"{len(futures)} fits on workers did not end within {_STOP_PATIENCE:g} s")
+                    raise failure
+            if in_hand and not futures and not stopping:
+                return
+            if stop() and told is None:
+                stopping, told = True, monotonic()
+                tell_workers()
+                for future in (
+                    list(futures) if pool.children else ()
+                ):  # Dask would cancel those that run, and save nothing
+                    if future.cancel():
+                        del futures[future]
+                        unfinished = True
+            if told is not None and futures and not pool.children and monotonic() - told > _STOP_PATIENCE:
+                raise InterruptedFit(f"{len(futures)} fits on workers did not end within {_STOP_PATIENCE:g} s")
+    finally:
+        if futures and not pool.children:
+            pool.left = sum(len(task.fits) for task in futures.values())
+            if told is None:
+                tell_workers()
     if stopping and (unfinished or queue or in_hand):
         raise InterruptedFit("The sweep was asked to stop")

@@ -5,7 +5,8 @@
     checkpoints/ID.ckpt  the state of fits in progress
     log.jsonl            what happened, one JSON object a line
     results.parquet      the table, one row per fit (results.csv without pyarrow); summary.csv, plots/
-    lock, stop           who is working here; present while the workers are to stop
+    lock                 who is working here
+    stop.JOB             there while the workers of one job are to stop; stays if they were given up, until a job ends
 
 A fit is over when its file is there: it is written beside its place, flushed and renamed, so a row is complete or does
 not exist, and the identity is its name, so none can exist twice. Tables are made from these files, again at each end.
@@ -42,7 +43,7 @@ class Store:
         self.directory = Path(directory).absolute()
         self.plan = self.directory / "sweep.json"
         self.lock = self.directory / "lock"
-        self.stop = self.directory / "stop"
+        self.stop = self.directory / f"stop.{os.urandom(8).hex()}"  # workers of an earlier job may look for theirs yet
         self._fits = self.directory / "fits"
         self._checkpoints = self.directory / "checkpoints"
         self._log = self.directory / "log.jsonl"
@@ -59,14 +60,13 @@ class Store:
                     f"{self.directory} holds a sweep: --resume goes on with it; a new one needs a new directory"
                 )
             return
-        mine = {path.name for path in (self._fits, self._checkpoints, self.lock, self.stop, self._log)}
+        mine = {path.name for path in (self._fits, self._checkpoints, self.lock, self._log)}
         for path in self.directory.iterdir():  # a job that was killed at once leaves no more than these
-            if path.name not in mine and not path.name.startswith(f".{self.plan.name}."):
+            if path.name not in mine and not path.name.startswith((f".{self.plan.name}.", "stop.")):
                 raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
 
     def open(self, job: Job) -> None:
         """Make what is missing; refuse another job than the one that the directory belongs to. The lock is held."""
-        self.stop.unlink(missing_ok=True)
         for folder in (self._fits, self._checkpoints):
             folder.mkdir(exist_ok=True)
             for left in folder.glob(".*.tmp"):
@@ -80,6 +80,11 @@ class Store:
                 raise JobError(
                     f"{self.plan} is damaged ({error}); if the job is the same, delete it: fits that are done are kept"
                 ) from error
+            if not isinstance(then, dict) or not {"format", "job"} <= then.keys():
+                raise JobError(
+                    f"{self.plan} is not that of a sweep: it has no format and no job. Take another directory; if it "
+                    f"is the right one, delete the file: fits that are done are kept"
+                )
             if then["format"] != FORMAT:
                 raise JobError(f"{self.plan} has format {then['format']}; this version reads format {FORMAT}")
             if changed := differences(then["job"], now):
@@ -106,10 +111,11 @@ class Store:
         return self._checkpoints / f"{fit.id}.ckpt"
 
     def save(self, fit: Fit, row: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
-        """Keep the result of a fit for good; its checkpoint is no longer needed."""
+        """Keep the result of a fit. The checkpoint goes if it is done; one that failed is tried again."""
         packed = durable.packed({_ROW: np.array(json.dumps(plain(row))), **arrays})
         durable.write_bytes(self.result(fit), packed)
-        self.clear_checkpoint(fit)
+        if row["status"] == "done":
+            self.clear_checkpoint(fit)
 
     def clear_checkpoint(self, fit: Fit) -> None:
         """Remove the state of a fit that is over."""
@@ -133,6 +139,13 @@ class Store:
         path = self.result(fit)
         found = durable.unpacked(path.read_bytes(), path)
         return {name: array for name, array in found.items() if name != _ROW}
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    def remove_stops(self) -> None:
+        """Remove the file by which workers are told to stop, and those of earlier jobs: the sweep is over."""
+        for path in self.directory.glob("stop.*"):
+            path.unlink(missing_ok=True)
 
     # --- log ---------------------------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from dufs_core.errors import CheckpointError, InterruptedFit
 from dufs_core.jobs.identity import DataSet, Fit
 from dufs_core.jobs.job import make_moons
 
+_IDLE = 60.0  # seconds without a task after which a worker elsewhere lets go of the data
 _busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
 
 
@@ -40,24 +41,52 @@ class Result(NamedTuple):
     arrays: dict[str, Array]
 
 
-@lru_cache(maxsize=1)
-def load(data: DataSet) -> Array:
-    """X (n, d) of a data set. The last one is kept: fits come grouped by data set.
+def load(fit: Fit) -> Any:
+    """X (n, d) of a fit; one with batch_size has its data where they are stored, as in dufs-core fit.
+
+    The last one is kept: fits come grouped by data set.
 
     Raises ValueError if the file cannot be read as a table, or is not the one that the sweep was started with.
     """
+    return _load(fit.data, fit.settings["batch_size"] is not None)
+
+
+@lru_cache(maxsize=1)
+def _load(data: DataSet, on_disk: bool) -> Any:
     from dufs_core.io import file_fingerprint, read_table
 
     if data.path == "two-moons":
         return make_moons(dict(data.reading))
     if file_fingerprint(data.path) != data.sha256:
         raise ValueError(f"{data.path} has changed since the sweep was started")
-    return read_table(data.path, **dict(data.reading)).X
+    return read_table(data.path, **dict(data.reading), on_disk=on_disk).X
+
+
+class _Forgetting:
+    """Lets go of the data once a worker that outlives the sweep has had no task for a while."""
+
+    def __init__(self) -> None:
+        self._timer: threading.Timer | None = None
+
+    def later(self, seconds: float) -> None:
+        """Unless called again before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = threading.Timer(seconds, _load.cache_clear)
+        self._timer.daemon = True
+        self._timer.start()
+
+
+_forgetting = _Forgetting()
 
 
 def work(task: Task) -> list[Result]:
     """All of `results`, in a worker."""
-    return list(results(task))
+    try:
+        return list(results(task))
+    finally:
+        if task.parent is None:
+            _forgetting.later(_IDLE)
 
 
 def results(task: Task, stop: Callable[[], bool] | None = None) -> Iterator[Result]:
@@ -123,7 +152,7 @@ def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool],
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            X = load(fit.data)
+            X = load(fit)
             found = found._replace(row=found.row | {"n_samples": X.shape[0], "n_features": X.shape[1]})
             found = of_fitted(found.row, _fitted(fit, X, path, every_seconds, stop))
         except (InterruptedFit, KeyboardInterrupt):

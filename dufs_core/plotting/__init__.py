@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dufs_core.plotting.data import embedding, selected_pixels, spectrum
 from dufs_core.plotting.fits import gate_trajectories, loss_and_gates, precision_recall, ranked_scores
-from dufs_core.plotting.paths import lambda_path, over_settings, path_criterion
+from dufs_core.plotting.paths import lambda_path, path_criterion
 
 __all__ = [
-    "embedding", "gate_trajectories", "lambda_path", "loss_and_gates", "over_settings", "path_criterion",
-    "precision_recall", "ranked_scores", "selected_pixels", "spectrum",
+    "embedding", "gate_trajectories", "lambda_path", "loss_and_gates", "path_criterion", "precision_recall",
+    "ranked_scores", "selected_pixels", "spectrum",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from dufs_core.plotting.canvas import (
     feature_colour,
     left_out,
     log_note,
+    many_lines,
     named_feature,
     plain,
     rank_axis,
@@ -127,44 +129,43 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     """
     check_fitted(selector, "mu_")
     ax = axes_of(ax)
-    run = _kept_run(trajectory, selector)
+    runs = trajectory.runs  # a copy of all states
+    run = _kept_run(runs, selector)
     chosen = selector.support_[run.columns]
     best = [int(column) for column in selector.ranking_[:LABELLED] if selector.support_[column]]
     named = int(chosen.sum()) <= LABELLED
     for mask, colour, label in ((~chosen, GREY, "not selected"), (chosen, BLUE, "selected")):
-        for line, k in enumerate(np.flatnonzero(mask)):
-            own = named and colour == BLUE
-            number = best.index(run.columns[k]) if own else 0
-            ax.plot(
-                run.steps, run.mu[:, k],
-                color=feature_colour(number) if own else colour,
-                linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
-                zorder=3 if colour == BLUE else 2,
-                label=named_feature(names_of(selector), int(run.columns[k])) if own
-                else f"{int(mask.sum())} {label}" if line == 0 else None,
+        if not (named and colour == BLUE) and mask.any():
+            many_lines(
+                ax, run.steps, run.mu[:, mask], color=colour, linewidth=0.8, alpha=1 if mask.sum() < SMALL else 0.4,
+                zorder=3 if colour == BLUE else 2, label=f"{int(mask.sum())} {label}",
             )  # fmt: skip
+            continue
+        for k in np.flatnonzero(mask):
+            name = named_feature(names_of(selector), int(run.columns[k]))
+            own = feature_colour(best.index(run.columns[k]))
+            ax.plot(run.steps, run.mu[:, k], color=own, linewidth=1.6, zorder=3, label=name)
     margin = DECIDED_MARGIN * selector.gate_sigma
     ax.axhspan(-margin, 1 + margin, color=GREY, alpha=0.1, linewidth=0, label="undecided")
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
     ax.set_xlabel("step")
     ax.set_ylabel(r"gate parameter $\mu$")
-    ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(trajectory, run)}" * (len(trajectory.runs) > 1)))
+    ax.set_title(f"{len(run.columns)} gates" + (f" of run {_position(runs, run)}" * (len(runs) > 1)))
     ax.legend(framealpha=0.85, edgecolor="none", fontsize="small")
     return plain(ax)
 
 
-def _kept_run(trajectory: Trajectory, selector: Any) -> RunTrajectory:
-    for run in reversed(trajectory.runs):
+def _kept_run(runs: Sequence[RunTrajectory], selector: Any) -> RunTrajectory:
+    for run in reversed(runs):
         if np.array_equal(selector.mu_[run.columns], run.mu[-1]):
             return run
     raise ValueError(
-        f"None of the trajectory's runs ({len(trajectory.runs)}) ended with the selector's gates: give the "
+        f"None of the trajectory's runs ({len(runs)}) ended with the selector's gates: give the "
         f"trajectory to the fit, as in DUFS(callbacks=[trajectory]).fit(X), and the selector of that same fit"
     )
 
 
-def _position(trajectory: Trajectory, run: RunTrajectory) -> str:
-    runs = trajectory.runs
+def _position(runs: Sequence[RunTrajectory], run: RunTrajectory) -> str:
     number = next(i for i, other in enumerate(runs, start=1) if np.array_equal(other.mu[-1], run.mu[-1]))
     return f"{number} of {len(runs)}"
 
@@ -183,8 +184,20 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     Returns
     -------
     matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If informative is empty, or holds something else than columns.
     """
     check_fitted(selector)
+    informative = np.asarray(informative)
+    columns = informative.dtype.kind in "iu" and informative.ndim == 1
+    if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < len(selector.ranking_):
+        raise ValueError(
+            f"informative must hold the columns of the right answer, at least one, whole numbers from 0 to "
+            f"{len(selector.ranking_) - 1}; got {informative.tolist()!r}"
+        )
     ax = axes_of(ax)
     order, d = selector.ranking_, len(selector.ranking_)
     hits = np.cumsum(np.isin(order, informative))

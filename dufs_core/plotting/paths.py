@@ -17,6 +17,7 @@ from dufs_core.plotting.canvas import (
     axes_of,
     feature_colour,
     left_out,
+    many_lines,
     named_feature,
     plain,
     whole_numbers,
@@ -46,14 +47,17 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     is_open, (absent, kind) = mu[best] > 0, left_out(path)
     named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
     for mask, colour, label in ((~is_open & ~absent, GREY, "closed there"), (is_open, BLUE, "open there")):
-        for line, k in enumerate(np.flatnonzero(mask)):
-            own = k in named
+        if not (named and colour == BLUE) and mask.any():
+            many_lines(
+                ax, lams, mu[:, mask], color=colour, linewidth=0.8, alpha=1 if mask.sum() < SMALL else 0.4,
+                zorder=3 if colour == BLUE else 2, label=f"{int(mask.sum())} {label}",
+            )  # fmt: skip
+            continue
+        for k in np.flatnonzero(mask):
+            own = feature_colour(named.index(int(k)))
             ax.plot(
-                lams, mu[:, k], marker=".", markersize=4,
-                color=feature_colour(named.index(int(k))) if own else colour,
-                linewidth=1.6 if own else 0.8, alpha=1 if own or mask.sum() < SMALL else 0.4,
-                zorder=3 if colour == BLUE else 2,
-                label=named_feature(names, int(k)) if own else f"{int(mask.sum())} {label}" if line == 0 else None,
+                lams, mu[:, k], marker=".", markersize=4, color=own, linewidth=1.6, zorder=3,
+                label=named_feature(names, int(k)),
             )  # fmt: skip
     if absent.any():
         ax.plot([], [], " ", label=f"not drawn: {int(absent.sum())} {kind}")
@@ -123,19 +127,9 @@ def _prices(ax: Any, lams: Array, best: int) -> None:
 def over_settings(
     settings: Sequence[str], values: Sequence[Sequence[float]], ax: Any = None, colour: str = BLUE
 ) -> Any:
-    """Values of several fits (seeds) at each of several settings, and their means.
+    """Values of several fits (seeds) at each of several settings, and their means: `dufs_core.jobs.plots`.
 
-    Parameters
-    ----------
-    settings : sequence of str
-    values : sequence of sequences of float
-        For each setting those of its fits.
-    ax : matplotlib axes, optional
-    colour : str
-
-    Returns
-    -------
-    matplotlib axes
+    values: for each setting those of its fits, one at least.
     """
     ax = axes_of(ax)
     for x, column in enumerate(values):

@@ -23,7 +23,7 @@ from dufs_core.errors import DufsWarning
 from dufs_core.jobs import JobError, lock, plots, read_job, table
 from dufs_core.jobs.run import Signals, run
 from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Task, load, results
+from dufs_core.jobs.work import Task, _load, load, results, work
 
 JOB = """
 seeds = [0, 1]
@@ -155,11 +155,39 @@ def test_summary(job):
 def test_plots(job, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
     rows = [
-        {"data": "two-moons", "status": "done", "lam": lam, "n_selected": 3, "permutation_gap": 0.1 * seed}
-        for lam in (None, 0.05) for seed in (0, 1)
+        {"data": "two-moons", "status": "done", "lam": lam, "n_selected": 3 + seed, "permutation_gap": 0.1 * k}
+        for k, lam in enumerate((None, 1.00001, 1.00002)) for seed in (0, 1)
     ]  # fmt: skip
-    (picture,) = plots.draw(tmp_path / "plots", read_job(job), rows)
-    assert picture.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    (written,) = plots.draw(tmp_path / "plots", read_job(job), [*rows, rows[0] | {"status": "failed"}])
+    assert written.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    made = plots.picture("two-moons", rows, ["lam"])
+    selected, gap = made.axes
+    for ax, means in ((selected, [3.5, 3.5, 3.5]), (gap, [0, 0.1, 0.2])):
+        np.testing.assert_allclose(ax.get_lines()[0].get_ydata(), means)
+        assert [label.get_text() for label in ax.get_xticklabels()] == ["none", "1.00001", "1.00002"]
+    points = [collection.get_offsets().tolist() for collection in selected.collections]
+    assert points == [[[x, 3], [x, 4]] for x in range(3)]
+    assert (selected.get_xlabel(), selected.get_ylabel()) == ("lam", "features selected")
+    assert gap.get_title() == "two-moons: each seed, and their mean"
+
+
+def test_a_disk_that_is_full_when_the_plots_are_drawn(job, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
+
+    def full(self, path, **how):
+        Path(path).write_bytes(b"half")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 1
+    captured = capsys.readouterr()
+    document = json.loads(captured.out)
+    assert (document["done"], document["not_written"]) == (4, "the plots: no space left on device")
+    assert "the plots in" in captured.err
+    assert "tables" not in captured.err
+    assert sorted(name.partition(".")[0] for name in document["written"]) == ["results", "summary"]
+    assert all((tmp_path / "out" / name).is_file() for name in document["written"])
+    assert not list((tmp_path / "out" / "plots").iterdir())
 
 
 def test_dry_run(job, tmp_path, capsys):
@@ -262,7 +290,7 @@ def test_a_data_file_that_changed_is_refused(tmp_path, capsys):
     Store(tmp_path / "out").open(read_job(tmp_path / "job.toml"))  # touched, and the same
     np.save(tmp_path / "x.npy", 2 * np.eye(8))
     with pytest.raises(ValueError, match="has changed since the sweep was started"):
-        load(job.fits[0].data)
+        load(job.fits[0])
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
     assert "data x sha256 was" in capsys.readouterr().err
 
@@ -420,6 +448,41 @@ def test_fits_that_fail_do_not_stop_the_others(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--resume", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert (document["resumed"], document["failed"]) == (4, 12)  # tried again
+
+
+def test_data_of_fits_with_batches_stay_on_the_disk_and_are_let_go(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", two_moons(40, 6, random_state=0).X)
+    text = JOB.replace('path = "two-moons"\nsamples = 40\nfeatures = 6', 'path = "x.npy"')
+    (tmp_path / "job.toml").write_text(text)
+    assert not isinstance(load(read_job(tmp_path / "job.toml").fits[0]), np.memmap)
+    (tmp_path / "job.toml").write_text(text.replace("[settings]", "[settings]\nbatch_size = 20"))
+    fit = read_job(tmp_path / "job.toml").fits[0]
+    assert isinstance(load(fit), np.memmap)
+    monkeypatch.setattr("dufs_core.jobs.work._IDLE", 0.01)
+    (result,) = work(Task((fit,), ("nowhere/x",), 60, "nowhere/stop", None))
+    assert result.row["status"] == "done"
+    wait_for(lambda: _load.cache_info().currsize == 0)
+
+
+def test_the_state_of_a_fit_that_fails_is_kept(job, tmp_path):
+    """What failed may be a limit on memory, or a file that is away: --resume goes on from the state."""
+    store, found = Store(tmp_path / "out"), read_job(job)
+    store.directory.mkdir()
+    store.open(found)
+    fit = found.fits[0]
+    store.checkpoint(fit).write_bytes(b"state")
+    store.save(fit, {"id": fit.id, "status": "failed"}, {})
+    assert store.checkpoint(fit).read_bytes() == b"state"
+    store.save(fit, {"id": fit.id, "status": "done"}, {})
+    assert not store.checkpoint(fit).exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "[1]", '{"format": 1}', "{"])
+def test_a_plan_that_is_none(job, tmp_path, capsys, text):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.json").write_text(text)
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--resume"]) == 2
+    assert "fits that are done are kept" in capsys.readouterr().err
 
 
 def test_a_file_that_is_missing(tmp_path, capsys):

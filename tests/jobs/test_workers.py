@@ -1,5 +1,6 @@
 """Sweeps over worker processes: the same bits as in one process, whatever happens to a worker."""
 
+import errno
 import json
 import os
 import signal
@@ -18,7 +19,7 @@ from test_sweep import bits
 from dufs_core.cli import main
 from dufs_core.errors import InterruptedFit
 from dufs_core.jobs import JobError, group, read_job, spread
-from dufs_core.jobs.run import run
+from dufs_core.jobs.run import Signals, run
 from dufs_core.jobs.store import Store
 from dufs_core.jobs.work import Result, Task
 
@@ -130,7 +131,7 @@ def running(pid):
 class DyingPool:
     """Stands for a pool whose workers die of some tasks; says what was in hand when one did."""
 
-    children, parent = True, None
+    children, parent, left = True, None, 0
 
     def __init__(self, deadly):
         self.deadly, self.died_of = deadly, []
@@ -185,7 +186,7 @@ class ByHand:
     children, parent = False, None
 
     def __init__(self):
-        self.futures = []
+        self.futures, self.left = [], 0
 
     def open(self):
         return nullcontext((self, 2))
@@ -193,6 +194,11 @@ class ByHand:
     def submit(self, _, task):
         self.futures.append((task, Future()))
         return self.futures[-1][1]
+
+    def end_one(self):
+        task, future = self.futures[0]
+        future.set_result([Result({"id": fit.id, "status": "done"}, {}) for fit in task.fits])
+        return future
 
 
 def spread_by_hand(job, tmp_path, end, n_fits, **changes):
@@ -233,6 +239,40 @@ def test_what_runs_on_dask_is_not_cancelled_but_waited_for(job, tmp_path, monkey
         spread_by_hand(job, tmp_path, lambda i, task, future: None, 3)
 
 
+def test_workers_that_were_given_up_still_see_the_stop(job, tmp_path, monkeypatch):
+    """Also when a later job works in the directory, and until one has ended."""
+    monkeypatch.setattr(spread, "_STOP_PATIENCE", 0.1)
+    monkeypatch.setattr(Signals, "__call__", lambda self: len(pool.futures) == 2)
+    pool, found = ByHand(), read_job(job)
+    report = run(found, Store(tmp_path / "out"), pool, False, lambda *numbers: None)
+    assert (report.interrupted, report.pending, pool.left) == (True, 8, 2)
+    assert "2 fits on workers did not end" in report.cause
+    stop = Path(pool.futures[0][0].stop)
+    assert stop.exists()
+    monkeypatch.undo()
+    later = Store(tmp_path / "out")
+    assert later.stop != stop
+    later.open(found)
+    assert stop.exists()
+    for fit in found.fits:
+        later.save(fit, {"id": fit.id, "status": "done"}, {})
+    assert run(found, later, None, True, lambda *numbers: None).done == 8
+    assert not stop.exists()
+
+
+def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Store, "save", full)
+    pool = ByHand()
+    monkeypatch.setattr(spread, "wait", lambda futures, *how: ([pool.end_one()], None))
+    report = run(read_job(job), Store(tmp_path / "out"), pool, False, lambda *numbers: None)
+    assert report.disk_full == "no space left on device"
+    assert pool.left == 1
+    assert Path(pool.futures[0][0].stop).exists()
+
+
 def test_a_scheduler_that_dies_is_an_interruption(job, tmp_path):
     def cancelled(i, task, future):  # as Dask's executor does
         future.cancel()
@@ -267,7 +307,7 @@ def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_pat
     _, complained = leader.communicate()
     assert leader.returncode == 3, complained
     assert list(out.glob("checkpoints/*.ckpt"))
-    assert not (out / "stop").exists()
+    assert not list(out.glob("stop*"))
     for directory in (out, tmp_path / "undisturbed"):
         subprocess.run([*command, str(directory)], env=environment, check=True)
     assert bits(out) == bits(tmp_path / "undisturbed")
@@ -309,15 +349,26 @@ def test_a_dask_cluster_of_two_processes(job, tmp_path, in_one_process, dask_clu
 
 @pytest.mark.filterwarnings("ignore")  # of Dask's own
 def test_a_dask_worker_that_is_killed(job, tmp_path, in_one_process, dask_cluster):
+    """While it has a fit in hand: another one starts it again."""
+    from distributed import Client
+
+    killed = {}
+
     def kill_one():
-        wait_for(lambda: any(tmp_path.glob("out/fits/*.npz")))
-        os.kill(next(iter(dask_cluster.workers.values())).pid, signal.SIGKILL)
+        with Client(dask_cluster.scheduler_address) as client:
+            wait_for(lambda: any(tmp_path.glob("out/fits/*.npz")))
+            wait_for(lambda: any(client.processing().values()))
+            address, tasks = next((a, t) for a, t in client.processing().items() if t)
+            os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
+            killed[address] = tasks
 
     killer = threading.Thread(target=kill_one)
     killer.start()
     arguments = ["sweep", str(job), "--out", str(tmp_path / "out"), "--scheduler", dask_cluster.scheduler_address]
     assert main([*arguments, "-q"]) == 0
     killer.join()
+    (tasks,) = killed.values()
+    assert tasks
     assert bits(tmp_path / "out") == in_one_process
 
 
@@ -334,7 +385,7 @@ def test_a_signal_to_a_sweep_on_dask_saves_exits_3_and_resumes(job, tmp_path, da
     assert leader.returncode == 3, complained
     saved = list(out.glob("checkpoints/*.ckpt"))
     assert saved
-    assert not (out / "stop").exists()
+    assert not list(out.glob("stop*"))
     assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
     assert main(["sweep", str(job), "--out", str(tmp_path / "undisturbed"), "-q"]) == 0
     assert bits(out) == bits(tmp_path / "undisturbed")
