@@ -88,7 +88,7 @@ def shuffled_scores(
             permuted = xp.take_along_axis(X_T, order, axis=1)
             G_r += fixed + permuted.T @ permuted
     objective = replace(_OBJECTIVE, n_neighbors=min(_NEIGHBORS, n - 1))
-    squares = float(xp.diagonal(G[0]).sum(dtype=xp.float64)) or 1.0  # the same for every shuffle; 0 where all is constant
+    squares = float(xp.diagonal(G[0]).sum(dtype=xp.float64)) or 1.0  # the same for every shuffle; 0: all is constant
     observed, *scores = (open_score(bk, objective, G_r) / squares for G_r in G)
     return observed, np.array(scores)
 
