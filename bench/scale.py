@@ -50,7 +50,7 @@ ROWS = (1000, 3000, 10_000, 30_000, 100_000)
 COLUMNS = (1000, 3000, 10_000, 30_000, 100_000)
 FULL: list[Case] = [
     *[("dense", n, d) for d in (50, 500) for n in ROWS[:3]],
-    *[("streaming", n, d) for d in (50, 500) for n in ROWS],
+    *[("streaming", n, d) for d in (50, 500) for n in ROWS if n * d < 5 * 10**7],
     *[("minibatch", n, d) for d in (50, 500) for n in ROWS],
     *[("sparse", n, 10_000) for n in ROWS[:3]],
     *[("dense", 500, d) for d in COLUMNS],
