@@ -1,1 +1,22 @@
-"""Walks through real data: what docs/walks/ shows, computed again."""
+"""Real data from the file to the pictures, as somebody new to the package goes through them."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+Parts = dict[str, Callable[[Path], None]]
+
+
+def run(doc: str, parts: Parts) -> None:
+    """The command line of a walk: some of its parts, or all, each writing its pictures to --out."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("parts", nargs="*", default=list(parts), metavar="PART", help=", ".join(parts))
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the pictures")
+    args = parser.parse_args()
+    if unknown := set(args.parts) - set(parts):
+        parser.error(f"PART is one of {', '.join(parts)}; got {', '.join(sorted(unknown))}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    for part in args.parts:
+        parts[part](args.out)

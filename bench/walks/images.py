@@ -7,11 +7,9 @@ Needs matplotlib, and t10k-*-ubyte.gz, Yale.mat and COIL20.mat in DUFS_DATA.
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import numpy as np
 from scipy.io import loadmat
 
 from bench.large import required
+from bench.walks import run
 from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report
 from dufs_core.baselines import MCFS, LaplacianScore
 from dufs_core.errors import DufsWarning
@@ -157,18 +156,5 @@ def path(out: Path) -> None:
     picture.savefig(out / "digits-path.png", dpi=70)
 
 
-def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {"digits": digits, "faces": faces, "objects": objects, "path": path}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=list(parts), metavar="PART", help=", ".join(parts))
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the pictures")
-    args = parser.parse_args()
-    if unknown := set(args.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}; got {', '.join(sorted(unknown))}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    for part in args.parts:
-        parts[part](args.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__ or "", {"digits": digits, "faces": faces, "objects": objects, "path": path})

@@ -7,7 +7,6 @@ Needs anndata, scanpy, h5py and matplotlib, and mouse_bladder_cell_select_2100.h
 
 from __future__ import annotations
 
-import argparse
 import time
 import warnings
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from bench.common import data_file
+from bench.walks import run
 from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report, stability_selection
 from dufs_core.anndata import select_features
 from dufs_core.errors import DufsWarning
@@ -145,16 +145,7 @@ def others(_: Any, out: Path) -> None:
             print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.permutation_gap_:.3g} |", flush=True)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", default=["fit", "path", "stability", "others"])
-    parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args()
-    arguments.out.mkdir(parents=True, exist_ok=True)
-    adata = cells()
-    for part in arguments.parts:
-        {"fit": fit, "path": path, "stability": stability, "others": others}[part](adata, arguments.out)
-
+PARTS = {"fit": fit, "path": path, "stability": stability, "others": others}
 
 if __name__ == "__main__":
-    main()
+    run(__doc__ or "", {name: lambda out, part=part: part(cells(), out) for name, part in PARTS.items()})

@@ -7,10 +7,8 @@ Needs matplotlib and SciPy's own documentation; for stories the rcv1_*.dat files
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import inspect
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import scipy
 from scipy import sparse
 
 from bench.large import RCV1, RCV1_COLUMNS, required, vowpal_wabbit
+from bench.walks import run
 from bench.walks.images import fitted
 from dufs_core import plotting, report
 from dufs_core.plotting.canvas import figure
@@ -116,18 +115,5 @@ def stories(out: Path) -> None:
     pictures(out / "stories.png", fits["global"], X, labels)
 
 
-def main() -> None:
-    parts: dict[str, Callable[[Path], None]] = {"docstrings": docstrings, "stories": stories}
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("parts", nargs="*", default=list(parts), metavar="PART", help=", ".join(parts))
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="for the pictures")
-    args = parser.parse_args()
-    if unknown := set(args.parts) - set(parts):
-        parser.error(f"PART is one of {', '.join(parts)}; got {', '.join(sorted(unknown))}")
-    args.out.mkdir(parents=True, exist_ok=True)
-    for part in args.parts:
-        parts[part](args.out)
-
-
 if __name__ == "__main__":
-    main()
+    run(__doc__ or "", {"docstrings": docstrings, "stories": stories})
