@@ -29,6 +29,7 @@ from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sp
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
+from dufs_core.representatives import representatives
 from dufs_core.search import Outcome, Search, convincing_gap
 from dufs_core.selection import ColumnSelector
 from dufs_core.source import Source, is_source
@@ -42,6 +43,7 @@ _SMALL_ROWS = 256
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
+_REPRESENTATIVES = 300  # so many are put in that order where no number of columns is asked for
 _SPREAD = 0.5  # gate_sigma over which the order of the first run is laid out there
 
 
@@ -63,6 +65,11 @@ class DUFS(ColumnSelector):
     n_features_to_select : int, float or None, default None
         None: every column whose gate ends open (mu > 0). An int: exactly that many, best first. A float
         between 0 and 1: that share of the columns, at least one.
+    ranking : "gates" or "representatives", default "gates"
+        What comes first among the open columns. "gates": the largest mu, the paper's order. "representatives": columns
+        that together say most about what the graph explains of all open ones, so that few of them do not repeat each
+        other; for the first n_features_to_select of them, or 300 (`dufs_core.representatives`). Closed columns follow
+        by their mu. For fewer columns than end open.
     power : int, default 2
         t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
         odd power.
@@ -143,7 +150,7 @@ class DUFS(ColumnSelector):
     scores_ : ndarray (n_features,)
         mu_: larger is better.
     ranking_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
+        Column indices, best first: by mu_, exact ties by column index, unless `ranking` says otherwise.
     support_ : ndarray (n_features,) of bool
     bandwidth_, loss_ : float
         Means over the draws of the last step.
@@ -179,6 +186,7 @@ class DUFS(ColumnSelector):
         *,
         lam: float | None = None,
         n_features_to_select: int | float | None = None,
+        ranking: Literal["gates", "representatives"] = "gates",
         power: int = 2,
         bandwidth: Literal["median", "q90", "max"] | float = "max",
         n_neighbors: int = 2,
@@ -208,6 +216,7 @@ class DUFS(ColumnSelector):
     ) -> None:
         self.lam = lam
         self.n_features_to_select = n_features_to_select
+        self.ranking = ranking
         self.power = power
         self.bandwidth = bandwidth
         self.n_neighbors = n_neighbors
@@ -399,6 +408,7 @@ class DUFS(ColumnSelector):
         with nullcontext() if with_blas else one_blas_thread():
             best, n_runs = search.best(bk, data.X, columns, seed, keeper)
         self._store(bk, data.constant, best, n_runs)
+        self._rank(bk, data.X, search.objective)
         return best
 
     def _on_disk(self, X: Any) -> bool:
@@ -436,7 +446,8 @@ class DUFS(ColumnSelector):
             data = chunked_bytes(step) if self._on_disk(X) else n * d * size
         if step.n < n:
             data += step.n * d * size  # the batch in hand
-        return step._replace(gap=gap_bytes(n, d, size, screened=self.n_restarts > 1)), data
+        after = gap_bytes(n, d, size, self.n_restarts > 1, self.ranking == "representatives")
+        return step._replace(gap=after), data
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
@@ -494,11 +505,6 @@ class DUFS(ColumnSelector):
         self.mu_ = mu
         self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
         self.scores_ = mu.copy()
-        self.ranking_ = np.argsort(-mu, kind="stable")
-        self.support_ = mu > 0
-        if self.n_features_to_select is not None:
-            self.support_ = np.zeros(d, dtype=bool)
-            self.support_[self.ranking_[: n_wanted(self.n_features_to_select, d)]] = True
         self.__dict__.pop("var_names_", None)  # of the AnnData object of an earlier fit
         self.history_ = run.history
         self.n_iter_ = run.n_iter
@@ -511,6 +517,19 @@ class DUFS(ColumnSelector):
         self.constant_features_ = np.flatnonzero(constant)
         self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name
+
+    def _rank(self, bk: Backend, X: Any, objective: Objective) -> None:
+        """The order of the columns, and the selection. X (n, d) as prepared."""
+        d = len(self.mu_)
+        count = None if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
+        self.ranking_ = np.argsort(-self.mu_, kind="stable")
+        if self.ranking == "representatives":
+            first = representatives(bk, X, self.mu_, objective, count or _REPRESENTATIVES)
+            self.ranking_ = np.concatenate([first, self.ranking_[~np.isin(self.ranking_, first)]])
+        self.support_ = self.mu_ > 0
+        if count is not None:
+            self.support_ = np.zeros(d, dtype=bool)
+            self.support_[self.ranking_[:count]] = True
 
     def _warn(self, best: Outcome, n: int) -> None:
         """At most one warning of each kind per fit, each with what to do."""

@@ -189,17 +189,20 @@ def chunked_bytes(problem: Problem) -> int:
     return problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES // 2
 
 
-def gap_bytes(n: int, d: int, itemsize: int, screened: bool) -> int:
+def gap_bytes(n: int, d: int, itemsize: int, screened: bool, representatives: bool) -> int:
     """Bytes that the permutation gap of all columns takes after a run, while the engine keeps its arrays.
 
-    Where another run may follow, the pairs of columns are screened next (`dufs_core.screening`): the larger of both.
+    Where another run may follow, the pairs of columns are screened next (`dufs_core.screening`), and at the end they
+    may be put into the order of `dufs_core.representatives`: the largest of the three.
     """
     from dufs_core.gap import GAP_ROWS, WORDS
 
     rows = min(n, GAP_ROWS)
     at_once = min(WORDS, 11 * rows * d)  # random words, in some ten temporaries
     gap = 35 * rows * rows * itemsize + at_once * 100
-    return max(gap, screening_bytes(n, d, itemsize)) if screened else gap
+    if screened:
+        gap = max(gap, screening_bytes(n, d, itemsize))
+    return max(gap, representatives_bytes(n, d)) if representatives else gap
 
 
 def screening_bytes(n: int, d: int, itemsize: int) -> int:
@@ -208,6 +211,14 @@ def screening_bytes(n: int, d: int, itemsize: int) -> int:
 
     rows, columns = min(n, _ROWS), min(d, _COLUMNS)
     return columns * rows * rows * itemsize + 7 * 8 * columns * columns
+
+
+def representatives_bytes(n: int, d: int) -> int:
+    """Bytes that `dufs_core.representatives` takes, all of float64: 3 arrays (n', d'), about 7 of (n', n')."""
+    from dufs_core.representatives import CANDIDATES, ROWS
+
+    rows, columns = min(n, ROWS), min(d, CANDIDATES)
+    return 8 * rows * (3 * columns + 7 * rows)
 
 
 _KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed

@@ -189,3 +189,10 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
 def open_score(bk: Backend, objective: Objective, G: Array) -> float:
     """S of the data as they are, every gate open: Tr(X' P^t X).      G = X X' (n, n)."""
     return float(_from_gram(bk, objective, G[None], []).S[0])
+
+
+def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
+    """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
+    f = _from_gram(bk, objective, G[None], [])
+    q = f.deg[0] ** 0.5
+    return f.saved_A.A[0] * q[None, :] / q[:, None]  # A = q P / q

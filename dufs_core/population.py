@@ -44,7 +44,8 @@ from dufs_core.trainer import (
 )
 from dufs_core.validation import check_parameters, n_threads, seed_of
 
-_FREE = frozenset({"lam", "random_state", "n_features_to_select", "callbacks", "verbose"})  # may differ between fits
+# may differ between fits
+_FREE = frozenset({"lam", "random_state", "n_features_to_select", "ranking", "callbacks", "verbose"})
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
 _MOST_TOGETHER = 256  # fits in one stack
 

@@ -34,7 +34,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {selector.tol!r}")
     for name, choices in (
         ("gate_noise", ("batch", "sample")), ("dtype", ("float32", "float64")), ("scaling", SCALINGS),
-        ("convention", ("standard", "authors_code")),
+        ("ranking", ("gates", "representatives")), ("convention", ("standard", "authors_code")),
     ):  # fmt: skip
         if getattr(selector, name) not in choices:
             value = getattr(selector, name)

@@ -27,6 +27,7 @@ from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.baselines.graphs import neighbours
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
+from dufs_core.objective import Objective
 from dufs_core.ops import distances, gram
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -49,6 +50,7 @@ GATED = ENGINES | {
     "batches": dufs(batch_size=21),
     "one gate a sample": dufs(gate_noise="sample"),
     "no self-loops": dufs(self_loops=False),
+    "representatives": dufs(ranking="representatives", n_features_to_select=3),
     "path": path(),
 }
 BASELINES = {
@@ -92,7 +94,11 @@ def assert_sound(fitted):
     d = fitted.n_features_in_
     assert fitted.scores_.shape == (d,)
     assert np.isfinite(fitted.scores_).all()
-    np.testing.assert_array_equal(fitted.ranking_, np.argsort(-fitted.scores_, kind="stable"))
+    if getattr(fitted, "ranking", "gates") == "gates":
+        np.testing.assert_array_equal(fitted.ranking_, np.argsort(-fitted.scores_, kind="stable"))
+    else:
+        assert sorted(fitted.ranking_) == list(range(d))
+        assert fitted.support_[fitted.ranking_[:3]].all()
 
 
 # --- numerics -------------------------------------------------------------------------------------------------------
@@ -369,6 +375,7 @@ def test_s2_saturated_gates_keep_their_order(X):
         best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
         selector = dufs(n_features_to_select=2)
         selector._store(bk, np.zeros(5, dtype=bool), best, 1)
+        selector._rank(bk, X, Objective())
         np.testing.assert_array_equal(selector.ranking_, ranking)
         np.testing.assert_array_equal(selector.get_support(indices=True), sorted(ranking[:2]))
         along = path(n_features_to_select=2)
@@ -546,6 +553,7 @@ def test_t7_unusable_shapes(selector, shape):
 def test_t7_one_column_and_the_wrong_width(selector):
     changes = {"n_neighbors": 2} if "n_neighbors" in selector.get_params() else {}
     changes |= {"batch_size": None} if getattr(selector, "batch_size", None) else {}
+    changes |= {"n_features_to_select": None} if getattr(selector, "ranking", "gates") != "gates" else {}
     n = 12 if isinstance(selector, LambdaPath) else 5
     found = fit(selector, np.random.default_rng(0).normal(size=(n, 1)), **changes)
     assert_sound(found)

@@ -16,8 +16,17 @@ from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.engines import ENGINES, get_engine
 from dufs_core.errors import DufsError, MemoryLimitError
-from dufs_core.memory import Problem, available_bytes, check_memory, gap_bytes, predicted_bytes, screening_bytes
+from dufs_core.memory import (
+    Problem,
+    available_bytes,
+    check_memory,
+    gap_bytes,
+    predicted_bytes,
+    representatives_bytes,
+    screening_bytes,
+)
 from dufs_core.objective import Objective
+from dufs_core.representatives import representatives
 from dufs_core.screening import Screening
 
 bk = get_backend("numpy")
@@ -61,7 +70,20 @@ def test_the_screening_of_pairs_is_counted(n, d, dtype):
         tracemalloc.stop()
     size = np.dtype(dtype).itemsize
     assert abs(screening_bytes(n, d, size) / peak - 1) < 0.15
-    assert gap_bytes(n, d, size, True) == max(gap_bytes(n, d, size, False), screening_bytes(n, d, size))
+    assert gap_bytes(n, d, size, True, False) == max(gap_bytes(n, d, size, False, False), screening_bytes(n, d, size))
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 6000), (1100, 300), (800, 9000)])  # the last two: rows, columns cut
+def test_the_order_of_representatives_is_counted(n, d):
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        representatives(bk, X, np.full(d, 2.0), Objective(), 2)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert -0.05 < representatives_bytes(n, d) / peak - 1 < 0.3
+    assert gap_bytes(n, d, 4, False, True) == max(gap_bytes(n, d, 4, False, False), representatives_bytes(n, d))
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from PIL import Image
 
-BLUE, ORANGE, GREEN, GREY = "#1f5fa8", "#c8590a", "#2f7d4f", "#777777"
+BLUE, ORANGE, GREEN, GREY, RED = "#1f5fa8", "#c8590a", "#2f7d4f", "#777777", "#a8323e"
 
 
 def figure(rows: int, columns: int, width: float = 4.2, height: float = 3.2) -> tuple[Figure, list[Axes]]:

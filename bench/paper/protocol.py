@@ -26,9 +26,10 @@ RUNS = 20
 ALL = "all features"
 SELECTORS: dict[str, type[Any]] = {
     "LS": baselines.LaplacianScore, "MCFS": baselines.MCFS, "NDFS": baselines.NDFS, "LLCFS": baselines.LLCFS,
-    "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS,
+    "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS, "DUFS-R": DUFS,
 }  # fmt: skip
 _KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
+DUFS_METHODS = {"DUFS": "gates", "DUFS-R": "representatives"}  # the same gates, two orders of the open columns
 _REFITTED = ("MCFS", "CAE")  # the ranking depends on how many columns are wanted
 _BATCH = 500  # rows of a step where there are more: a full batch of ISOLET takes a second a step on one core
 _CAE_WORK, _CAE_STEPS = 3_000_000, (500, 3000)  # steps times columns; at least and at most so many steps
@@ -81,7 +82,7 @@ class Score:
         for name in ("n_iter_", "converged_", "lam", "permutation_gap_", "backend_"):
             if getattr(last, name, None) is not None:
                 result[name.rstrip("_")] = getattr(last, name)
-        if method == "DUFS":
+        if method in DUFS_METHODS:
             result["selected"] = int((last.mu_ > 0).sum())
             result["gaps"] = gaps(source, last.ranking_, counts)
         return result
@@ -92,7 +93,8 @@ class Score:
         n, d = data.X.shape
         if method in _KNOW_CLASSES:
             settings.setdefault("n_clusters", len(np.unique(data.labels)))
-        if method == "DUFS":
+        if method in DUFS_METHODS:
+            settings["ranking"] = DUFS_METHODS[method]
             preset = settings.pop("preset", None)
             share = settings.pop("lam_share", None)
             if share is not None:

@@ -22,10 +22,11 @@ MEAN_RANKS = dict(zip(METHODS[:-1], (4.1, 6, 3.9, 4.6, 4.7, 3.4, 1.3), strict=Tr
 
 
 def accuracy(data: str, method: str) -> float | None:
-    """What the paper prints, None where it has no such row."""
-    return dict(zip(METHODS, ACCURACY[data], strict=True))[method] if data in ACCURACY else None
+    """What the paper prints, for DUFS-R its DUFS; None where it has no such row."""
+    row = dict(zip(METHODS, ACCURACY.get(data, ()), strict=data in ACCURACY))
+    return row.get(method.removesuffix("-R"))
 
 
 def n_features(data: str, method: str) -> int | None:
     """The number of columns that the paper prints beside it."""
-    return N_FEATURES.get(method, {}).get(data)
+    return N_FEATURES.get(method.removesuffix("-R"), {}).get(data)

@@ -1,8 +1,9 @@
 """The paper's second table: seven selectors and all features on eleven data sets, by k-means accuracy.
 
 Two protocols. `oracle`, the paper's: the best of 50, 100, ... 300 columns and of the settings of grid.toml, chosen
-with the labels. `label_free`: one setting of grid.toml and 300 columns. --methods and --data limit what is
-computed now; the table shows every cell that is there.
+with the labels. `label_free`: one setting of grid.toml and 300 columns. DUFS-R is DUFS with
+``ranking="representatives"``, by the settings of DUFS. --methods and --data limit what is computed now; the table shows
+every cell that is there.
 """
 
 from __future__ import annotations
@@ -20,17 +21,24 @@ from scipy.stats import rankdata
 from bench.paper import published
 from bench.paper.cells import Cells, Report
 from bench.paper.data import SOURCES, Data, MissingData
-from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure, markdown
-from bench.paper.protocol import ALL, COUNTS, RUNS, SELECTORS, Score, cached_load
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, RED, figure, markdown
+from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, RUNS, SELECTORS, Score, cached_load
 
 PROTOCOLS = ("oracle", "label_free")
 METHODS = (*SELECTORS, ALL)
+OF_THE_PAPER = tuple(m for m in SELECTORS if m != "DUFS-R")
 LABEL_FREE_COUNT = 300
 ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
 QUICK_DATA = ("GISETTE", "Yale")
 QUICK_COUNTS = (50, 100)
-QUICK = {"DUFS": {"max_iter": 10}, "CAE": {"steps": 10}, "NDFS": {"max_iter": 2}, "LLCFS": {"max_iter": 2}}
-_WEIGHT = {"CAE": 40, "LLCFS": 8, "DUFS": 8, "NDFS": 4, "MCFS": 2, "SRCFS": 1, "LS": 0.3, ALL: 0.1}
+QUICK = {
+    "DUFS": {"max_iter": 10},
+    "DUFS-R": {"max_iter": 10},
+    "CAE": {"steps": 10},
+    "NDFS": {"max_iter": 2},
+    "LLCFS": {"max_iter": 2},
+}
+_WEIGHT = {"CAE": 40, "LLCFS": 8, "DUFS": 8, "DUFS-R": 8, "NDFS": 4, "MCFS": 2, "SRCFS": 1, "LS": 0.3, ALL: 0.1}
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
@@ -49,7 +57,7 @@ def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list
     if data in fixed["left_out"].get(method, {}):
         return []
     counts = list(QUICK_COUNTS if quick else fixed["counts"].get(method, COUNTS))
-    settings = fixed.get(method, [{}])
+    settings = fixed.get("DUFS" if method in DUFS_METHODS else method, [{}])
     if quick:
         settings = [s | QUICK.get(method, {}) for s in settings[:2]]
     return [
@@ -100,7 +108,7 @@ def compute(
 
 def label_free(fixed: dict[str, Any], data: str, method: str) -> int | None:
     """Which setting is taken without labels; None where the shape of the data decides and is not known."""
-    choice, wide = fixed["label_free"].get(method), is_wide(data)
+    choice, wide = fixed["label_free"].get("DUFS" if method in DUFS_METHODS else method), is_wide(data)
     if choice is None:
         return 0
     return None if wide is None else int(choice["wide" if wide else "other"])
@@ -116,11 +124,11 @@ def is_wide(data: str) -> bool | None:
     return bool(d > n)
 
 
-def held_out(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> dict[str, float]:
+def held_out(cells: Cells, fixed: dict[str, Any], names: Sequence[str], method: str) -> dict[str, float]:
     """DUFS with 300 columns on each data set, by the setting that is best on the others of its kind (wide or not)."""
     known = {}
     for name in names:
-        results = [cells.known("score", s) for s in cells_of(fixed, name, "DUFS", False)]
+        results = [cells.known("score", s) for s in cells_of(fixed, name, method, False)]
         if results and None not in results:
             known[name] = [result["accuracy"][-1] for result in results]
     found = {}
@@ -168,25 +176,31 @@ def candidates(settings: dict[str, Any], result: dict[str, Any], protocol: str) 
 
 
 def ranks(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and median rank of the methods (1 is best) over the data sets on which all of them have a value."""
-    methods = [m for m in METHODS if m != ALL]
-    rows = []
+    """Mean and median rank of the methods (1 is best) over the data sets on which all of them have a value.
+
+    Seven methods are ranked, the paper's; DUFS-R has the rank that it has among them in the place of DUFS.
+    """
+    others = [m for m in OF_THE_PAPER if m != "DUFS"]
+    rows: dict[str, list[float]] = {m: [] for m in SELECTORS}
     for data in SOURCES:
         found = {r["method"]: r["accuracy"] for r in records if r["data"] == data}
-        if all(found.get(m) is not None for m in methods):
-            rows.append(rankdata([-found[m] for m in methods]))
-    if not rows:
+        if all(found.get(m) is not None for m in SELECTORS):
+            for mine in DUFS_METHODS:
+                ranked = dict(zip((*others, mine), rankdata([-found[m] for m in (*others, mine)]), strict=True))
+                for method in ranked if mine == "DUFS" else [mine]:
+                    rows[method].append(float(ranked[method]))
+    if not rows["DUFS"]:
         return {"rows": 0, "mean": {}, "median": {}}
     return {
-        "rows": len(rows),
-        "mean": dict(zip(methods, np.mean(rows, axis=0).round(2).tolist(), strict=True)),
-        "median": dict(zip(methods, np.median(rows, axis=0).tolist(), strict=True)),
+        "rows": len(rows["DUFS"]),
+        "mean": {m: round(float(np.mean(values)), 2) for m, values in rows.items()},
+        "median": {m: float(np.median(values)) for m, values in rows.items()},
     }
 
 
 def means(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean accuracy of DUFS in both protocols, LS and all features over the rows that have all of them."""
-    keys = [("DUFS", "oracle"), ("DUFS", "label_free"), ("LS", "oracle"), ("LS", "label_free"), (ALL, "oracle")]
+    """Mean accuracy of every method in both protocols over the rows that have all of them."""
+    keys = [(m, p) for m in SELECTORS for p in PROTOCOLS] + [(ALL, "oracle")]
     found = {(r["data"], r["method"], r["protocol"]): r["accuracy"] for r in records}
     rows = [d for d in SOURCES if all(found.get((d, *key)) is not None for key in keys)]
     names = [f"{m} {p}" if m != ALL else ALL for m, p in keys]
@@ -256,6 +270,7 @@ def draw(records: Sequence[dict[str, Any]]) -> Figure:
     styles = [
         ("DUFS", "oracle", "accuracy", "o", BLUE, "DUFS, oracle"),
         ("DUFS", "label_free", "accuracy", "s", GREEN, "DUFS, label-free"),
+        ("DUFS-R", "oracle", "accuracy", "o", RED, "DUFS-R, oracle"),
         ("DUFS", "oracle", "paper", "_", "black", "DUFS in the paper"),
         ("LS", "oracle", "accuracy", "^", ORANGE, "LS, oracle"),
         (ALL, "oracle", "accuracy", "x", GREY, ALL),
@@ -293,7 +308,7 @@ def run(
         "ranks": rank,
         "means": means(records),
         "dufs_defaults": defaults(cells, fixed, names, quick),
-        "dufs_held_out": {} if quick else held_out(cells, fixed, names),
+        "dufs_held_out": {} if quick else {m: held_out(cells, fixed, names, m) for m in DUFS_METHODS},
         "presets": presets(cells, fixed),
     }
     text = table(records, names, rank)

@@ -73,6 +73,10 @@ OPTIONS: dict[str, Option] = {
         _or_none(_count_or_fraction),
         metavar="COUNT|FRACTION|none",
     ),
+    "ranking": Option(
+        "order of the open features: by their gates, or so that the first few complement each other",
+        choices=("gates", "representatives"),
+    ),
     "power": Option("t, the number of steps of the random walk", whole_number, metavar="T"),
     "bandwidth": Option(
         "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself",

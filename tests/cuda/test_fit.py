@@ -23,6 +23,7 @@ from dufs_core.gradcheck.registry import OPS, engines
 from dufs_core.gradcheck.registry import operations as registered
 from dufs_core.objective import Objective
 from dufs_core.optim import State, adam, get_optimizer, normalized, sgd
+from dufs_core.representatives import representatives
 from dufs_core.trainer import Schedule, train
 
 pytestmark = pytest.mark.cuda_launch
@@ -71,6 +72,15 @@ def test_gradient_of_the_engine(device):
     chain = next(op for op in registered() if op.is_chain)
     result = suite.check_gradients(device, chain, "cuda", engines()["cuda"].load(), 1, 2)
     assert not result.failures, result.failures[0]
+
+
+def test_the_order_of_representatives(device):
+    X = np.repeat(gen.three_clusters(60, 3).X, 4, axis=1) + 0.2 * gen.noise(60, 12)
+    mu, objective = np.linspace(2.0, -0.1, 12), Objective(self_loops=False)
+    expected = representatives(cpu, X, mu, objective, 12)
+    found = representatives(device, device.to_device(X), mu, objective, 12)
+    assert isinstance(found, np.ndarray)
+    np.testing.assert_array_equal(found, expected)
 
 
 def test_random_numbers_and_steps(device):
