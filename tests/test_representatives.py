@@ -48,6 +48,7 @@ class Regression:
 def test_every_next_column_explains_most(seed, rule, loops, spread):
     rng = np.random.default_rng(seed)
     X = standardise(rng.normal(size=(14, 4)) @ rng.normal(size=(4, 9)) + 0.3 * rng.normal(size=(14, 9)))
+    X += 0.2 * rng.normal(size=9)  # as the means are where rows are sampled
     mu = rng.uniform(0.1, 1.4, size=9) if spread else np.full(9, 1.5)
     objective = Objective(bandwidth=rule, bandwidth_factor=0.5, n_neighbors=3, self_loops=loops)
     regression, found = Regression(X, mu, objective), order(NUMPY, X, mu, objective, 9)
@@ -93,6 +94,13 @@ def test_copies_come_in_the_order_of_their_gates():
     for group in range(3):
         members = found[found // 3 == group]
         np.testing.assert_array_equal(members, members[np.argsort(-mu[members])])
+
+
+def test_columns_without_noise_are_told_apart():
+    """Four groups of equal rows, far from each other: P x = x for every column that is constant on each of them."""
+    one, other = np.repeat([-1.0, -1.0, 1.0, 1.0], 5), np.repeat([-1.0, 1.0, -1.0, 1.0], 5)
+    X = 1e3 * np.column_stack([one, one, one, other])
+    np.testing.assert_array_equal(order(NUMPY, X, np.array([2.0, 1.9, 1.8, 1.7]), OBJECTIVE, 4), [0, 3, 1, 2])
 
 
 @pytest.mark.parametrize(("count", "number"), [(2, 2), (4, 4), (10, 4)])

@@ -11,22 +11,26 @@ from typing import Any
 from bench.paper import pixels
 from bench.paper.cells import Cells, Report
 from bench.paper.images import noisy_digits, noisy_faces
+from bench.paper.pixels import WIDE, Setting
 
 DATA = {
     "mnist": pixels.Data(
         "MNIST 3 and 8 with noise", ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), noisy_digits,
-        1000, 60, 2, ((0.1, None), (0.3, None), (1.0, None), (2.0, None)), "columns", {"batch_size": 500},
+        1000, 60, 2, (Setting(0.1), Setting(0.3), Setting(1.0), Setting(2.0), WIDE), "columns", {"batch_size": 500},
     ),
     "pix10": pixels.Data(
         "PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 2,
-        ((0.1, None), (0.3, None), (1.0, None), (2.0, None), (0.3, 0.75), (2.0, 0.75), (2.0, 0.9)), "global", {},
+        (Setting(0.1), Setting(0.3), Setting(1.0), Setting(2.0), Setting(0.3, 0.75), Setting(2.0, 0.75),
+         Setting(2.0, 0.9), WIDE), "global", {},
     ),
 }  # fmt: skip
 
 
-def noisy(data: str, method: str, factor: float, seed: int, quick: bool, share: float | None = None) -> dict[str, Any]:
+def noisy(
+    data: str, method: str, factor: float, seed: int, quick: bool, share: float | None = None, wide: bool = False
+) -> dict[str, Any]:
     """One cell."""
-    return pixels.selection(DATA[data], method, factor, seed, quick, share)
+    return pixels.selection(DATA[data], method, factor, seed, quick, share, wide)
 
 
 def run(cells: Cells, quick: bool) -> Report:

@@ -1,9 +1,10 @@
 """Pixels selected on images, drawn over them, and the accuracy of k-means on them; DUFS beside the Laplacian score.
 
 Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS: one run,
-learning rate 0.015; both methods with the largest distance to the second neighbour times each of a set's bandwidth
-factors, DUFS also with prices lam, as a share of the largest score of a column at the start. Two protocols: the setting
-with the best accuracy (oracle, as the paper's tuning), and for DUFS that with the largest permutation gap (label-free).
+learning rate 0.015; DUFS-R: the same with ``ranking="representatives"``. All with the largest distance to the second
+neighbour times each of a set's bandwidth factors, DUFS also with prices lam, as a share of the largest score of a
+column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
+as the paper's tuning), and for DUFS that with the largest permutation gap (label-free).
 """
 
 from __future__ import annotations
@@ -14,15 +15,40 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, markdown
 from bench.paper.images import Images, accuracies, accuracy, bare, draw_selected, missing
-from bench.paper.protocol import COUNTS, lam_of_share
+from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
 
-CURVES = {"DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"), "LS, oracle": (BLUE, "-")}
+CURVES = {
+    "DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"),
+    "DUFS-R, oracle": (RED, "-"), "DUFS-R, label-free": (RED, ":"), "LS, oracle": (BLUE, "-"),
+}  # fmt: skip
 LEARNING_RATE = 0.015
 SIZES = {False: (2000, 10), True: (5, 1)}  # quick: most steps of a fit, starts of k-means
+
+
+class Setting(NamedTuple):
+    """What is varied."""
+
+    factor: float  # of the bandwidth
+    share: float | None = None  # lam as a share of the largest score of a column; None: the parameter-free loss
+    wide: bool = False  # the graph of the preset "wide", with this factor
+
+    @property
+    def of_cell(self) -> dict[str, Any]:
+        """As a cell has it: what is not set is left out."""
+        own = {"factor": self.factor}
+        if self.share is not None:
+            own["share"] = self.share
+        return own | ({"wide": True} if self.wide else {})
+
+    def __str__(self) -> str:
+        return f"{self.factor:g}" + (f", {self.share:g}" if self.share is not None else "") + ", wide" * self.wide
+
+
+WIDE = Setting(0.5, wide=True)  # the preset
 
 
 class Data(NamedTuple):
@@ -34,13 +60,13 @@ class Data(NamedTuple):
     n: int
     small: int  # n of the quick run
     seeds: int  # draws of the noise and of the gates
-    grid: tuple[tuple[float, float | None], ...]  # bandwidth factor; lam's share, None for the parameter-free loss
+    grid: tuple[Setting, ...]
     scaling: str
     settings: dict[str, Any]  # of DUFS
 
 
 def selection(
-    data: Data, method: str, factor: float, seed: int, quick: bool, share: float | None = None
+    data: Data, method: str, factor: float, seed: int, quick: bool, share: float | None = None, wide: bool = False
 ) -> dict[str, Any]:
     """The first 300 pixels of a method's ranking on one draw, and k-means on them."""
     n = data.small if quick else data.n
@@ -50,9 +76,11 @@ def selection(
         return {"accuracy": accuracy(images, np.arange(images.X.shape[1]), starts)}
     shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
     fitted = {}
-    if method == "DUFS":
+    if method in DUFS_METHODS:
         selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter, learning_rate=LEARNING_RATE)
-        selector.set_params(**shared, **data.settings)
+        selector.set_params(ranking=DUFS_METHODS[method], **shared, **data.settings)
+        if wide:
+            selector.set_params(n_neighbors=5, self_loops=False)
         if share is not None:
             selector.set_params(lam=lam_of_share(images.X, share, shared))
         if selector.batch_size is not None:
@@ -75,10 +103,10 @@ def chosen(group: Sequence[Sequence[dict[str, Any]]], protocol: str) -> list[int
 
 def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[..., dict[str, Any]]) -> Report:
     """A row of panels and rows of the table for each data set; `cell` is `selection` with the set's name."""
-    made, panels = figure(len(sets), 4, 3.0, 3.0)
+    made, panels = figure(len(sets), 5, 3.0, 3.0)
     records, rows, absent = [], [], {}
     for row, (name, data) in enumerate(sets.items()):
-        shown = panels[4 * row : 4 * row + 4]
+        shown = panels[5 * row : 5 * row + 5]
         if reason := missing(data.files):
             absent[name] = reason
             for axes in shown:
@@ -86,17 +114,15 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             continue
         seeds = range(1 if quick else data.seeds)
         grid = data.grid[:1] if quick else data.grid
-        grids = {"DUFS": grid, "LS": tuple(dict.fromkeys((factor, None) for factor, _ in grid))}
+        grids = dict.fromkeys(DUFS_METHODS, grid)
+        grids["LS"] = tuple(dict.fromkeys(Setting(s.factor) for s in grid if not s.wide))
 
-        def all_seeds(
-            method: str, factor: float, share: float | None, name: str = name, seeds: range = seeds
-        ) -> list[dict[str, Any]]:
-            own = {} if share is None else {"share": share}
-            shared = {"data": name, "method": method, "factor": factor, "quick": quick} | own
+        def all_seeds(method: str, setting: Setting, name: str = name, seeds: range = seeds) -> list[dict[str, Any]]:
+            shared = {"data": name, "method": method, "quick": quick} | setting.of_cell
             return cells.compute(cell, [shared | {"seed": seed} for seed in seeds])
 
-        groups = {method: [all_seeds(method, *setting) for setting in grids[method]] for method in grids}
-        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", 0.0, None)]))
+        groups = {method: [all_seeds(method, setting) for setting in grids[method]] for method in grids}
+        everything = float(np.mean([r["accuracy"] for r in all_seeds("all", Setting(0.0))]))
         images = data.load(data.small if quick else data.n, 0)
         bare(shown[0], data.title)
         shown[0].imshow(images.picture(images.X[0]), cmap="gray")
@@ -108,14 +134,14 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             records.append({"data": name, "method": method, "protocol": protocol, "runs": len(runs),
                             "settings": [grids[method][i] for i in which], "accuracy": curves.mean(axis=0).round(2),
                             "std": curves.std(axis=0).round(2), "all": everything})  # fmt: skip
-            if method == "DUFS":
+            if method in DUFS_METHODS:
                 records[-1] |= {key: [r[key] for r in runs] for key in ("open", "n_iter", "gap")}
             if protocol == "oracle":
-                draw_selected(shown[1 if method == "DUFS" else 2], images, runs[0]["ranking"], f"{label}: 50, ..., 300")
-            shown[3].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
-            used = dict.fromkeys(
-                f"{f:g}" if share is None else f"{f:g}, {share:g}" for f, share in records[-1]["settings"]
-            )
+                draw_selected(
+                    shown[1 + list(grids).index(method)], images, runs[0]["ranking"], f"{label}: 50, ..., 300"
+                )
+            shown[4].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
+            used = dict.fromkeys(str(grids[method][i]) for i in which)
             rows.append(
                 (
                     data.title,
@@ -125,9 +151,10 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
                     f"{everything:.1f}",
                 )
             )
-        shown[3].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
-        shown[3].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
-        shown[3].legend(frameon=False, fontsize=7)
+        shown[4].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
+        shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
+        if row == 0:
+            shown[4].legend(frameon=False, fontsize=7)  # below, the lines leave no room for it
     left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
     table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *left_out])
     settings = {
