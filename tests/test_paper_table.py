@@ -152,7 +152,6 @@ def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
     assert nothing["accuracy"] is None
     assert nothing["paper"] == 42.7
     assert table1.record(cells, grid, "RCV1", "LS", "oracle", False)["paper"] is None  # other data
-    assert "reason" in table1.record(cells, grid, "RCV1", "CAE", "oracle", False)
 
 
 def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):

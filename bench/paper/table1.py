@@ -53,9 +53,7 @@ def grid() -> dict[str, Any]:
 
 
 def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
-    """The settings of the cells of one method on one data set; none where it is left out."""
-    if data in fixed["left_out"].get(method, {}):
-        return []
+    """The settings of the cells of one method on one data set."""
     counts = list(QUICK_COUNTS if quick else fixed["counts"].get(method, COUNTS))
     settings = fixed.get("DUFS" if method in DUFS_METHODS else method, [{}])
     if quick:
@@ -153,8 +151,7 @@ def record(cells: Cells, fixed: dict[str, Any], data: str, method: str, protocol
         "paper_n_features": published.n_features(data, method) if same else None,
     }  # fmt: skip
     if not known:
-        reason = fixed["left_out"].get(method, {}).get(data)
-        return entry | ({"reason": reason} if reason else {})
+        return entry
     settings, result, best = min(
         ((s, r, i) for s, r in known for i in candidates(s, r, protocol)), key=lambda c: -c[1]["accuracy"][c[2]]
     )
