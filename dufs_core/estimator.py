@@ -249,7 +249,8 @@ class DUFS(ColumnSelector):
         """Settings for wide data, or of the paper, or of the authors' published code, with `changes` on top.
 
         "wide", for more columns than rows: no self-loops, and half of the largest squared distance to the fifth other
-        row as bandwidth, a graph of close neighbours (docs/defaults.md).
+        row as bandwidth, a graph of close neighbours; open columns ranked as representatives, since many end open
+        (docs/defaults.md).
 
         "paper": one noise vector per batch, one draw, bandwidth 5 times the largest squared distance to the second
         other row, t = 2, plain SGD from mu = 1/2. "authors_code": noise per sample, bandwidth from the median
@@ -263,7 +264,8 @@ class DUFS(ColumnSelector):
             "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0, "max_iter": 15_000, "n_restarts": 1,
         }  # fmt: skip
         presets: dict[str, dict[str, Any]] = {
-            "wide": {"self_loops": False, "bandwidth": "max", "n_neighbors": 5, "bandwidth_factor": 0.5},
+            "wide": {"self_loops": False, "bandwidth": "max", "n_neighbors": 5, "bandwidth_factor": 0.5,
+                     "ranking": "representatives"},
             "paper": published
             | {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
             "authors_code": published

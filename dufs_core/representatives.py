@@ -56,7 +56,7 @@ def representatives(bk: Backend, X: Array, mu: Array, objective: Objective, coun
     candidates = ranking[: min(CANDIDATES, int((mu > 0).sum()))]
     count = min(count, len(candidates))
     if not count:
-        return candidates
+        return np.asarray(candidates[:0])
     n = X.shape[0]
     rows = slice(None) if n <= ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:ROWS]
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))

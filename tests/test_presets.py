@@ -166,7 +166,9 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
     X[:, :12] += 2.5 * np.repeat(np.eye(3), 4, axis=1)[np.arange(60) % 3]
     n_open = []
     for selector in (DUFS.preset("wide"), DUFS()):
-        selector.set_params(n_restarts=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12)
+        selector.set_params(
+            n_restarts=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12, ranking="gates"
+        )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DufsWarning)
             selector.fit(X)
@@ -193,6 +195,6 @@ def test_preset_settings():
     )  # fmt: skip
     assert DUFS.preset("paper", power=3, n_draws=4).get_params()["power"] == 3
     changed = {name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(), name)}
-    assert changed == {"self_loops", "n_neighbors", "bandwidth_factor"}
+    assert changed == {"self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
     with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
         DUFS.preset("mine")

@@ -216,6 +216,27 @@ def defaults(cells: Cells, fixed: dict[str, Any], names: Sequence[str], quick: b
     return found
 
 
+def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]:
+    """Mean accuracy of the label-free settings for every number of columns, over the rows that all methods have.
+
+    CAE, which has not all numbers of columns, is left out.
+    """
+    methods = [m for m in SELECTORS if m not in fixed["counts"]]
+    found: dict[str, list[list[float]]] = {m: [] for m in methods}
+    rows = []
+    for data in SOURCES:
+        row = {}
+        for method in methods:
+            place = 0 if quick else label_free(fixed, data, method)
+            wanted = None if place is None else cells_of(fixed, data, method, quick)[place]
+            row[method] = None if wanted is None else cells.known("score", wanted)
+        if None not in row.values():
+            rows.append(data)
+            for method, result in row.items():
+                found[method].append(result["accuracy"])
+    return {"data": rows, "mean": {m: np.mean(v, axis=0).round(2).tolist() for m, v in found.items() if v}}
+
+
 def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[str, dict[str, Any]]) -> str:
     """For each protocol: ours (columns), the paper's, the difference; then the ranks, if enough rows are complete."""
     parts = []
@@ -304,11 +325,16 @@ def run(
         "records": records,
         "ranks": rank,
         "means": means(records),
+        "label_free_by_count": by_count(cells, fixed, quick),
         "dufs_defaults": defaults(cells, fixed, names, quick),
         "dufs_held_out": {} if quick else {m: held_out(cells, fixed, names, m) for m in DUFS_METHODS},
         "presets": presets(cells, fixed),
     }
     text = table(records, names, rank)
+    counts = results["label_free_by_count"]
+    if len(counts["data"]) >= ROWS_FOR_RANKS:
+        text += f"\n\nlabel_free, by the number of columns: means over {', '.join(counts['data'])}\n\n"
+        text += markdown(["method", *map(str, COUNTS)], [[m, *row] for m, row in counts["mean"].items()])
     if results["presets"]:
         rows = [[r["data"], r["lam"], f"{r['accuracy']:.1f}", r["n_features"], r["selected"], r["n_iter"], r["paper"]]
                 for r in results["presets"]]  # fmt: skip
