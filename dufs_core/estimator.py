@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
@@ -13,24 +12,17 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core import checkpoint
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
-from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.engines import get_engine
-from dufs_core.errors import (
-    DegenerateBandwidthWarning,
-    SelectionWarning,
-    UnconvergedWarning,
-    all_constant,
-    isolated_rows,
-)
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
+from dufs_core.remarks import warn_of
 from dufs_core.representatives import representatives
-from dufs_core.search import Outcome, Search, convincing_gap
+from dufs_core.search import Outcome, Search
 from dufs_core.selection import ColumnSelector
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
@@ -40,7 +32,6 @@ from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted, 
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _SMALL_ROWS = 256
-_ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 _DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
 _REPRESENTATIVES = 300  # so many are put in that order where no number of columns is asked for
@@ -346,7 +337,7 @@ class DUFS(ColumnSelector):
         with place:
             evaluate = self._engine(bk, X, n_threads(self.n_jobs))
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
-        self._warn(best, X.shape[0])
+        warn_of(self, best, X.shape[0])
         return self
 
     def _accept(self, X: Any) -> tuple[Backend, Any]:
@@ -532,67 +523,6 @@ class DUFS(ColumnSelector):
         if count is not None:
             self.support_ = np.zeros(d, dtype=bool)
             self.support_[self.ranking_[:count]] = True
-
-    def _warn(self, best: Outcome, n: int) -> None:
-        """At most one warning of each kind per fit, each with what to do."""
-        d, n_open = len(self.mu_), int((self.mu_ > 0).sum())
-        run, varying = best.run, d - len(self.constant_features_)
-        if run.isolated > _ISOLATED_SHARE:
-            said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
-            said += f"{self.bandwidth_:.3g} at the end), which turns the score into plain variance"
-            rule = (self.bandwidth, self.bandwidth_factor, self.n_neighbors)
-            warnings.warn(isolated_rows(said, *rule), stacklevel=users_level())
-        if run.substituted:
-            warnings.warn(
-                f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {self.bandwidth!r} gave 0 (duplicate "
-                f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {self.n_neighbors}, at "
-                f"most {n - 1}) looks past the duplicates.",
-                DegenerateBandwidthWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        if self.tol > 0 and not run.converged and run.n_iter == self.max_iter and len(run.mu):
-            undecided = run.history["undecided_gates"][-1] / len(run.mu)
-            warnings.warn(
-                f"The fit ended after max_iter={self.max_iter} steps with {undecided:.1%} of the gates undecided (tol "
-                f"is {self.tol:.1%}): the selection may still change. Use more steps, or a larger learning_rate (now "
-                f"{self.learning_rate:g}).",
-                UnconvergedWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        everything = f"all {varying} features" + " that are not constant" * (varying < d)
-        if self.lam is not None and len(run.mu) and n_open in (0, varying) and self.n_features_to_select is None:
-            what, direction = ("no feature", "smaller") if n_open == 0 else (everything, "larger")
-            warnings.warn(
-                f"The fit selected {what} with lam={self.lam}: try a {direction} lam, lam=None, or set "
-                f"n_features_to_select to take the best of the ranking.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif not len(run.mu):
-            warnings.warn(all_constant(d), stacklevel=users_level())
-        elif varying == 1:
-            which = "a single column" + " that is not constant" * (d > 1)
-            warnings.warn(
-                f"X has {which}, so that there is nothing to select among. If it holds labels, give the data.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif n_open in (0, varying) and self.n_features_to_select is None:
-            what = "no feature" if n_open == 0 else everything
-            after, advice = f"after {self.n_iter_} steps of at most {self.max_iter}", "more steps, another random_state"
-            if run.converged:
-                after = f"and converged, after {self.n_iter_} steps"
-                advice = 'another scaling ("global" where columns share a unit) or bandwidth ("q90"), or a price lam'
-            warnings.warn(
-                f"The parameter-free fit selected {what} {after}: try {advice}, or set n_features_to_select to take "
-                f"the best of the ranking.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
-        elif self.n_runs_ == self.n_restarts and not best.convincing:
-            none = f"None of {self.n_runs_} runs" if self.n_runs_ > 1 else "The run has not"
-            warnings.warn(
-                f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
-                f"{self.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns "
-                f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
-                f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
-                SelectionWarning, stacklevel=users_level(),
-            )  # fmt: skip
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -29,6 +29,7 @@ from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
 from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
+from dufs_core.remarks import warn_of
 from dufs_core.search import Outcome
 from dufs_core.trainer import (
     RECORD,
@@ -98,7 +99,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         return _in_other_processes(selectors, X, seeds)
     outcomes = _outcomes(selectors, X, bk, accepted, seeds)
     for selector, outcome in zip(selectors, outcomes, strict=True):
-        selector._warn(outcome, accepted.shape[0])
+        warn_of(selector, outcome, accepted.shape[0])
     return selectors
 
 
@@ -107,7 +108,7 @@ def fit_stack(selectors: Sequence[DUFS], X: Any) -> list[Callable[[], None]]:
     bk, accepted, seeds = _accepted(selectors, X)
     outcomes = _outcomes(selectors, X, bk, accepted, seeds)
     pairs = zip(selectors, outcomes, strict=True)
-    return [partial(selector._warn, outcome, accepted.shape[0]) for selector, outcome in pairs]
+    return [partial(warn_of, selector, outcome, accepted.shape[0]) for selector, outcome in pairs]
 
 
 def stack_size(selector: DUFS, X: Any, count: int) -> int:

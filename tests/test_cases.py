@@ -29,6 +29,7 @@ from dufs_core.baselines.graphs import neighbours
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
 from dufs_core.objective import Objective
 from dufs_core.ops import distances, gram
+from dufs_core.remarks import warn_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 bk = get_backend("numpy")
@@ -283,7 +284,7 @@ def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):
     run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_, converged=False,
                           history={"undecided_gates": [0.0]})  # fmt: skip
     with pytest.warns(SelectionWarning, match="selected no feature after 6 steps .*: try more steps, another random_s"):
-        fitted._warn(SimpleNamespace(run=run, convincing=False), 42)
+        warn_of(fitted, SimpleNamespace(run=run, convincing=False), 42)
 
 
 def test_n11_unsigned_integers_are_cast_before_they_are_subtracted():

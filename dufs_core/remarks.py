@@ -1,0 +1,83 @@
+"""What a fit has to say about its result: at most one warning of each kind, each with what to do."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from dufs_core.callers import users_level
+from dufs_core.errors import (
+    DegenerateBandwidthWarning,
+    SelectionWarning,
+    UnconvergedWarning,
+    all_constant,
+    isolated_rows,
+)
+from dufs_core.search import Outcome, convincing_gap
+
+_ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
+
+
+def warn_of(selector: Any, best: Outcome, n: int) -> None:
+    """Warn of what is doubtful about the outcome of a fitted `dufs_core.DUFS` on n rows."""
+    d, n_open = len(selector.mu_), int((selector.mu_ > 0).sum())
+    run, varying = best.run, d - len(selector.constant_features_)
+    if run.isolated > _ISOLATED_SHARE:
+        said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
+        said += f"{selector.bandwidth_:.3g} at the end), which turns the score into plain variance"
+        rule = (selector.bandwidth, selector.bandwidth_factor, selector.n_neighbors)
+        warnings.warn(isolated_rows(said, *rule), stacklevel=users_level())
+    if run.substituted:
+        warnings.warn(
+            f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {selector.bandwidth!r} gave 0 (duplicate "
+            f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {selector.n_neighbors}, at "
+            f"most {n - 1}) looks past the duplicates.",
+            DegenerateBandwidthWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    if selector.tol > 0 and not run.converged and run.n_iter == selector.max_iter and len(run.mu):
+        undecided = run.history["undecided_gates"][-1] / len(run.mu)
+        warnings.warn(
+            f"The fit ended after max_iter={selector.max_iter} steps with {undecided:.1%} of the gates undecided (tol "
+            f"is {selector.tol:.1%}): the selection may still change. Use more steps, or a larger learning_rate (now "
+            f"{selector.learning_rate:g}).",
+            UnconvergedWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    everything = f"all {varying} features" + " that are not constant" * (varying < d)
+    if selector.lam is not None and len(run.mu) and n_open in (0, varying) and selector.n_features_to_select is None:
+        what, direction = ("no feature", "smaller") if n_open == 0 else (everything, "larger")
+        warnings.warn(
+            f"The fit selected {what} with lam={selector.lam}: try a {direction} lam, lam=None, or set "
+            f"n_features_to_select to take the best of the ranking.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    elif not len(run.mu):
+        warnings.warn(all_constant(d), stacklevel=users_level())
+    elif varying == 1:
+        which = "a single column" + " that is not constant" * (d > 1)
+        warnings.warn(
+            f"X has {which}, so that there is nothing to select among. If it holds labels, give the data.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    elif n_open in (0, varying) and selector.n_features_to_select is None:
+        what = "no feature" if n_open == 0 else everything
+        after, advice = (
+            f"after {selector.n_iter_} steps of at most {selector.max_iter}",
+            "more steps, another random_state",
+        )
+        if run.converged:
+            after = f"and converged, after {selector.n_iter_} steps"
+            advice = 'another scaling ("global" where columns share a unit) or bandwidth ("q90"), or a price lam'
+        warnings.warn(
+            f"The parameter-free fit selected {what} {after}: try {advice}, or set n_features_to_select to take "
+            f"the best of the ranking.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    elif selector.n_runs_ == selector.n_restarts and not best.convincing:
+        none = f"None of {selector.n_runs_} runs" if selector.n_runs_ > 1 else "The run has not"
+        warnings.warn(
+            f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
+            f"{selector.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns "
+            f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
+            f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
