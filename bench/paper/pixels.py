@@ -153,7 +153,7 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             )
         shown[4].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
         shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
-        if row == 0:
+        if len(absent) == row:  # the first that is drawn
             shown[4].legend(frameon=False, fontsize=7)  # below, the lines leave no room for it
     left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
     table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *left_out])
