@@ -400,8 +400,8 @@ class DUFS(ColumnSelector):
         with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
             best, n_runs = search.best(bk, data.X, columns, seed, keeper)
-        self._store(bk, data.constant, best, n_runs)
-        self._rank(bk, data.X, search.objective)
+            self._store(bk, data.constant, best, n_runs)
+            self._rank(bk, data.X, search.objective)
         return best
 
     def _on_disk(self, X: Any) -> bool:

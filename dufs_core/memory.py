@@ -214,11 +214,11 @@ def screening_bytes(n: int, d: int, itemsize: int) -> int:
 
 
 def representatives_bytes(n: int, d: int) -> int:
-    """Bytes that `dufs_core.representatives` takes, all of float64: 3 arrays (n', d'), about 7 of (n', n')."""
+    """Bytes that `dufs_core.representatives` takes, all of float64: 3 arrays (n', d'), about 6 of (n', n')."""
     from dufs_core.representatives import CANDIDATES, ROWS
 
     rows, columns = min(n, ROWS), min(d, CANDIDATES)
-    return 8 * rows * (3 * columns + 7 * rows)
+    return 8 * rows * (3 * columns + 6 * rows)
 
 
 _KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed

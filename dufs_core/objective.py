@@ -10,7 +10,7 @@ their matrices are stacked, as many as stay in the processor's cache.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
@@ -193,6 +193,6 @@ def open_score(bk: Backend, objective: Objective, G: Array) -> float:
 
 def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
     """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
-    f = _from_gram(bk, objective, G[None], [])
+    f = _from_gram(bk, replace(objective, power=1), G[None], [])
     q = f.deg[0] ** 0.5
     return f.saved_A.A[0] * q[None, :] / q[:, None]  # A = q P / q

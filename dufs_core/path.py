@@ -53,7 +53,8 @@ class LambdaPath(ColumnSelector):
     Parameters
     ----------
     selector : DUFS or None, default None
-        Settings of the fits; lam, random_state and n_features_to_select are set here. None: ``DUFS(n_restarts=1)``.
+        Settings of the fits; lam, random_state and n_features_to_select are set here, and columns are ordered by their
+        gates. None: ``DUFS(n_restarts=1)``.
     lams : sequence of float or None, default None
         Prices. None: `n_lams` in geometric progression from 0.1 to 3 times the largest of `start_prices`.
     n_lams : int, default 8
@@ -147,7 +148,8 @@ class LambdaPath(ColumnSelector):
         ------
         ValueError
             If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, if the
-            selector has a callback that keeps something (its copies are fitted), and as `DUFS.fit`.
+            selector has a callback that keeps something (its copies are fitted) or another ranking than "gates", and
+            as `DUFS.fit`.
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
@@ -186,6 +188,12 @@ class LambdaPath(ColumnSelector):
             if not is_int(value) or value < lowest:
                 raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
         n, d = X.shape
+        if selector.ranking != "gates":
+            raise ValueError(
+                f"A path orders columns by their gates, and its selector has ranking={selector.ranking!r}: set "
+                f'ranking="gates", and fit DUFS(lam=path.lams_[path.best_], ranking={selector.ranking!r}) at the price '
+                f"that the path chooses"
+            )
         if selector._on_disk(X):
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
         if n // 2 < selector.n_neighbors + 2:

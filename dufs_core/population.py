@@ -59,8 +59,8 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     Parameters
     ----------
     selectors : sequence of DUFS
-        They may differ in lam, random_state, n_features_to_select, callbacks and verbose. X is checked and scaled
-        once. On the CPU, n_jobs is the number of fits in work at once. Each selector is fitted, in place.
+        They may differ in lam, random_state, n_features_to_select, ranking, callbacks and verbose. X is checked and
+        scaled once. On the CPU, n_jobs is the number of fits in work at once. Each selector is fitted, in place.
     X : array-like (n_samples, n_features)
         As in `DUFS.fit`.
 
@@ -143,7 +143,8 @@ def _accepted(selectors: Sequence[DUFS], X: Any) -> tuple[Backend, Any, list[int
 
 def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, seeds: Sequence[int]) -> list[Outcome]:
     """Fit all, in this process."""
-    first = selectors[0]
+    # what they share is read from one that needs the most memory
+    first = next((selector for selector in selectors if selector.ranking == "representatives"), selectors[0])
     with first._place(bk, X, accepted):
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:

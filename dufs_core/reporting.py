@@ -222,7 +222,8 @@ def _reasons(selector: Any) -> list[str]:
     turning = undecided(scores, selector.gate_sigma) if hasattr(selector, "gate_sigma") else np.zeros(d, dtype=bool)
     by_number = not gated or selector.n_features_to_select is not None
     tied = np.zeros(d, dtype=bool)
-    if by_number and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
+    by_scores = getattr(selector, "ranking", "gates") == "gates"
+    if by_number and by_scores and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
         tied = scores == scores[ranking[wanted]]
     reasons = []
     for k in range(d):
@@ -281,6 +282,8 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
                 f"The run that was kept looked at the {looked} columns that depend most on another one; the {aside} "
                 f"others rank behind them, in the order of the first run."
             )
+        if getattr(selector, "ranking", "gates") == "representatives":
+            notes.append("Open features are ranked by what they say together (representatives), not by mu.")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):
         notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")

@@ -6,6 +6,9 @@ wants fewer columns than are open is better served by columns that complement ea
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import frexp
+
 import numpy as np
 
 from dufs_core import random
@@ -22,8 +25,9 @@ _TIE = 1e-9  # columns whose gains differ by less are equal, and the better by i
 def representatives(bk: Backend, X: Array, mu: Array, objective: Objective, count: int) -> Array:
     """The first `count` columns of a greedy regression of the smooth part of all open columns.
 
-    With the gated data Xt = X * z, z = clip(mu, 0, 1), and the random walk P on them, the smooth part of a column is
-    P xt_k and its noise nu_k = ||xt_k||^2 - ||P xt_k||^2. Selected columns S explain of the smooth parts Y = P Xt
+    With the gated data Xt = X * z, z = clip(mu, 0, 1), centred on the rows that are read, and the random walk P on them
+    (one step of it, whatever the objective's power), the smooth part of a column is P xt_k and its noise
+    nu_k = max(||xt_k||^2 - ||P xt_k||^2, ||xt_k||^2 / 100). Selected columns S explain of the smooth parts Y = P Xt
 
         R(S) = ||Y||^2 - Tr(Y' A Y),   A = (I + sum over S of xt_k xt_k' / nu_k)^(-1),
 
@@ -37,19 +41,21 @@ def representatives(bk: Backend, X: Array, mu: Array, objective: Objective, coun
     mu : (d,)
         Gate parameters, NumPy. Open columns have mu > 0; of more than 8,192 those with the largest mu take part.
     objective : Objective
-        What the gates were learned with: it says what the graph is.
+        What the gates were learned with: it says what the graph is. n_neighbors is at most the number of other rows
+        that are read.
     count : int
         At least 1; fewer are returned where fewer columns are open.
 
     Returns
     -------
-    (min(count, open),) int, NumPy
+    (min(count, open, 8192),) int, NumPy
         Positions in X. Columns of equal gain come in the order of mu.
 
     Notes
     -----
     Greedy column subset selection after Farahat, Ghodsi and Kamel (ICDM 2011), with a ridge, and with the data
-    smoothed by the graph as its target. Time n d' a column for d' open ones, memory 3 n d' in float64.
+    smoothed by the graph as its target. For n rows that are read and d' open columns: time n (n + d') a column, after
+    n^2 (n + d'); memory 3 n d' + 6 n^2 numbers of float64.
     """
     xp = bk.xp
     ranking = np.argsort(-mu, kind="stable")
@@ -62,7 +68,10 @@ def representatives(bk: Backend, X: Array, mu: Array, objective: Objective, coun
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))
     X_o = xp.ascontiguousarray(dense(bk, X, rows, candidates).astype(xp.float64) * z)
     X_o -= X_o.mean(axis=0)
+    objective = replace(objective, n_neighbors=min(objective.n_neighbors, len(X_o) - 1))
     P = open_walk(bk, objective, X_o @ X_o.T)
+    # P alone depends on units; an exact change to others, in which fourth powers neither overflow nor vanish
+    X_o /= 2.0 ** frexp(max(float(X_o.max()), -float(X_o.min())))[1]
     Y = P @ X_o
     W = Y @ Y.T
     q = (X_o * X_o).sum(axis=0)  # xt_k' A xt_k

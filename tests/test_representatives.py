@@ -1,15 +1,20 @@
 """The order of open columns by what they explain together: against the definition, and what it is for."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from generators import noise, standardise, three_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from dufs_core import DUFS, fit_population, representatives
+from dufs_core import DUFS, LambdaPath, fit_population, report, representatives
 from dufs_core.backend import get_backend
 from dufs_core.data import prepare
+from dufs_core.errors import MemoryLimitError
+from dufs_core.memory import needed_bytes
 from dufs_core.objective import Objective
 from dufs_core.representatives import representatives as order
 from dufs_core.sparse import prepare_sparse
@@ -153,6 +158,19 @@ def test_identical_rows_and_a_single_column():
     np.testing.assert_array_equal(order(NUMPY, noise(6, 1), mu[:1], OBJECTIVE, 4), [0])
 
 
+@pytest.mark.parametrize("unit", [1e-70, 1e90, 1e140])
+def test_fourth_powers_beyond_float64(unit):
+    X, mu = groups(60), np.random.default_rng(1).uniform(0.3, 2.0, 15)
+    np.testing.assert_array_equal(order(NUMPY, unit * X, mu, OBJECTIVE, 15), order(NUMPY, X, mu, OBJECTIVE, 15))
+
+
+def test_more_neighbours_than_rows_that_are_read(monkeypatch):
+    monkeypatch.setattr(representatives, "ROWS", 40)
+    X, mu = groups(90), np.full(15, 2.0)
+    most = order(NUMPY, X, mu, replace(OBJECTIVE, n_neighbors=39), 15)
+    np.testing.assert_array_equal(order(NUMPY, X, mu, replace(OBJECTIVE, n_neighbors=60), 15), most)
+
+
 @pytest.mark.parametrize("scaling", ["columns", "global"])
 def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
     rng = np.random.default_rng(0)
@@ -213,6 +231,48 @@ def test_data_on_disk_and_populations(data, tmp_path):
     together = fit_population([quick(**settings), quick(**settings | {"ranking": "gates"})], data)
     np.testing.assert_array_equal(together[0].ranking_, memory.ranking_)
     np.testing.assert_array_equal(together[1].ranking_, np.argsort(-memory.mu_, kind="stable"))
+
+
+def test_the_memory_of_a_population_is_that_of_its_largest_fit():
+    X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="representatives")]
+    need = [needed_bytes("dense", *fit.memory_of(X, 1)) for fit in together]
+    assert need[1] > need[0]
+    for fit in together:
+        fit.set_params(max_memory=need[1] - 1)
+    with pytest.raises(MemoryLimitError):
+        fit_population(together, X)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_blas_is_held_to_one_thread(data, monkeypatch):
+    """As in the rest of a fit: the bits do not depend on fits in other threads."""
+    seen = []
+
+    def order_seen(*arguments):
+        seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
+        return order(*arguments)
+
+    monkeypatch.setattr("dufs_core.estimator.representatives", order_seen)
+    with threadpool_limits(3, user_api="blas"):
+        quick(ranking="representatives").fit(data)
+    assert seen
+    assert set(seen) == {1}
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_a_report_says_what_the_order_is(data):
+    selector = quick(ranking="representatives", n_features_to_select=3).fit(data)
+    selector.scores_ = selector.mu_ = np.where(selector.mu_ > 0, np.float32(1.5), selector.mu_)
+    found = report(selector, data)
+    assert not any("tie" in row["reason"] for row in found.rows)  # what decided was not the column index
+    assert sum("not by mu" in note for note in found.notes) == 1
+    assert not any("not by mu" in note for note in report(quick().fit(data), data).notes)
+
+
+def test_a_path_refuses_an_order_that_it_would_not_use(data):
+    selector = quick(ranking="representatives")
+    with pytest.raises(ValueError, match=r"orders columns by their gates.*set ranking=\"gates\", and fit DUFS"):
+        LambdaPath(selector, lams=[0.1]).fit(data)
 
 
 def test_an_unknown_ranking(data):

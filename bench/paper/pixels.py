@@ -153,7 +153,8 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             )
         shown[4].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
         shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
-    made.legend(*panels[4].get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
+    for axes in [axes for axes in panels[4::5] if axes.lines][:1]:
+        made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
     table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *left_out])
     settings = {

@@ -22,7 +22,7 @@ from dufs_core.jobs.identity import Fit
 from dufs_core.jobs.work import Result, first_columns, load, of_fitted, one_line, said
 
 LARGEST = 32  # fits of a task: what is lost with a worker that writes no checkpoints, and what others could compute
-_MAY_DIFFER = ("lam", "n_features_to_select")  # settings of a population's fits
+_MAY_DIFFER = ("lam", "n_features_to_select", "ranking")  # settings of a population's fits
 
 
 class GroupError(Exception):
