@@ -148,8 +148,8 @@ class LambdaPath(ColumnSelector):
         ------
         ValueError
             If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, if the
-            selector has a callback that keeps something (its copies are fitted) or another ranking than "gates", and
-            as `DUFS.fit`.
+            selector has a callback that keeps something (its copies are fitted), if it has another ranking than "gates"
+            and `n_features_to_select` is set, and as `DUFS.fit`.
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
@@ -188,11 +188,11 @@ class LambdaPath(ColumnSelector):
             if not is_int(value) or value < lowest:
                 raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
         n, d = X.shape
-        if selector.ranking != "gates":
+        if selector.ranking != "gates" and self.n_features_to_select is not None:
             raise ValueError(
-                f"A path orders columns by their gates, and its selector has ranking={selector.ranking!r}: set "
-                f'ranking="gates", and fit DUFS(lam=path.lams_[path.best_], ranking={selector.ranking!r}) at the price '
-                f"that the path chooses"
+                f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its selector "
+                f'has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None and fit '
+                f"the selector with lam=path.lams_[path.best_] and that many columns afterwards"
             )
         if selector._on_disk(X):
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")

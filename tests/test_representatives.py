@@ -271,8 +271,16 @@ def test_a_report_says_what_the_order_is(data):
 
 def test_a_path_refuses_an_order_that_it_would_not_use(data):
     selector = quick(ranking="representatives")
-    with pytest.raises(ValueError, match=r"orders columns by their gates.*set ranking=\"gates\", and fit DUFS"):
-        LambdaPath(selector, lams=[0.1]).fit(data)
+    with pytest.raises(ValueError, match=r"takes n_features_to_select=3 columns by their gates.*set ranking=\"gates\""):
+        LambdaPath(selector, lams=[0.1], n_features_to_select=3).fit(data)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_what_a_path_selects_by_price_does_not_depend_on_the_order(data):
+    settings = {"lams": [0.1], "n_splits": 1, "n_permutations": 3, "random_state": 0}
+    found = [LambdaPath(quick(max_iter=10, ranking=r), **settings).fit(data) for r in ("gates", "representatives")]
+    np.testing.assert_array_equal(found[0].ranking_, found[1].ranking_)
+    np.testing.assert_array_equal(found[0].support_, found[1].support_)
 
 
 def test_an_unknown_ranking(data):
