@@ -190,8 +190,8 @@ class LambdaPath(ColumnSelector):
         n, d = X.shape
         if selector.ranking != "gates" and self.n_features_to_select is not None:
             raise ValueError(
-                f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its selector "
-                f'has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None and fit '
+                f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
+                f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None and fit '
                 f"the selector with lam=path.lams_[path.best_] and that many columns afterwards"
             )
         if selector._on_disk(X):
