@@ -41,7 +41,7 @@ class LambdaPath(ColumnSelector):
 
     Every price is fitted on all rows, and on both halves of `n_splits` random splits of the rows, all prices of a
     part together (`dufs_core.fit_population`); prices that select the same columns on all rows are one there, the
-    middle of them. The columns T that a fit on one half selects are judged on the other by the permutation gap in
+    lowest of them. The columns T that a fit on one half selects are judged on the other by the permutation gap in
     units of its spread,
 
         z(T) = (score(X_T) - mean_b score(X_T shuffled)) / std_b score(X_T shuffled),
@@ -78,7 +78,8 @@ class LambdaPath(ColumnSelector):
     gap_ : ndarray (n_lams,)
         Permutation gap of those columns on all rows, the rows that chose them: biased upwards.
     held_out_ : ndarray (n_lams,)
-        Mean of z over the halves.
+        Mean of z over the halves. Where all rows select fewer than two columns there is nothing to judge: 0, with
+        p-value 1 and stability 0.
     stability_ : ndarray (n_lams,)
         Mean agreement of the two halves of a split: (|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / n_features,
         which is 0 on average for selections that have nothing in common but their sizes, and 1 for equal ones.
@@ -311,16 +312,17 @@ class _Fits:
 def _judged_at(selections: Sequence[Array]) -> tuple[Array, Array]:
     """For each price the number of the one whose fits on halves judge it (-1: none), and the prices of these.
 
-    Prices that select the same columns share the middle one of them; one that selects nothing needs no judgement.
+    Prices that select the same columns share the lowest of them, since on fewer rows gates close at lower prices. Fewer
+    than two columns have nothing to judge.
     """
     alike: dict[bytes, list[int]] = {}
     for i, selection in enumerate(selections):
-        if len(selection):
+        if len(selection) > 1:
             alike.setdefault(selection.tobytes(), []).append(i)
     judged = np.full(len(selections), -1)
     for number, members in enumerate(alike.values()):
         judged[members] = number
-    return judged, np.array([members[len(members) // 2] for members in alike.values()], dtype=np.int64)
+    return judged, np.array([members[0] for members in alike.values()], dtype=np.int64)
 
 
 def _rows(bk: Backend, X: Any, rows: Array) -> Any:

@@ -78,7 +78,7 @@ def _largest_variance(bk: Backend, X: Any) -> float:
     """Of the columns of scaled X (n, d), which are centred."""
     (n, d), width = X.shape, max(1, _BLOCK // X.shape[0])
     blocks = (dense(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
-    return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max()) / n for block in blocks)
+    return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)
 
 
 def start_prices(selector: DUFS, X: Any) -> Array:

@@ -222,10 +222,10 @@ def test_the_level_of_combined_p_values(halves):
 
 
 def test_prices_that_select_the_same_are_judged_once():
-    a, b, nothing = np.array([0, 1]), np.array([1]), np.array([], dtype=int)
-    judged, at = _judged_at([a, a, a, b, a, nothing])
-    np.testing.assert_array_equal(judged, [0, 0, 0, 1, 0, -1])
-    np.testing.assert_array_equal(at, [2, 3])
+    a, b, one, nothing = np.array([0, 1]), np.array([1, 2]), np.array([1]), np.array([], dtype=int)
+    judged, at = _judged_at([a, a, a, b, a, one, nothing])
+    np.testing.assert_array_equal(judged, [0, 0, 0, 1, 0, -1, -1])
+    np.testing.assert_array_equal(at, [0, 3])
     judged, at = _judged_at([nothing])
     assert (list(judged), len(at)) == ([-1], 0)
 
