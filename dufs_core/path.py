@@ -303,7 +303,10 @@ class _Fits:
 
     def __call__(self, lams: Array, X: Any, seed: int) -> Array:
         """mu (len(lams), d)."""
-        each = [clone(self.selector).set_params(lam=float(lam), random_state=seed) for lam in lams]
+        size = self.selector.batch_size
+        size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
+        settings = {"random_state": seed, "batch_size": size}
+        each = [clone(self.selector).set_params(lam=float(lam), **settings) for lam in lams]
         mu = np.stack([fit.mu_ for fit in fit_population(each, X)])
         self._bar.update(len(lams))
         return mu

@@ -257,6 +257,13 @@ def test_of_equal_prices_the_middle_is_chosen():
     assert found.best_ == 2
 
 
+def test_batches_that_only_the_halves_do_not_fill(moons):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quick(short(batch_size=60, max_iter=3), n_lams=1, n_permutations=3).fit(moons)
+    assert not [w for w in caught if "batch_size" in str(w.message)]
+
+
 class Counter:
     """Stands for a bar."""
 
