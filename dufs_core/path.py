@@ -10,9 +10,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from math import sqrt
 from threading import RLock
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.base import clone
@@ -24,46 +23,49 @@ from dufs_core.callers import users_level
 from dufs_core.containers import check_samples, opened
 from dufs_core.errors import SelectionWarning, all_constant
 from dufs_core.estimator import DUFS
-from dufs_core.gap import Gap, permutation_gap, shuffled_scores
-from dufs_core.ops import regulariser
+from dufs_core.gap import Gap, permutation_gap
+from dufs_core.held_out import agreement, combined, judge, smallest_p_value
 from dufs_core.population import fit_population
+from dufs_core.prices import first_prices, further_prices, price_range
+from dufs_core.progress import bar_of_fits
 from dufs_core.selection import ColumnSelector
-from dufs_core.table import take_columns, take_rows
-from dufs_core.trainer import INITIAL_MU, batches, gate_noise, train
-from dufs_core.validation import is_int, n_threads, n_wanted, seed_of
+from dufs_core.validation import is_int, n_wanted, seed_of
 
 _CATCHING = RLock()  # held while warnings are caught
-LOWEST, HIGHEST = 0.1, 3.0  # of the grid, in units of the largest price that a gate is worth at the start
 _CHANCE = 0.05  # a p-value up to which a price is better than chance
-_START_STEPS = 4  # steps whose draws the prices at the start are averaged over
+_TOGETHER = 2  # further prices in one population: each knows of the earlier ones, and shares the machine
 
 
 class LambdaPath(ColumnSelector):
     """DUFS at several prices lam of an open gate, and a choice among them that needs no labels.
 
     Every price is fitted on all rows, and on both halves of `n_splits` random splits of the rows, all prices of a
-    part together (`dufs_core.fit_population`). The columns T that a fit on one half selects are judged on the other
-    by the permutation gap in units of its spread,
+    part together (`dufs_core.fit_population`); prices that select the same columns on all rows are one there, the
+    lowest of them. The columns T that a fit on one half selects are judged on the other by the permutation gap in
+    units of its spread,
 
         z(T) = (score(X_T) - mean_b score(X_T shuffled)) / std_b score(X_T shuffled),
 
-    and the price with the largest mean z over all halves is chosen (of equal ones the highest), among those with a
+    and the price with the largest mean z over all halves is chosen (of equal ones the middle), among those with a
     p-value of at most 0.05 where there are any.
 
     Parameters
     ----------
     selector : DUFS or None, default None
-        Settings of the fits; lam, random_state and n_features_to_select are set here, and columns are ordered by their
-        gates. None: ``DUFS(n_restarts=1)``.
+        Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are ordered
+        by their gates. None: ``DUFS(n_restarts=1)``.
     lams : sequence of float or None, default None
-        Prices. None: `n_lams` in geometric progression from 0.1 to 3 times the largest of `start_prices`.
+        Prices. None: `n_lams` that are found (see Notes).
     n_lams : int, default 8
     n_features_to_select : int, float or None, default None
         As in `DUFS`; with a number, that many of the best are selected, and judged, at every price.
-    n_splits : int, default 2
-    n_permutations : int, default 99
-        Shuffles of a held-out half. With fewer than 39 no p-value can be 0.05, and noise is not warned of.
+    n_splits : int, default 4
+    n_permutations : int, default 199
+        Shuffles of a held-out half. With fewer than 79 (39 if n_splits is 1) no p-value can be 0.05, and noise is not
+        warned of.
     random_state : int, RandomState instance or None, default None
+    verbose : int, default 0
+        1: a progress bar on standard error that counts fits.
 
     Attributes
     ----------
@@ -76,13 +78,15 @@ class LambdaPath(ColumnSelector):
     gap_ : ndarray (n_lams,)
         Permutation gap of those columns on all rows, the rows that chose them: biased upwards.
     held_out_ : ndarray (n_lams,)
-        Mean of z over the halves.
+        Mean of z over the halves. Where all rows select fewer than two columns there is nothing to judge: 0, with
+        p-value 1 and stability 0.
     stability_ : ndarray (n_lams,)
         Mean agreement of the two halves of a split: (|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / n_features,
         which is 0 on average for selections that have nothing in common but their sizes, and 1 for equal ones.
     p_value_ : ndarray (n_lams,)
         That columns selected at this price have no more structure, on rows that did not select them, than shuffled
-        columns: twice the median over the halves, each adjusted for the choice among all prices (see Notes).
+        columns: four times the lower quartile over the halves, each adjusted for the choice among all prices (see
+        Notes).
     best_ : int
         Position of the chosen price.
     support_ : ndarray (n_features,) of bool
@@ -96,13 +100,19 @@ class LambdaPath(ColumnSelector):
 
     Notes
     -----
-    On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the score of shuffle b at
-    price l, and z_0(l) that of the rows as they are, in units of the mean and spread of all 1 + B of them, the adjusted
-    p-value of price l is (1 + #{b: max_l' z_b(l') >= z_0(l)}) / (1 + B), the single-step maximum procedure of Westfall
-    and Young (1993), exact for columns that are independent of one another. The smallest p-value is 2 / (1 + B). Twice
-    the median of p-values that depend on one another is a p-value (Meinshausen, Meier and Buehlmann, JASA 104, 2009).
-    A half whose columns say nothing counts with p = 1: on two moons of 100 rows and 10 columns all of the seeds 0 to 7
-    chose exactly the moons, six with p = 0.02 and two with p = 1. Few rows ask for more splits, or for DUFS's p-value.
+    **Prices.** Half of them lie in equal ratios between two ends: the largest variance of a scaled column, above which
+    no gate can stay open, and a tenth of the median positive price of `dufs_core.prices.start_prices`, or a thousandth
+    of the upper end if that is less. The others are put, two at a time, where the number of open gates changes most
+    (`dufs_core.prices.further_prices`).
+
+    **p-values.** On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the score of
+    shuffle b at price l, and z_0(l) that of the rows as they are, in units of the mean and spread of all 1 + B of them,
+    the adjusted p-value of price l is (1 + #{b: max_l' z_b(l') >= z_0(l)}) / (1 + B), the single-step maximum procedure
+    of Westfall and Young (1993), exact for columns that are independent of one another. The gamma-quantile of p-values
+    divided by gamma is a p-value however they depend on one another (Meinshausen, Meier and Buehlmann, JASA 104, 2009);
+    gamma is 1/4, or 1/2 if n_splits is 1. So a structure has to show on a quarter of the halves: a half whose columns
+    say nothing counts with p = 1, and with few rows a fit on half of them often takes another pair of columns. The
+    smallest p-value is 4 / (1 + B). Measured: docs/defaults.md.
 
     What judges on a held-out half is score(X_T) of `dufs_core.gap.permutation_gap`, on a graph of its own with
     self-loops, whatever the selector's bandwidth and self_loops are.
@@ -123,9 +133,10 @@ class LambdaPath(ColumnSelector):
         lams: Sequence[float] | None = None,
         n_lams: int = 8,
         n_features_to_select: int | float | None = None,
-        n_splits: int = 2,
-        n_permutations: int = 99,
+        n_splits: int = 4,
+        n_permutations: int = 199,
         random_state: Any = None,
+        verbose: int = 0,
     ) -> None:
         self.selector = selector
         self.lams = lams
@@ -134,6 +145,7 @@ class LambdaPath(ColumnSelector):
         self.n_splits = n_splits
         self.n_permutations = n_permutations
         self.random_state = random_state
+        self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Compute the path and choose.
@@ -153,33 +165,24 @@ class LambdaPath(ColumnSelector):
         """
         selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
-        selector.set_params(lam=0.0, n_features_to_select=None)
+        selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
         X = opened(X)
         check_samples(X, y)
         bk, X_all = selector._accept(X)
         selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
         validate_data(self, X, skip_check_array=True)  # names and number of features
-        n, d = X_all.shape
         self._check(selector, X_all)
         seed = seed_of(self.random_state)
-        with selector._place(bk, X, X_all), one_of_each():
-            self.lams_ = self._lams(selector, X_all)
-            self.mu_ = self._fits(selector, X_all, seed)
-            z, p, agreement = [], [], []
-            for split in range(self.n_splits):
-                order = random.permutation(get_backend("numpy"), seed, random.Stream.PARTITION, split, n)
-                halves = [_rows(bk, X_all, np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
-                mu = [self._fits(selector, half, seed) for half in halves]
-                selected = [[self._selection(row) for row in mu_half] for mu_half in mu]
-                agreement.append([_agreement(a, b, d) for a, b in zip(*selected, strict=True)])
-                for chosen, other in zip(selected, reversed(halves), strict=True):
-                    judged = _judge(bk, selector._prepare(bk, other).X, chosen, self.n_permutations, seed)
-                    z.append(judged.z)
-                    p.append(judged.p_values)
+        most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
+        with selector._place(bk, X, X_all), one_of_each(), bar_of_fits(self.verbose, most) as bar:
+            fits = _Fits(selector, bar)
+            bar.set_postfix_str("all rows")
+            self.lams_, self.mu_ = self._on_all_rows(fits, X_all, seed)
+            z, p, agreements = self._on_halves(bk, fits, X_all, seed, bar)
             data, constant = selector._prepare(bk, X_all)
             self.constant_features_ = np.flatnonzero(constant)
             gaps = [permutation_gap(bk, data, self._selection(mu)) for mu in self.mu_]
-        self._store(gaps, np.array(z), np.array(p), np.array(agreement), constant)
+        self._store(gaps, z, p, agreements, constant)
         return self
 
     def _check(self, selector: DUFS, X: Any) -> None:
@@ -191,8 +194,8 @@ class LambdaPath(ColumnSelector):
         if selector.ranking != "gates" and self.n_features_to_select is not None:
             raise ValueError(
                 f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
-                f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None and fit '
-                f"the selector with lam=path.lams_[path.best_] and that many columns afterwards"
+                f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None '
+                f"and fit the selector with lam=path.lams_[path.best_] and that many columns afterwards"
             )
         if selector._on_disk(X):
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
@@ -204,18 +207,7 @@ class LambdaPath(ColumnSelector):
         if self.n_features_to_select is not None:
             n_wanted(self.n_features_to_select, d)
 
-    def _lams(self, selector: DUFS, X: Any) -> Array:
-        if self.lams is None:
-            prices = start_prices(selector, X)
-            top = float(prices.max())
-            if top <= 0 and prices.any():
-                raise ValueError(
-                    f"No price opens a gate: at the start every gate that opens lowers the score (power="
-                    f"{selector.power}, self_loops={selector.self_loops}). Use an even power, self_loops=True or a "
-                    f"smaller bandwidth"
-                )
-            top = max(top, float(np.finfo(np.float32).tiny))
-            return np.geomspace(LOWEST * top, HIGHEST * top, self.n_lams)
+    def _given_lams(self) -> Array:
         try:
             lams = np.asarray(self.lams, dtype=np.float64)
         except (TypeError, ValueError):  # no numbers
@@ -224,10 +216,41 @@ class LambdaPath(ColumnSelector):
             raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")
         return np.unique(lams)
 
-    def _fits(self, selector: DUFS, X: Any, seed: int) -> Array:
-        """mu (n_lams, d) of fits on X."""
-        fits = [clone(selector).set_params(lam=float(lam), random_state=seed) for lam in self.lams_]
-        return np.stack([fit.mu_ for fit in fit_population(fits, X)])
+    def _on_all_rows(self, fits: _Fits, X: Any, seed: int) -> tuple[Array, Array]:
+        """Prices (n_lams,), increasing, and mu (n_lams, d) of their fits."""
+        if self.lams is not None:
+            lams = self._given_lams()
+            return lams, fits(lams, X, seed)
+        low, high = price_range(fits.selector, X)
+        lams = first_prices(low, high, self.n_lams)
+        mu = fits(lams, X, seed)
+        while len(lams) < self.n_lams:
+            new = further_prices(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
+            order = np.argsort(np.append(lams, new))
+            lams, mu = np.append(lams, new)[order], np.concatenate([mu, fits(new, X, seed)])[order]
+        return lams, mu
+
+    def _on_halves(self, bk: Backend, fits: _Fits, X: Any, seed: int, bar: Any) -> tuple[Array, Array, Array]:
+        """z and p-values (2 n_splits, n_lams), and the agreement of halves (n_splits, n_lams)."""
+        (n, d), n_lams, host = X.shape, len(self.lams_), get_backend("numpy")
+        judged, at = _judged_at([self._selection(mu) for mu in self.mu_])
+        z, p, agreements = np.zeros((2 * self.n_splits, n_lams)), np.ones((2 * self.n_splits, n_lams)), []
+        bar.total = bar.n + 2 * self.n_splits * len(at)
+        for split in range(self.n_splits if len(at) else 0):
+            bar.set_postfix_str(f"split {split + 1} of {self.n_splits}")
+            order = random.permutation(host, seed, random.Stream.PARTITION, split, n)
+            halves = [_rows(bk, X, np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
+            # draws of their own: with the same ones all halves would err alike
+            seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
+            mu = [fits(self.lams_[at], half, own) for half, own in zip(halves, seeds, strict=True)]
+            selected = [[self._selection(row) for row in mu_half] for mu_half in mu]
+            for i, (chosen, other, own) in enumerate(zip(selected, reversed(halves), seeds, strict=True)):
+                found = judge(bk, fits.selector._prepare(bk, other).X, chosen, self.n_permutations, own)
+                z[2 * split + i, judged >= 0] = found.z[judged[judged >= 0]]
+                p[2 * split + i, judged >= 0] = found.p_values[judged[judged >= 0]]
+            agree = np.array([agreement(a, b, d) for a, b in zip(*selected, strict=True)])
+            agreements.append(np.where(judged >= 0, agree[judged], 0.0))
+        return z, p, np.array(agreements or [np.zeros(n_lams)])
 
     def _selection(self, mu: Array) -> Array:
         """The columns selected by one fit, increasing."""
@@ -240,9 +263,10 @@ class LambdaPath(ColumnSelector):
         self.gap_ = np.array([gap.gap for gap in gaps])
         self.held_out_ = z.mean(axis=0)
         self.stability_ = agreement.mean(axis=0)
-        self.p_value_ = np.minimum(1.0, 2 * np.median(p, axis=0))
+        self.p_value_ = combined(p)
         among = np.where((self.p_value_ <= _CHANCE) | (self.p_value_ > _CHANCE).all(), self.held_out_, -np.inf)
-        self.best_ = int(np.flatnonzero(among == among.max())[-1])
+        equal = np.flatnonzero(among == among.max())
+        self.best_ = int(equal[len(equal) // 2])
         self.scores_ = self.mu_[self.best_].copy()
         self.ranking_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
@@ -257,7 +281,7 @@ class LambdaPath(ColumnSelector):
                 f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected no feature: try smaller "
                 f"lams, other settings, or set n_features_to_select to take the best of the ranking."
             )
-        elif p_value > _CHANCE >= 2 / (1 + self.n_permutations):
+        elif p_value > _CHANCE >= smallest_p_value(self.n_permutations, len(p)):
             said = (
                 f"At none of {len(self.lams_)} prices do columns chosen on one half of the rows have more structure on "
                 f"the other than shuffled columns (p = {p_value:.2f} at the best): treat the {n_open} features "
@@ -278,67 +302,37 @@ class LambdaPath(ColumnSelector):
         return tags
 
 
-def start_prices(selector: DUFS, X: Any) -> Array:
-    """The price at which each gate would stand still in the first step, (d,), NumPy; constant columns have 0.
+class _Fits:
+    """Fits of one selector at several prices, counted by a bar."""
 
-    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. The largest
-    lies where gates begin to close for good, whatever the bandwidth and the number of columns, which a fixed range of
-    prices does not.
+    def __init__(self, selector: DUFS, bar: Any) -> None:
+        self.selector, self._bar = selector, bar
 
-    X (n, d) as in `DUFS.fit`.
+    def __call__(self, lams: Array, X: Any, seed: int) -> Array:
+        """mu (len(lams), d)."""
+        size = self.selector.batch_size
+        size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
+        settings = {"random_state": seed, "batch_size": size}
+        each = [clone(self.selector).set_params(lam=float(lam), **settings) for lam in lams]
+        mu = np.stack([fit.mu_ for fit in fit_population(each, X)])
+        self._bar.update(len(lams))
+        return mu
+
+
+def _judged_at(selections: Sequence[Array]) -> tuple[Array, Array]:
+    """For each price the number of the one whose fits on halves judge it (-1: none), and the prices of these.
+
+    Prices that select the same columns share the lowest of them, since on fewer rows gates close at lower prices. Fewer
+    than two columns have nothing to judge.
     """
-    selector = clone(selector).set_params(lam=0.0)
-    bk, X = selector._accept(X)
-    evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
-    data = selector._prepare(bk, X)
-    columns = np.flatnonzero(~data.constant)
-    prices = np.zeros(X.shape[1])
-    if not len(columns):
-        return prices
-    varying = take_columns(bk, data.X, columns)
-    search = selector._search(evaluate, train, X.shape[0], len(columns))
-    mu = bk.xp.full(len(columns), INITIAL_MU, dtype=varying.dtype)
-    rows = batches(bk, 0, 0, X.shape[0], search.schedule)[0]
-    batch = varying if len(rows) == X.shape[0] else take_rows(varying, rows)
-    for step in range(_START_STEPS):
-        noise_rows = rows if selector.gate_noise == "sample" else None
-        eps = gate_noise(bk, 0, step + 1, search.schedule.n_draws, noise_rows, columns, varying.dtype)
-        _, dmu = evaluate(bk, search.objective, mu, eps, batch)
-        prices[columns] -= bk.to_host(dmu) / _START_STEPS
-    _, saved = regulariser.forward(bk, mu, selector.gate_sigma)
-    return prices / float(regulariser.backward(bk, saved, 1.0)[0])
-
-
-class _Judgement(NamedTuple):
-    """Selections (one for each price) on rows that did not choose them."""
-
-    z: Array  # (n_lams,)
-    p_values: Array  # (n_lams,), adjusted for the choice among them
-
-
-def _judge(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> _Judgement:
-    """X (n, d) scaled. A selection of fewer than two columns has z = 0 and p-value 1: it says nothing."""
-    z = np.zeros(len(selections))
-    ranked = np.full((1 + n_permutations, len(selections)), -np.inf)  # the observation last
+    alike: dict[bytes, list[int]] = {}
     for i, selection in enumerate(selections):
-        if len(selection) < 2:
-            continue
-        observed, shuffled = shuffled_scores(bk, X, selection, n_permutations, seed)
-        spread, together = shuffled.std(), np.append(shuffled, observed)
-        if spread > np.finfo(np.float32).eps:  # else no permutation changes them (constant here, or nearly)
-            z[i] = (observed - shuffled.mean()) / spread
-            # mean and spread of all: the observation and the shuffles are then exchangeable, also in their maximum
-            ranked[:, i] = (together - together.mean()) / together.std()
-    highest = ranked[:-1].max(axis=1)
-    exceeded = (highest[:, None] >= ranked[-1]).sum(axis=0)
-    return _Judgement(z, np.where(np.isfinite(ranked[-1]), (1 + exceeded) / (1 + n_permutations), 1.0))
-
-
-def _agreement(a: Array, b: Array, d: int) -> float:
-    """(|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / d; 0 where there is nothing to agree on (none, or all)."""
-    expected = len(a) * len(b) / d
-    most = sqrt(len(a) * len(b)) - expected
-    return (len(np.intersect1d(a, b)) - expected) / most if most > 1e-12 else 0.0
+        if len(selection) > 1:
+            alike.setdefault(selection.tobytes(), []).append(i)
+    judged = np.full(len(selections), -1)
+    for number, members in enumerate(alike.values()):
+        judged[members] = number
+    return judged, np.array([members[0] for members in alike.values()], dtype=np.int64)
 
 
 def _rows(bk: Backend, X: Any, rows: Array) -> Any:

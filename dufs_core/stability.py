@@ -14,6 +14,7 @@ from dufs_core import checkpoint, random
 from dufs_core.backend import Array, get_backend
 from dufs_core.containers import check_values, opened
 from dufs_core.path import one_of_each
+from dufs_core.progress import bar_of_fits
 from dufs_core.validation import is_int, seed_of
 
 
@@ -40,7 +41,9 @@ class Stability(NamedTuple):
         return float(self.n_selected.mean() ** 2 / ((2 * threshold - 1) * len(self.frequencies)))
 
 
-def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None) -> Stability:
+def stability_selection(
+    selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
+) -> Stability:
     """Fit a selector on halves of the rows, and count.
 
     The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013); with an odd `n_subsamples` the last one
@@ -53,6 +56,8 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
     X : array-like or sparse matrix (n_samples, n_features)
     n_subsamples : int, default 50
     random_state : int, RandomState instance or None, default None
+    verbose : int, default 0
+        1: a progress bar on standard error that counts fits.
 
     Returns
     -------
@@ -82,7 +87,7 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
         )
     seeded = "random_state" in inspect.signature(type(selector)).parameters
     supports = []
-    with one_of_each():  # that some half shows nothing is what is counted
+    with one_of_each(), bar_of_fits(verbose, n_subsamples) as bar:  # that some half shows nothing is what is counted
         for i in range(n_subsamples):
             order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
             rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
@@ -90,5 +95,6 @@ def stability_selection(selector: Any, X: Any, *, n_subsamples: int = 50, random
             if seeded:
                 fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
             supports.append(fit.fit(X[rows]).get_support())
+            bar.update()
     table = np.array(supports)
     return Stability(table.mean(axis=0), table.sum(axis=1))

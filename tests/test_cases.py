@@ -275,7 +275,7 @@ def test_n10_a_path_of_nothing_or_everything_says_so(n_permutations, X):
         path(n_permutations=n_permutations).fit(np.ones((20, 3)))
     said = "selected all 6 features: try larger lams" if n_permutations == 9 else "treat the 6 features"
     with pytest.warns(SelectionWarning, match=said):
-        path(dufs(max_iter=2), lams=[1e-4], n_permutations=n_permutations).fit(X)
+        path(dufs(max_iter=2), lams=[1e-4], n_permutations=n_permutations).fit(gen.noise(42, 6, seed=2))
 
 
 def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):

@@ -15,18 +15,21 @@ from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.gap import Gap, shuffled_scores
-from dufs_core.path import _agreement, _judge, start_prices
+from dufs_core.held_out import agreement, combined, judge, smallest_p_value
+from dufs_core.path import _judged_at
+from dufs_core.prices import first_prices, further_prices, price_range, start_prices
 from tests.generators import noise, standardise
 
 NUMPY = get_backend("numpy")
 
 
 def short(**changes):
-    return DUFS(**({"max_iter": 150, "n_restarts": 1, "n_draws": 4} | changes))
+    return DUFS(**({"max_iter": 150, "learning_rate": 0.02, "n_restarts": 1, "n_draws": 4} | changes))
 
 
-def quick(**changes):
-    return LambdaPath(short(), **({"n_lams": 3, "n_splits": 1, "n_permutations": 99, "random_state": 1} | changes))
+def quick(selector=None, **changes):
+    settings = {"n_lams": 3, "n_splits": 1, "n_permutations": 99, "random_state": 1}
+    return LambdaPath(short() if selector is None else selector).set_params(**(settings | changes))
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +90,9 @@ def test_a_price_that_opens_nothing_is_refused(moons):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_path_without_self_loops_is_of_such_fits(moons):
     found = LambdaPath(short(self_loops=False, max_iter=10), n_lams=2, n_splits=1, n_permutations=3).fit(moons)
-    with_loops = start_prices(short(), moons)
-    np.testing.assert_allclose(found.lams_[-1], 3 * start_prices(short(self_loops=False), moons).max())
-    assert found.lams_[-1] != 3 * with_loops.max()
+    low, high = price_range(short(self_loops=False, max_iter=10), moons)
+    assert (start_prices(short(self_loops=False), moons) != start_prices(short(), moons)).all()
+    np.testing.assert_allclose(found.lams_, [low, np.sqrt(low * high)])
     alone = short(self_loops=False, max_iter=10, lam=float(found.lams_[0]))
     seed = int(np.random.RandomState(0).randint(2**31))
     first = LambdaPath(short(self_loops=False, max_iter=10), lams=[alone.lam], n_splits=1, n_permutations=3,
@@ -130,10 +133,52 @@ def test_at_its_start_price_a_gate_stands_still(moons):
     assert steps[0] > 0 > steps[1]
 
 
+def test_the_ends_of_the_prices(moons):
+    X = np.column_stack([moons * [1, 1, 1, 4, 1, 1], np.ones(100)])
+    for scaling in ("columns", "global", "none"):
+        selector = short(scaling=scaling)
+        low, high = price_range(selector, X)
+        start = start_prices(selector, X)
+        variances = X.var(axis=0)
+        variances = {"columns": np.ones(1), "global": variances / variances[:6].mean(), "none": variances}[scaling]
+        assert high == pytest.approx(variances.max(), rel=1e-5)
+        assert low == min(0.1 * np.median(start[start > 0]), high / 1000)
+    shrunk = price_range(selector, X / 64)
+    np.testing.assert_allclose(shrunk, (low / 64**2, high / 64**2), rtol=1e-4)
+    stored = sparse.csr_array(np.where(abs(X) < 0.7, 0, X))
+    np.testing.assert_allclose(price_range(selector, stored), price_range(selector, stored.toarray()), rtol=1e-4)
+
+
+def test_prices_where_the_number_of_columns_changes():
+    np.testing.assert_allclose(first_prices(1e-4, 1.0, 8), [1e-4, 1e-3, 1e-2, 1e-1])
+    np.testing.assert_allclose(first_prices(1e-4, 1.0, 1), [1e-4])
+    lams, n_open = np.array([1e-4, 1e-3, 1e-2, 1e-1]), np.array([50, 50, 4, 0])
+    steepest, after, both_halves = (further_prices(lams, n_open, 1.0, count) for count in (1, 2, 4))
+    np.testing.assert_allclose(steepest, [10**-2.5])  # log(51 / 5) is more than log(5)
+    np.testing.assert_allclose(after, [10**-2.5, 10**-1.5])
+    np.testing.assert_allclose(both_halves, [10**-2.75, 10**-2.5, 10**-2.25, 10**-1.5])
+    np.testing.assert_allclose(further_prices(lams, np.full(4, 2), 1.0, 1), [10**-0.5])  # up to where nothing is open
+    np.testing.assert_allclose(further_prices(np.array([1e-4, 1e-1]), np.zeros(2), 1.0, 1), [10**-2.5])  # the widest
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize(("scaling", "different"), [("columns", 2), ("global", 3)])
+def test_most_prices_keep_columns_whatever_their_variances(scaling, different):
+    """Twelve columns follow two clusters, with variances over four powers of ten."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 24))
+    X[:30, :12] += 3
+    X *= np.geomspace(1, 100, 12)[np.arange(24) % 12]
+    found = quick(n_lams=6, selector__scaling=scaling).fit(X)
+    assert (found.n_selected_ == 0).sum() <= 2
+    assert len(np.unique(found.n_selected_[found.n_selected_ > 1])) >= different
+    assert (np.diff(found.lams_) > 0).all()
+
+
 def test_judgement_is_the_definition():
     X = standardise(two_moons(60, 5, random_state=0).X)
     selections = [np.array([2]), np.array([0, 1]), np.array([2, 3, 4])]
-    judged = _judge(NUMPY, X, selections, 19, 3)
+    judged = judge(NUMPY, X, selections, 19, 3)
     (a, null_a), (b, null_b) = (shuffled_scores(NUMPY, X, selection, 19, 3) for selection in selections[1:])
     z = [(a - null_a.mean()) / null_a.std(), (b - null_b.mean()) / null_b.std()]
     np.testing.assert_allclose(judged.z, [0, *z])
@@ -148,10 +193,41 @@ def test_judgement_is_the_definition():
 def test_the_level_of_the_judgement(monkeypatch):
     """Scores of noise at 8 prices, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("dufs_core.path.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19)))
+    monkeypatch.setattr("dufs_core.held_out.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19)))
     selections = [np.arange(2)] * 8
-    smallest = np.array([_judge(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
+    smallest = np.array([judge(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
     assert (smallest <= 0.05).mean() == pytest.approx(0.05, abs=0.015)
+
+
+def test_p_values_of_halves_are_combined():
+    two_of_eight = np.ones((8, 2))
+    two_of_eight[:, 0] = [1, 1, 0.005, 1, 0.01, 1, 1, 1]
+    np.testing.assert_allclose(combined(two_of_eight), [0.04, 1])
+    np.testing.assert_allclose(combined(np.array([[0.02], [0.3]])), [0.04])
+    assert smallest_p_value(99, 2) == pytest.approx(0.02)
+    assert smallest_p_value(199, 8) == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("halves", [2, 4, 8])
+def test_the_level_of_combined_p_values(halves):
+    """Uniform p-values that depend on one another in the worst way are below 0.05 together in one of twenty cases."""
+    rng = np.random.default_rng(0)
+    share, cases = max(1, halves // 4), 20_000
+    p = rng.uniform(0.05 * share / halves, 1, size=(cases, halves))
+    small = rng.random(cases) < 0.05  # then a quarter of them (one of two) is small, so that each is in 1 of 80 cases
+    order = rng.permuted(np.tile(np.arange(halves), (cases, 1)), axis=1)
+    p[small[:, None] & (order < share)] = rng.uniform(0, 0.05 * share / halves, size=small.sum() * share)
+    assert (p.ravel() <= 0.01).mean() == pytest.approx(0.01 if share / halves >= 0.25 else 0, abs=0.002)
+    assert (combined(p.T) <= 0.05).mean() == pytest.approx(0.05, abs=0.006)
+
+
+def test_prices_that_select_the_same_are_judged_once():
+    a, b, one, nothing = np.array([0, 1]), np.array([1, 2]), np.array([1]), np.array([], dtype=int)
+    judged, at = _judged_at([a, a, a, b, a, one, nothing])
+    np.testing.assert_array_equal(judged, [0, 0, 0, 1, 0, -1, -1])
+    np.testing.assert_array_equal(at, [0, 3])
+    judged, at = _judged_at([nothing])
+    assert (list(judged), len(at)) == ([-1], 0)
 
 
 def test_columns_that_no_shuffle_changes():
@@ -159,7 +235,7 @@ def test_columns_that_no_shuffle_changes():
     X = np.column_stack([two_moons(60, 2, random_state=0).X, np.ones((60, 1000))])
     observed, shuffled = shuffled_scores(NUMPY, X, np.arange(len(X[0])), 3)
     assert np.isfinite([observed, *shuffled]).all()
-    judged = _judge(NUMPY, np.ones((20, 4)), [np.arange(4)], 39, 0)
+    judged = judge(NUMPY, np.ones((20, 4)), [np.arange(4)], 39, 0)
     assert (judged.z, judged.p_values) == ([0], [1])
 
 
@@ -167,16 +243,83 @@ def test_columns_that_no_shuffle_changes():
 def test_a_price_better_than_chance_is_chosen_before_a_lucky_one():
     found = quick(lams=[0.1, 1.0]).fit(two_moons(40, 3, random_state=0).X)
     gaps = [Gap(0.1, 0.1)] * 2
-    z, p = np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.01, 0.01], [1.0, 0.01]])
+    z, p = np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.03, 0.01], [1.0, 0.01]])
     found._store(gaps, z, p, np.zeros((1, 2)), np.zeros(3, dtype=bool))
     assert found.best_ == 1
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_of_equal_prices_the_middle_is_chosen():
+    found = quick(lams=[0.1, 0.2, 0.3, 0.4, 0.5]).fit(two_moons(40, 3, random_state=0).X)
+    found.mu_, gaps = np.ones((5, 3)), [Gap(0.1, 0.1)] * 5
+    z, p = np.tile([1.0, 4.0, 4.0, 4.0, 1.0], (2, 1)), np.full((2, 5), 0.01)
+    found._store(gaps, z, p, np.zeros((1, 5)), np.zeros(3, dtype=bool))
+    assert found.best_ == 2
+
+
+def test_batches_that_only_the_halves_do_not_fill(moons):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        quick(short(batch_size=60, max_iter=3), n_lams=1, n_permutations=3).fit(moons)
+    assert not [w for w in caught if "batch_size" in str(w.message)]
+
+
+class Counter:
+    """Stands for a bar."""
+
+    def __init__(self, verbose, total):
+        self.verbose, self.first_total, self.total, self.n, self.said = verbose, total, total, 0, []
+
+    def update(self, count=1):
+        self.n += count
+
+    def set_postfix_str(self, text):
+        self.said.append(text)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        pass
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_the_bar_counts_fits(moons, monkeypatch):
+    bars = []
+
+    def bar(*arguments):
+        bars.append(Counter(*arguments))
+        return bars[-1]
+
+    monkeypatch.setattr("dufs_core.path.bar_of_fits", bar)
+    monkeypatch.setattr("dufs_core.stability.bar_of_fits", bar)
+    found = quick(lams=[0.01, 1e3, 0.011], n_splits=2, verbose=1, n_permutations=3).fit(moons)
+    np.testing.assert_array_equal(found.n_selected_, [2, 2, 0])
+    assert (bars[0].verbose, bars[0].first_total) == (1, 3 * 5)
+    assert bars[0].n == bars[0].total == 3 + 4  # the first two prices are one on halves, the third is none
+    assert bars[0].said == ["all rows", "split 1 of 2", "split 2 of 2"]
+    quick(lams=[1e3], n_permutations=3).fit(moons)
+    assert (bars[1].verbose, bars[1].n, bars[1].total) == (0, 1, 1)
+    stability_selection(short(max_iter=2), moons, n_subsamples=3, verbose=1)
+    assert (bars[2].verbose, bars[2].n, bars[2].total) == (1, 3, 3)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_the_bar_is_seen_on_standard_error(moons, capsys, verbose):
+    quick(selector=short(max_iter=2, verbose=1), n_lams=1, n_permutations=3, verbose=verbose).fit(moons)
+    stability_selection(short(max_iter=2), moons, n_subsamples=2, verbose=verbose)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert [text in err for text in ("0/3 [", "0/2 [", "fit", "all rows")] == [bool(verbose)] * 4
+    assert "step" not in err  # those of the fits would write over it
 
 
 @pytest.mark.parametrize(
     ("a", "b", "expected"), [([0, 1], [0, 1], 1), ([], [1], 0), (range(10), range(10), 0), ([0, 1], [2, 3], -0.25)]
 )
 def test_agreement(a, b, expected):
-    assert _agreement(np.array(a, dtype=int), np.array(b, dtype=int), 10) == pytest.approx(expected)
+    assert agreement(np.array(a, dtype=int), np.array(b, dtype=int), 10) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
