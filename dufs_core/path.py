@@ -172,6 +172,7 @@ class LambdaPath(ColumnSelector):
         selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
         validate_data(self, X, skip_check_array=True)  # names and number of features
         self._check(selector, X_all)
+        selector.set_params(ranking="gates")  # another order of all columns would not be used
         seed = seed_of(self.random_state)
         most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
         with selector._place(bk, X, X_all), one_of_each(), bar_of_fits(self.verbose, most) as bar:
