@@ -62,7 +62,7 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA, backend: str = "n
         if everything is not None:
             axes.axhline(everything["accuracy"][0], color=GREY, linestyle=":", label=ALL)
         axes.set(title=name, xlabel="selected columns", ylabel="k-means accuracy, %")
-        axes.legend(frameon=False, fontsize=8)
+    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     header = ["data", "method", "settings", *(map(str, records[0]["n_features"] if records else ()))]
     rows = [
         [r["data"], r["method"], r["choice"],
