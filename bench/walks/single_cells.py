@@ -113,7 +113,7 @@ def path(adata: Any, out: Path) -> None:
     )
     print(f"\npath, {time.perf_counter() - start:.0f} s\n  lam  genes  held out  p")
     for row in zip(found.lams_, found.n_selected_, found.held_out_, found.p_value_, strict=True):
-        print("{:6.3f} {:5d} {:8.1f}  {:.2f}".format(*row))
+        print("{:7.2g} {:5d} {:8.1f}  {:.2f}".format(*row))
     for draw in (plotting.lambda_path, plotting.path_criterion):
         draw(found).figure.savefig(out / f"cells-{draw.__name__}.png", dpi=90)
 
