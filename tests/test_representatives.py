@@ -64,6 +64,20 @@ def test_every_next_column_explains_most(seed, rule, loops, spread):
         assert values[0] >= max(values) - 1e-9 * max(values)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nearly_noiseless_columns_count_as_noisy_by_a_hundredth(seed):
+    """Four far groups whose rows differ little: without the floor the cleanest column would be worth most."""
+    rng = np.random.default_rng(seed)
+    latent = np.repeat(np.eye(4), 5, axis=0) @ rng.normal(size=(4, 3))
+    X = standardise(latent @ rng.normal(size=(3, 8)) + rng.uniform(1e-4, 0.05, 8) * rng.normal(size=(20, 8)))
+    mu, objective = np.full(8, 2.0), Objective(bandwidth="median", bandwidth_factor=3.0)
+    regression, found = Regression(X, mu, objective), order(NUMPY, X, mu, objective, 8)
+    assert (regression.nu == 0.01 * (regression.X**2).sum(axis=0)).any()
+    for size in range(7):
+        values = [regression.explained(found[[*range(size), at]]) for at in range(size, 8)]
+        assert values[0] >= max(values) - 1e-9 * max(values)
+
+
 def test_sums_that_are_kept_up_to_date_stay_right():
     """After 150 columns the 151st is still the best by sums that are formed anew."""
     rng = np.random.default_rng(0)
@@ -99,6 +113,15 @@ def test_copies_come_in_the_order_of_their_gates():
     for group in range(3):
         members = found[found // 3 == group]
         np.testing.assert_array_equal(members, members[np.argsort(-mu[members])])
+
+
+def test_equal_gates_come_by_column_index():
+    """Of very many columns as well, where a sort that is not stable mixes them."""
+    X, mu = np.repeat(groups(copies=1), 20, axis=1), np.tile([1.5, 2.0], 30)
+    found = order(NUMPY, X, mu, OBJECTIVE, 60)
+    for group in range(3):
+        members = found[found // 20 == group]
+        np.testing.assert_array_equal(members, members[np.lexsort((members, -mu[members]))])
 
 
 def test_columns_without_noise_are_told_apart():
