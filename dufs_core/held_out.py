@@ -22,7 +22,13 @@ class Judgement(NamedTuple):
 
 
 def judge(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> Judgement:
-    """X (n, d) scaled. A selection of fewer than two columns has z = 0 and p-value 1: it says nothing."""
+    """How far each selection's score is from that of shuffled columns, on rows X (n, d), scaled.
+
+    With s_0 = score(X_T) of `dufs_core.gap` and s_b, b = 1..B, its values on shuffles, z = (s_0 - mean s_b) / std s_b.
+    The p-value of selection l is (1 + #{b: max_l' u_b(l') >= u_0(l)}) / (1 + B), u the scores in units of the mean and
+    spread of all 1 + B of them (Westfall and Young 1993, single step). A selection of fewer than two columns says
+    nothing, and one that no permutation changes neither: z = 0, p-value 1.
+    """
     z = np.zeros(len(selections))
     ranked = np.full((1 + n_permutations, len(selections)), -np.inf)  # the observation last
     for i, selection in enumerate(selections):

@@ -30,14 +30,15 @@ def price_range(selector: DUFS, X: Any) -> tuple[float, float]:
 
     X (n, d) as in `DUFS.fit`. Raises ValueError if every gate that opens lowers the score.
     """
-    prices = start_prices(selector, X)
+    bk, X = selector._accept(X)
+    data = selector._prepare(bk, X)
+    prices = _prices_at_start(selector, bk, X, data)
     if prices.any() and prices.max() <= 0:
         raise ValueError(
             f"No price opens a gate: at the start every gate that opens lowers the score (power={selector.power}, "
             f"self_loops={selector.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
         )
-    bk, X = selector._accept(X)
-    high = max(_largest_variance(bk, selector._prepare(bk, X).X), float(np.finfo(np.float32).tiny))
+    high = max(_largest_variance(bk, data.X), float(np.finfo(np.float32).tiny))
     positive = prices[prices > 0]
     at_start = _SHARE_OF_START * float(np.median(positive)) if len(positive) else high
     return min(at_start, _SHARE_OF_HIGHEST * high), high
@@ -90,10 +91,14 @@ def start_prices(selector: DUFS, X: Any) -> Array:
 
     X (n, d) as in `DUFS.fit`.
     """
-    selector = clone(selector).set_params(lam=0.0)
     bk, X = selector._accept(X)
+    return _prices_at_start(selector, bk, X, selector._prepare(bk, X))
+
+
+def _prices_at_start(selector: DUFS, bk: Backend, X: Any, data: Any) -> Array:
+    """`start_prices` of accepted X, with its scaled data (`dufs_core.data.Prepared`)."""
+    selector = clone(selector).set_params(lam=0.0)
     evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
-    data = selector._prepare(bk, X)
     columns = np.flatnonzero(~data.constant)
     prices = np.zeros(X.shape[1])
     if not len(columns):

@@ -12,7 +12,7 @@ from bench.common import data_file
 from bench.paper import __main__ as command
 from bench.paper import data, published, table1
 from bench.paper.cells import Cells
-from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, Score, cached_load
+from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, Score, cached_load
 from dufs_core import DUFS
 
 
@@ -166,6 +166,25 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
     wide = DUFS(**grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
     assert wide.get_params() == DUFS.preset("wide").get_params()
+
+
+def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch, tmp_path):
+    """Over rows that every method has; of DUFS the setting for the shape of the data."""
+    grid = table1.grid()
+    monkeypatch.setattr(table1, "is_wide", {"Yale": True, "ISOLET": False, "PIX10": True}.get)
+    rows = [("Yale", SELECTORS, 10), ("ISOLET", SELECTORS, 20), ("PIX10", ["DUFS", "LS"], 90)]
+    lines = [
+        json.dumps({"function": "score", "settings": s, "result": fake([base + i] * len(s["counts"])), "seconds": 1})
+        for name, methods, base in rows for method in methods
+        for i, s in enumerate(table1.cells_of(grid, name, method, False))
+    ]  # fmt: skip
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(lines))
+    found = table1.by_count(Cells(path), grid, False)
+    assert found["data"] == ["Yale", "ISOLET"]
+    assert set(found["mean"]) == set(SELECTORS) - {"CAE"}
+    assert found["mean"]["LS"] == [15] * 6
+    assert found["mean"]["DUFS"] == found["mean"]["DUFS-R"] == [(10 + 5 + 20 + 2) / 2] * 6
 
 
 def test_the_setting_for_a_data_set_is_chosen_on_the_others(monkeypatch, tmp_path):

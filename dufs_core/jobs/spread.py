@@ -162,9 +162,8 @@ def _until_one_dies(
             if stop() and told is None:
                 stopping, told = True, monotonic()
                 tell_workers()
-                for future in (
-                    list(futures) if pool.children else ()
-                ):  # Dask would cancel those that run, and save nothing
+                cancelled = list(futures) if pool.children else []  # Dask would cancel those that run, and save nothing
+                for future in cancelled:
                     if future.cancel():
                         del futures[future]
                         unfinished = True
