@@ -16,7 +16,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.gap import Gap, shuffled_scores
 from dufs_core.held_out import agreement, combined, judge, smallest_p_value
-from dufs_core.path import _judged_at
+from dufs_core.path import _Fits, _judged_at
 from dufs_core.prices import first_prices, further_prices, price_range, start_prices
 from tests.generators import noise, standardise
 
@@ -88,6 +88,30 @@ def test_a_price_that_opens_nothing_is_refused(moons):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_the_lowest_price_is_a_tenth_of_the_median_at_the_start():
+    X = two_moons(n_features=40).X
+    prices = start_prices(short(), X)
+    low, high = price_range(short(), X)
+    assert low == pytest.approx(0.1 * np.median(prices[prices > 0]))
+    assert low < 1e-3 * high  # the other rule, where few columns have most of the variance, does not decide here
+    assert high == pytest.approx(1)
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")  # of fits as short as these
+def test_every_half_has_draws_of_its_own(moons, monkeypatch):
+    """With the same draws all halves would err alike, and their p-values say less."""
+    seeds, fit = [], _Fits.__call__
+
+    def seen(self, lams, X, seed):
+        seeds.append(seed)
+        return fit(self, lams, X, seed)
+
+    monkeypatch.setattr(_Fits, "__call__", seen)
+    LambdaPath(short(max_iter=5), lams=[1e-4], n_splits=2, n_permutations=3, random_state=0).fit(moons)
+    assert len(seeds) == 5  # all rows, and four halves
+    assert len(set(seeds)) == 5
+
+
 def test_a_path_without_self_loops_is_of_such_fits(moons):
     found = LambdaPath(short(self_loops=False, max_iter=10), n_lams=2, n_splits=1, n_permutations=3).fit(moons)
     low, high = price_range(short(self_loops=False, max_iter=10), moons)
