@@ -14,7 +14,7 @@ from dufs_core.engines import ENGINES, get_engine
 from dufs_core.objective import Objective
 
 bk = get_backend("numpy")
-some = settings(max_examples=12, deadline=None, derandomize=True)
+some = settings(max_examples=12)
 seeds = st.integers(0, 10**6)
 engines = pytest.mark.parametrize("engine", ENGINES)
 OBJECTIVES = [

@@ -85,7 +85,7 @@ def test_value_and_gradient(engine, lam, per_sample, t, bandwidth, k, C):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_any_setting(engine, data):
     draw = data.draw

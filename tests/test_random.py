@@ -13,7 +13,7 @@ from dufs_core.backend import get_backend
 from dufs_core.random import Stream
 
 bk = get_backend("numpy")
-some = settings(max_examples=25, deadline=None, derandomize=True)
+some = settings(max_examples=25)
 seeds = st.integers(0, 2**64 - 1)
 
 

@@ -48,7 +48,7 @@ class Regression:
         return (self.Y**2).sum() - np.trace(self.Y.T @ A @ self.Y)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**20), rule=st.sampled_from(["median", "max"]), loops=st.booleans(), spread=st.booleans())
 def test_every_next_column_explains_most(seed, rule, loops, spread):
     rng = np.random.default_rng(seed)

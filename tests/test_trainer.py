@@ -21,7 +21,7 @@ from dufs_core.optim import get_optimizer, sgd
 from dufs_core.trainer import Schedule, batches, gate_noise, initial_mu, train, undecided
 
 bk = get_backend("numpy")
-some = settings(max_examples=50, deadline=None, derandomize=True)
+some = settings(max_examples=50)
 
 
 def schedule(**changes):

@@ -165,7 +165,7 @@ def test_ndfs(n, d, gamma):
     assert (fitted.n_iter_, fitted.converged_) == (6, False)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 10**6),
     alpha=st.floats(1e-3, 1e3),
@@ -181,7 +181,7 @@ def test_ndfs_objective_never_rises(seed, alpha, beta, gamma, wide):
     assert (np.diff(values) <= 1e-9 * np.abs(values[:-1])).all()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(seed=st.integers(0, 10**6), gamma=st.sampled_from([1e-3, 1.0, 1e4]))
 def test_indicator_step_lowers_its_objective(seed, gamma):
     """For symmetric M of any sign, indefinite too."""

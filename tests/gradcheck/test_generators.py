@@ -14,7 +14,7 @@ from dufs_core.gradcheck.precision import Errors, ratios
 from dufs_core.gradcheck.registry import Samples
 from dufs_core.gradcheck.statistical import expected_gate, judge
 
-some = settings(max_examples=40, deadline=None, derandomize=True)
+some = settings(max_examples=40)
 
 
 @some

@@ -59,7 +59,7 @@ def test_gradient(operation, engine):
 
 
 @pytest.mark.parametrize("engine", [OPS, *loaded])
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_gradient_anywhere(engine, data):
     """Hypothesis chooses operation, seed and kind; a failure shrinks to the simplest of them."""
