@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import sys
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -51,3 +52,9 @@ def save(path: str | None, result: dict[str, Any]) -> None:
     """Write one JSON file, if a path is given."""
     if path:
         Path(path).write_text(json.dumps(environment() | result, indent=1) + "\n")
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; None is written as a dash."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join("-" if cell is None else str(cell) for cell in line) + " |" for line in lines)

@@ -1,9 +1,10 @@
 """How often the selection is exactly the informative columns, or is reported as noise where there are none.
 
-python -m bench.recovery [--quick] [--only PROBLEM ...] [--dims D ...] [--noises E ...] [--settings NAME]
+python -m bench.recovery [--quick] [--only PROBLEM ...] [--dims D ...] [--noises E ...] [--settings NAME ...]
                          [--seeds N] [--json FILE]
 
-100 samples, columns permuted by the seed. Every finished cell is kept in FILE, and only what it lacks is run.
+100 samples, columns permuted by the seed. Every finished cell is kept in FILE, and only what it lacks is run; a table
+of all of FILE is written beside it, with the ending .md.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import argparse
 import json
 import time
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from bench.common import save
+from bench.common import markdown, save
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
@@ -24,6 +27,10 @@ from dufs_core.errors import SelectionWarning
 N = 100
 PROBLEMS = ("two-moons", "three-clusters", "ring", "correlated", "heavy-tails", "none")
 SETTINGS = ("default", "paper", "authors_code")
+DIMS = (6, 10, 20, 30, 50, 100, 200)  # of two moons by default
+FEWER_DIMS = (10, 20, 50, 100)  # of two moons by the presets
+ENDS = (10, 100)  # of the other problems
+NOISES = (0.05, 0.1, 0.316)  # of two moons
 
 
 def problem(name: str, d: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -52,13 +59,63 @@ def problem(name: str, d: int, noise: float, seed: int) -> tuple[np.ndarray, np.
     return X[:, order], np.flatnonzero(order < informative)
 
 
+def plan(a: argparse.Namespace) -> Iterator[tuple[str, str, int, float]]:
+    """(settings, problem, d, noise) of every cell; what the command line leaves open is as in the documentation."""
+    for settings in a.settings:
+        for name in a.only or (PROBLEMS if settings == "default" else ("two-moons",)):
+            moons = name == "two-moons"
+            dims = a.dims or ((DIMS if settings == "default" else FEWER_DIMS) if moons else ENDS)
+            noises = a.noises or ((NOISES if settings == "default" else NOISES[:2]) if moons else (0.1,))
+            yield from ((settings, name, d, noise) for d in dims for noise in noises)
+
+
+def measure(settings: str, name: str, d: int, noise: float, seeds: int) -> dict[str, Any]:
+    """The record of one cell."""
+    fits = []
+    for seed in range(seeds):
+        X, informative = problem(name, d, noise, seed)
+        selector = DUFS() if settings == "default" else DUFS.preset(settings)
+        selector.set_params(random_state=seed)
+        start = time.perf_counter()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            selector.fit(X)
+        seconds = time.perf_counter() - start
+        flagged = any(issubclass(w.category, SelectionWarning) for w in caught)
+        exact = np.array_equal(np.flatnonzero(selector.support_), informative)
+        fits.append((exact, flagged, seconds, selector.n_runs_))
+    exact, flagged, seconds, runs = (np.array(column) for column in zip(*fits, strict=True))
+    return {
+        "problem": name, "d": d, "noise": noise, "settings": settings, "runs": seeds,
+        "exact": int(exact.sum()), "flagged_as_noise": int(flagged.sum()),
+        "seconds": round(float(np.median(seconds)), 2), "seconds_max": round(float(seconds.max()), 2),
+        "runs_per_fit": round(float(runs.mean()), 2), "missed_seeds": np.flatnonzero(~exact).tolist(),
+    }  # fmt: skip
+
+
+def table(records: list[dict[str, Any]]) -> str:
+    """Every record, in the order of SETTINGS and PROBLEMS."""
+    order = sorted(
+        records, key=lambda r: (SETTINGS.index(r["settings"]), PROBLEMS.index(r["problem"]), r["d"], r["noise"])
+    )
+    rows = [
+        [r["settings"], r["problem"], r["d"], r["noise"] if r["problem"] != "none" else "-",
+         f"{r['exact']} of {r['runs']}" if r["problem"] != "none" else "-",
+         f"{r['flagged_as_noise']} of {r['runs']}", f"{r['seconds']:.2f} ({r['seconds_max']:.2f})"]
+        for r in order
+    ]  # fmt: skip
+    head = ["settings", "problem", "d", "noise", "exactly the informative columns", "reported as noise",
+            "median (most) seconds a fit"]  # fmt: skip
+    return markdown(head, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two-moons, 10 seeds, d = 10, 20, 50")
-    parser.add_argument("--only", nargs="+", choices=PROBLEMS, default=["two-moons"])
-    parser.add_argument("--dims", nargs="+", type=int, default=[10, 20, 50, 100, 200])
-    parser.add_argument("--noises", nargs="+", type=float, default=[0.05, 0.1])
-    parser.add_argument("--settings", choices=SETTINGS, default="default")
+    parser.add_argument("--quick", action="store_true", help="two-moons, 10 seeds, d = 10, 20, 50, noise 0.05 and 0.1")
+    parser.add_argument("--only", nargs="+", choices=PROBLEMS)
+    parser.add_argument("--dims", nargs="+", type=int)
+    parser.add_argument("--noises", nargs="+", type=float)
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=SETTINGS)
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--json", metavar="FILE")
     a = parser.parse_args()
@@ -67,36 +124,18 @@ def main() -> None:
     records = []
     if a.json and Path(a.json).exists():
         records = json.loads(Path(a.json).read_text())["records"]
-    done = {(r["problem"], r["d"], r["noise"], r["settings"], r["runs"]) for r in records}
-    DUFS(random_state=0, max_iter=1, n_restarts=1).fit(two_moons().X)  # compile
-    cells = [(name, d, noise) for name in a.only for d in a.dims for noise in a.noises]
-    for name, d, noise in cells:
-        if (name, d, noise, a.settings, a.seeds) in done:
+    done = {(r["settings"], r["problem"], r["d"], r["noise"], r["runs"]) for r in records}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a step is no fit
+        DUFS(random_state=0, max_iter=1, n_restarts=1).fit(two_moons().X)  # compiles
+    for cell in plan(a):
+        if (*cell, a.seeds) in done:
             continue
-        fits = []
-        for seed in range(a.seeds):
-            X, informative = problem(name, d, noise, seed)
-            selector = DUFS() if a.settings == "default" else DUFS.preset(a.settings)
-            selector.set_params(random_state=seed)
-            start = time.perf_counter()
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                selector.fit(X)
-            seconds = time.perf_counter() - start
-            flagged = any(issubclass(w.category, SelectionWarning) for w in caught)
-            exact = np.array_equal(np.flatnonzero(selector.support_), informative)
-            fits.append((exact, flagged, seconds, selector.n_runs_))
-        exact, flagged, seconds, runs = (np.array(column) for column in zip(*fits, strict=True))
-        records.append(
-            {
-                "problem": name, "d": d, "noise": noise, "settings": a.settings, "runs": a.seeds,
-                "exact": int(exact.sum()), "flagged_as_noise": int(flagged.sum()),
-                "seconds": round(float(np.median(seconds)), 2), "seconds_max": round(float(seconds.max()), 2),
-                "runs_per_fit": round(float(runs.mean()), 2), "missed_seeds": np.flatnonzero(~exact).tolist(),
-            }
-        )  # fmt: skip
+        records.append(measure(*cell, a.seeds))
         print(records[-1], flush=True)
         save(a.json, {"records": records})
+        if a.json:
+            Path(a.json).with_suffix(".md").write_text(table(records) + "\n")
 
 
 if __name__ == "__main__":

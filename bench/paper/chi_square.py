@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 from matplotlib.ticker import NullFormatter
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.diffusion import correlation
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core.spectral import affinity, random_walk_spectrum
 from dufs_core.theory import max_nuisance_dimensions
 

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from sklearn.cluster import KMeans
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import figure, markdown
+from bench.paper.drawing import figure
 from bench.paper.score_demo import SETTINGS, selector
 from dufs_core.backend import Array, get_backend
 from dufs_core.data import prepare

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from bench.common import markdown
 from bench.paper import table1
 from bench.paper.cells import Cells, Report
 from bench.paper.data import SOURCES
-from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
 from bench.paper.protocol import ALL
 
 DATA = ("COIL20", "ISOLET", "PROSTATE")

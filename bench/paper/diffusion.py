@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core.backend import Array
 from dufs_core.datasets import two_moons
 from dufs_core.spectral import affinity, algebraic_connectivity, random_walk_spectrum

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -31,9 +29,3 @@ def picture(made: Figure) -> bytes:
     with Image.open(full) as image:
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(small, "png", optimize=True)
     return small.getvalue()
-
-
-def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A Markdown table; None is written as a dash."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join("-" if cell is None else str(cell) for cell in line) + " |" for line in lines)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import norm
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, ORANGE, figure
 from dufs_core.backend import get_backend
 from dufs_core.ops import gates
 

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
 from bench.paper.images import Images, accuracies, accuracy, bare, draw_selected, missing
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS

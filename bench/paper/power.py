@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from sklearn.cluster import KMeans
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure
 from bench.paper.score_demo import selector
 from dufs_core.backend import Array
 from dufs_core.data import prepare

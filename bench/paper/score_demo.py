@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure, markdown
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core import DUFS
 from dufs_core.backend import Array
 from dufs_core.data import prepare

@@ -18,10 +18,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
+from bench.common import markdown
 from bench.paper import published
 from bench.paper.cells import Cells, Report
 from bench.paper.data import SOURCES, Data, MissingData
-from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, RED, figure, markdown
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, RED, figure
 from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, RUNS, SELECTORS, Score, cached_load
 
 PROTOCOLS = ("oracle", "label_free")
