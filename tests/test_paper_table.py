@@ -10,7 +10,7 @@ from scipy.io import savemat
 
 from bench.common import data_file
 from bench.paper import __main__ as command
-from bench.paper import data, published, table1
+from bench.paper import data, protocol, published, table1
 from bench.paper.cells import Cells
 from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, Score, cached_load
 from dufs_core import DUFS
@@ -107,9 +107,9 @@ def test_every_setting_of_the_grid_can_be_used(folder):
     """On rows enough for 30 neighbours; a step or two each."""
     grid = table1.grid()
     once = {"max_iter": 1}
-    short = {"DUFS": once, "DUFS-R": once, "CAE": {"steps": 1}, "NDFS": once, "LLCFS": once}
-    for method in table1.METHODS:
-        for s in [{}] if method == "DUFS-R" else grid.get(method, [{}]):
+    short = {"DUFS": once, "CAE": {"steps": 1}, "NDFS": once, "LLCFS": once}
+    for method in (*table1.OF_THE_PAPER, ALL):
+        for s in grid.get(method, [{}]):
             counts = [] if method == ALL else [5]
             settings = s | short.get(method, {})
             result = Score()("Yale", method, settings, counts, 1, 0)
@@ -119,8 +119,23 @@ def test_every_setting_of_the_grid_can_be_used(folder):
 
 
 def test_dufs_finds_the_clusters(folder):
-    assert Score()("Yale", "DUFS", {}, [10], 5, 0)["accuracy"] == [100]
+    result = Score()("Yale", "DUFS", {}, [10], 5, 0)
+    assert result["accuracy"] == result["representatives"]["accuracy"] == [100]
     assert set(Score().fitted(cached_load("Yale"), "DUFS", {}, 0).ranking_[:10]) == set(range(10))
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
+def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
+    judged = {}
+    monkeypatch.setattr(protocol, "kmeans_accuracy", lambda X, *_: (judged.setdefault(X.tobytes(), len(judged)), 0.0))
+    settings = {"max_iter": 5, "batch_size": 20}
+    result = Score()("Yale", "DUFS", settings, [4], 1, 3)
+    orders = [result["accuracy"], result["representatives"]["accuracy"]]
+    data = cached_load("Yale")
+    for ranking, accuracy in zip(DUFS_METHODS.values(), orders, strict=True):
+        alone = DUFS(ranking=ranking, n_restarts=1, random_state=3, **settings).fit(data.X)
+        assert accuracy == [100 * judged[data.X[:, alone.ranking_[:4]].tobytes()]], ranking
+    assert orders[0] != orders[1]
 
 
 def fake(accuracy, **more):
@@ -174,8 +189,9 @@ def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch
     monkeypatch.setattr(table1, "is_wide", {"Yale": True, "ISOLET": False, "PIX10": True}.get)
     rows = [("Yale", SELECTORS, 10), ("ISOLET", SELECTORS, 20), ("PIX10", ["DUFS", "LS"], 90)]
     lines = [
-        json.dumps({"function": "score", "settings": s, "result": fake([base + i] * len(s["counts"])), "seconds": 1})
-        for name, methods, base in rows for method in methods
+        json.dumps({"function": "score", "settings": s, "seconds": 1, "result": fake(
+            [base + i] * len(s["counts"]), representatives=fake([base + i + 1] * len(s["counts"])))})
+        for name, methods, base in rows for method in methods if method != "DUFS-R"
         for i, s in enumerate(table1.cells_of(grid, name, method, False))
     ]  # fmt: skip
     path = tmp_path / "x.jsonl"
@@ -184,14 +200,15 @@ def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch
     assert found["data"] == ["Yale", "ISOLET"]
     assert set(found["mean"]) == set(SELECTORS) - {"CAE"}
     assert found["mean"]["LS"] == [15] * 6
-    assert found["mean"]["DUFS"] == found["mean"]["DUFS-R"] == [(10 + 5 + 20 + 2) / 2] * 6
+    assert found["mean"]["DUFS"] == [(10 + 5 + 20 + 2) / 2] * 6
+    assert found["mean"]["DUFS-R"] == [(10 + 5 + 20 + 2) / 2 + 1] * 6
 
 
 def test_the_setting_for_a_data_set_is_chosen_on_the_others(monkeypatch, tmp_path):
     """The best of each kind is another setting; with only one of a kind there is nothing to choose on."""
     grid = table1.grid()
     accuracies = {"Yale": [9, 1, 5], "ALLAML": [8, 2, 7], "PIX10": [3, 1, 6], "ISOLET": [1, 4, 2]}
-    cells = {(d, i): {"accuracy": [0.0, float(v)]} for d, values in accuracies.items() for i, v in enumerate(values)}
+    cells = {(d, i): fake([0.0, float(v)]) for d, values in accuracies.items() for i, v in enumerate(values)}
     monkeypatch.setattr(table1, "is_wide", lambda data: data != "ISOLET")
     monkeypatch.setattr(table1, "cells_of", lambda fixed, data, method, quick: [(data, i) for i in range(3)])
     known = SimpleNamespace(known=lambda _, key: cells.get(key))

@@ -29,7 +29,7 @@ OPTIONS = {"--data": table1.OPTIONS["--data"] | {"choices": DATA, "default": lis
 def curves(cells: Cells, fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
     """The label-free setting's curve, and the best setting's; none while no cell is there."""
     wanted = table1.cells_of(fixed, data, method, quick)
-    known = [(s, r) for s in wanted if (r := cells.known("score", s)) is not None]
+    known = [(s, r) for s in wanted if (r := table1.known(cells, s, method)) is not None]
     if not known:
         return []
     place = 0 if quick else table1.label_free(fixed, data, method)

@@ -7,6 +7,7 @@ start each.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -31,7 +32,6 @@ SELECTORS: dict[str, type[Any]] = {
 _KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
 DUFS_METHODS = {"DUFS": "gates", "DUFS-R": "representatives"}  # the same gates, two orders of the open columns
 _REFITTED = ("MCFS", "CAE")  # the ranking depends on how many columns are wanted
-_BATCH = 500  # rows of a step where there are more: a full batch of ISOLET takes a second a step on one core
 _CAE_WORK, _CAE_STEPS = 3_000_000, (500, 3000)  # steps times columns; at least and at most so many steps
 
 cached_load = lru_cache(maxsize=2)(load)
@@ -62,30 +62,28 @@ class Score:
     def __call__(
         self, data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int
     ) -> dict[str, Any]:
-        """Lists over `counts` of accuracy and its standard deviation in percent; what DUFS says of itself."""
+        """Lists over `counts` of accuracy and its standard deviation in percent; what DUFS says of itself.
+
+        A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "representatives".
+        """
         source = cached_load(data)
         if method == ALL:
             mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)
             return {"accuracy": [round(100 * mean, 2)], "deviation": [round(100 * deviation, 2)]}
         counts = [min(count, source.X.shape[1]) for count in counts]
         if method in _REFITTED:
-            rankings = {c: self.fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts}
-        else:
-            one = self.fitted(source, method, settings, seed)
-            rankings = dict.fromkeys(counts, one)
-        values = [kmeans_accuracy(source.X[:, rankings[c].ranking_[:c]], source.labels, runs, seed) for c in counts]
-        result: dict[str, Any] = {
-            "accuracy": [round(100 * mean, 2) for mean, _ in values],
-            "deviation": [round(100 * deviation, 2) for _, deviation in values],
+            fits = [self.fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts]
+            return judged(source, [fit.ranking_ for fit in fits], counts, runs, seed) | said(fits[-1])
+        fit = self.fitted(source, method, settings, seed)
+        if method != "DUFS":
+            return judged(source, [fit.ranking_] * len(counts), counts, runs, seed) | said(fit)
+        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "representatives": fit.ranking_}
+        found = {
+            name: judged(source, [order] * len(counts), counts, runs, seed) | {"gaps": gaps(source, order, counts)}
+            for name, order in orders.items()
         }
-        last = rankings[counts[-1]]
-        for name in ("n_iter_", "converged_", "lam", "permutation_gap_", "backend_"):
-            if getattr(last, name, None) is not None:
-                result[name.rstrip("_")] = getattr(last, name)
-        if method in DUFS_METHODS:
-            result["selected"] = int((last.mu_ > 0).sum())
-            result["gaps"] = gaps(source, last.ranking_, counts)
-        return result
+        opened = {"selected": int((fit.mu_ > 0).sum())}
+        return found.pop("gates") | said(fit) | opened | found
 
     def fitted(self, data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
         """The selector, fitted."""
@@ -93,14 +91,12 @@ class Score:
         n, d = data.X.shape
         if method in _KNOW_CLASSES:
             settings.setdefault("n_clusters", len(np.unique(data.labels)))
-        if method in DUFS_METHODS:
-            settings["ranking"] = DUFS_METHODS[method]
+        if method == "DUFS":
+            settings["ranking"] = "representatives"  # the gates are the same, and mu_ has their order
             preset = settings.pop("preset", None)
             share = settings.pop("lam_share", None)
             if share is not None:
                 settings["lam"] = lam_of_share(data.X, share, settings)
-            if n > _BATCH:
-                settings.setdefault("batch_size", _BATCH)
             settings.setdefault("n_restarts", 1)  # a ranking of all columns is wanted
             settings |= {"backend": self.backend, "n_jobs": 1}
             if preset:
@@ -113,6 +109,24 @@ class Score:
         else:
             settings.setdefault("n_features_to_select", min(max(COUNTS), d))
         return SELECTORS[method](random_state=seed, **settings).fit(data.X)
+
+
+def judged(data: Data, rankings: Sequence[Array], counts: Sequence[int], runs: int, seed: int) -> dict[str, Any]:
+    """k-means on the first columns of a ranking for each count."""
+    values = [
+        kmeans_accuracy(data.X[:, ranking[:count]], data.labels, runs, seed)
+        for ranking, count in zip(rankings, counts, strict=True)
+    ]
+    return {
+        "accuracy": [round(100 * mean, 2) for mean, _ in values],
+        "deviation": [round(100 * deviation, 2) for _, deviation in values],
+    }
+
+
+def said(fit: Any) -> dict[str, Any]:
+    """What a fit says of itself, as far as its method has it."""
+    names = ("n_iter_", "converged_", "lam", "permutation_gap_", "backend_")
+    return {name.rstrip("_"): getattr(fit, name) for name in names if getattr(fit, name, None) is not None}
 
 
 def gaps(data: Data, ranking: Array, counts: list[int]) -> list[float]:

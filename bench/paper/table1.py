@@ -2,7 +2,7 @@
 
 Two protocols. `oracle`, the paper's: the best of 50, 100, ... 300 columns and of the settings of grid.toml, chosen
 with the labels. `label_free`: one setting of grid.toml and 300 columns. DUFS-R is DUFS with
-``ranking="representatives"``, by the settings of DUFS. --methods and --data limit what is computed now; the table shows
+``ranking="representatives"``, of the same fits. --methods and --data limit what is computed now; the table shows
 every cell that is there.
 """
 
@@ -34,7 +34,6 @@ QUICK_DATA = ("GISETTE", "Yale")
 QUICK_COUNTS = (50, 100)
 QUICK = {
     "DUFS": {"max_iter": 10},
-    "DUFS-R": {"max_iter": 10},
     "CAE": {"steps": 10},
     "NDFS": {"max_iter": 2},
     "LLCFS": {"max_iter": 2},
@@ -56,7 +55,10 @@ def grid() -> dict[str, Any]:
 def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
     """The settings of the cells of one method on one data set."""
     counts = list(QUICK_COUNTS if quick else fixed["counts"].get(method, COUNTS))
-    settings = fixed.get("DUFS" if method in DUFS_METHODS else method, [{}])
+    method = "DUFS" if method in DUFS_METHODS else method
+    settings = fixed.get(method, [{}])
+    if method == "DUFS" and data in fixed["batch_size"]:
+        settings = [s | {"batch_size": fixed["batch_size"][data]} for s in settings]
     if quick:
         settings = [s | QUICK.get(method, {}) for s in settings[:2]]
     return [
@@ -64,6 +66,12 @@ def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list
          "runs": 3 if quick else RUNS, "seed": fixed["seed"]}
         for s in settings
     ]  # fmt: skip
+
+
+def known(cells: Cells, settings: dict[str, Any], method: str) -> Any:
+    """The result of a cell for a method, else None: a cell of DUFS has also what DUFS-R would have."""
+    result = cells.known("score", settings)
+    return result | result["representatives"] if result is not None and method == "DUFS-R" else result
 
 
 def preset_cells(fixed: dict[str, Any], data: str) -> list[dict[str, Any]]:
@@ -125,14 +133,14 @@ def is_wide(data: str) -> bool | None:
 
 def held_out(cells: Cells, fixed: dict[str, Any], names: Sequence[str], method: str) -> dict[str, float]:
     """DUFS with 300 columns on each data set, by the setting that is best on the others of its kind (wide or not)."""
-    known = {}
+    complete = {}
     for name in names:
-        results = [cells.known("score", s) for s in cells_of(fixed, name, method, False)]
+        results = [known(cells, s, method) for s in cells_of(fixed, name, method, False)]
         if results and None not in results:
-            known[name] = [result["accuracy"][-1] for result in results]
+            complete[name] = [result["accuracy"][-1] for result in results]
     found = {}
-    for name, values in known.items():
-        others = [v for other, v in known.items() if other != name and is_wide(other) == is_wide(name)]
+    for name, values in complete.items():
+        others = [v for other, v in complete.items() if other != name and is_wide(other) == is_wide(name)]
         if others:
             found[name] = values[int(np.argmax(np.mean(others, axis=0)))]
     return found
@@ -144,24 +152,24 @@ def record(cells: Cells, fixed: dict[str, Any], data: str, method: str, protocol
     if protocol == "label_free" and wanted:
         place = 0 if quick else label_free(fixed, data, method)
         wanted = [] if place is None else [wanted[place]]
-    known = [(s, result) for s in wanted if (result := cells.known("score", s)) is not None]
+    there = [(s, result) for s in wanted if (result := known(cells, s, method)) is not None]
     same = SOURCES[data].same
     entry = {
         "data": data, "method": method, "protocol": protocol, "accuracy": None, "n_features": None,
         "paper": published.accuracy(data, method) if same else None,
         "paper_n_features": published.n_features(data, method) if same else None,
     }  # fmt: skip
-    if not known:
+    if not there:
         return entry
     settings, result, best = min(
-        ((s, r, i) for s, r in known for i in candidates(s, r, protocol)), key=lambda c: -c[1]["accuracy"][c[2]]
+        ((s, r, i) for s, r in there for i in candidates(s, r, protocol)), key=lambda c: -c[1]["accuracy"][c[2]]
     )
     return entry | {
         "accuracy": result["accuracy"][best],
         "deviation": result["deviation"][best],
         "n_features": settings["counts"][best] if settings["counts"] else None,
         "settings": settings["settings"],
-        "cells": len(known),
+        "cells": len(there),
         "cells_wanted": len(wanted),
     }
 
@@ -211,7 +219,7 @@ def defaults(cells: Cells, fixed: dict[str, Any], names: Sequence[str], quick: b
     found = {}
     for name in names:
         for s in cells_of(fixed, name, "DUFS", quick):
-            result = cells.known("score", s) if not set(s["settings"]) - {"max_iter"} else None
+            result = cells.known("score", s) if not set(s["settings"]) - {"max_iter", "batch_size"} else None
             if result is not None:
                 found[name] = result["accuracy"][candidates(s, result, "label_free")[0]]
     return found
@@ -230,7 +238,7 @@ def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]
         for method in methods:
             place = 0 if quick else label_free(fixed, data, method)
             wanted = None if place is None else cells_of(fixed, data, method, quick)[place]
-            row[method] = None if wanted is None else cells.known("score", wanted)
+            row[method] = None if wanted is None else known(cells, wanted, method)
         if None not in row.values():
             rows.append(data)
             for method, result in row.items():
