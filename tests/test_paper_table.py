@@ -283,6 +283,17 @@ def test_small_table_and_curves(folder, capsys):
     ]
 
 
+def test_small_path(folder):
+    command.main(["path", "--quick", "--out", str(folder / "out")])
+    record = json.loads((folder / "out" / "quick" / "path.json").read_text())["records"][0]
+    assert record["data"] == "Yale"
+    assert len(record["lam"]) == len(record["p"]) == len(record["accuracy_selected"]) == 3
+    for count, accuracy in zip(record["selected"], record["accuracy_selected"], strict=True):
+        assert accuracy is None if count == 0 else 100 / 3 <= accuracy <= 100
+    table = (folder / "out" / "quick" / "path.md").read_text()
+    assert f"| {record['selected'][record['best']]} | {record['p'][record['best']]:.2g} |" in table
+
+
 def test_unknown_method_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
         command.main(["table1", "--quick", "--out", str(tmp_path), "--methods", "PCA"])

@@ -1,0 +1,96 @@
+"""LambdaPath on the wide data sets of table1: the price that it takes without labels, among all of its prices.
+
+`dufs_core.LambdaPath` with its defaults on the graph of the preset "wide". For every price: the columns that stay open,
+the k-means accuracy of these columns and of the first 300 by their gates, and what the path goes by. Labels judge only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bench.common import markdown
+from bench.paper.cells import Cells, Report
+from bench.paper.data import MissingData
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
+from bench.paper.protocol import ALL, RUNS, Score, cached_load
+from dufs_core import DUFS, LambdaPath
+from dufs_core.metrics import kmeans_accuracy
+
+DATA = ("Yale", "GLIOMA", "TOX-171", "ALLAML", "PROSTATE", "PIX10")
+QUICK_DATA = ("Yale",)
+QUICK = {"max_iter": 5, "n_draws": 2}
+COUNT = 300
+
+OPTIONS = {"--data": {"nargs": "+", "choices": DATA, "default": list(DATA), "metavar": "NAME"}}
+
+
+def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
+    """Lists over the prices, and the position of the one that is taken."""
+    source = cached_load(data)
+    X = source.X[:, ::16] if quick else source.X
+    selector = DUFS.preset("wide", ranking="gates", n_restarts=1, backend="numpy", n_jobs=1, **(QUICK if quick else {}))
+    some = {"n_lams": 3, "n_splits": 1, "n_permutations": 19} if quick else {}
+    found = LambdaPath(selector, random_state=seed, **some).fit(X)
+
+    def accuracy(columns: np.ndarray) -> float | None:
+        if not len(columns):
+            return None
+        return round(100 * kmeans_accuracy(X[:, columns], source.labels, 2 if quick else RUNS, seed)[0], 2)
+
+    return {
+        "lam": found.lams_, "selected": found.n_selected_, "best": found.best_, "p": found.p_value_,
+        "held_out": found.held_out_, "gap": found.gap_, "stability": found.stability_,
+        "accuracy_selected": [accuracy(np.flatnonzero(mu > 0)) for mu in found.mu_],
+        f"accuracy_{COUNT}": [accuracy(np.argsort(-mu, kind="stable")[:COUNT]) for mu in found.mu_],
+    }  # fmt: skip
+
+
+def row(data: str, r: dict[str, Any], everything: float) -> list[Any]:
+    """What the taken price has, and the range over all prices."""
+    best, counts, first = r["best"], r["selected"], r[f"accuracy_{COUNT}"]
+    among = [a for a in r["accuracy_selected"] if a is not None]
+    own = r["accuracy_selected"][best]
+    return [
+        data, " ".join(map(str, counts)), counts[best], f"{r['p'][best]:.2g}",
+        None if own is None else f"{own:.1f}", *(f"{f(among):.1f}" if among else None for f in (np.mean, min, max)),
+        f"{first[best]:.1f}", *(f"{f(first):.1f}" for f in (np.mean, min, max)), f"{everything:.1f}",
+    ]  # fmt: skip
+
+
+def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
+    names, missing = [], {}
+    for name in [d for d in (QUICK_DATA if quick else DATA) if d in data]:
+        try:
+            cached_load(name)
+            names.append(name)
+        except MissingData as reason:
+            missing[name] = str(reason)
+            print(f"{name}: left out, {reason}", flush=True)
+    results = cells.compute(path, [{"data": d, "quick": quick, "seed": 0} for d in names])
+    runs = 2 if quick else RUNS
+    all_of_them = cells.compute(
+        Score(), [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0} for d in names]
+    )
+    everything = [r["accuracy"][0] for r in all_of_them]
+    made, panels = figure(2, 3) if len(names) > 1 else figure(1, 1)
+    for axes, name, r, level in zip(panels, names, results, everything, strict=False):
+        counts = np.array(r["selected"])
+        for key, colour, label in (
+            ("accuracy_selected", ORANGE, "the open columns"), (f"accuracy_{COUNT}", BLUE, f"the first {COUNT}"),
+        ):  # fmt: skip
+            axes.plot(counts, np.array(r[key], dtype=float), ".-", color=colour, label=label)
+        axes.axvline(counts[r["best"]], color=RED, label="the price taken")
+        axes.axhline(level, color=GREY, linestyle="--", label=ALL)
+        axes.set_xscale("symlog", linthresh=10)
+        axes.set(title=name, xlabel="open gates at a price", ylabel="k-means accuracy, %")
+    if names:
+        made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+    header = ["data", "open gates, lowest price first", "taken", "p",
+              "open columns: at the price taken", "mean", "least", "most",
+              f"first {COUNT}: at the price taken", "mean", "least", "most", ALL]  # fmt: skip
+    rows = [row(*item) for item in zip(names, results, everything, strict=True)]
+    records = [{"data": d, ALL: e} | r for d, r, e in zip(names, results, everything, strict=True)]
+    return Report({"records": records, "left_out": missing}, markdown(header, rows), made)
