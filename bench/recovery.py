@@ -88,13 +88,13 @@ def measure(settings: str, name: str, d: int, noise: float, seeds: int) -> dict[
         seconds = time.perf_counter() - start
         flagged = any(issubclass(w.category, SelectionWarning) for w in caught)
         exact = np.array_equal(np.flatnonzero(selector.support_), informative)
-        fits.append((exact, flagged, seconds, selector.n_runs_))
-    exact, flagged, seconds, runs = (np.array(column) for column in zip(*fits, strict=True))
+        fits.append((exact, flagged, seconds, selector.n_runs_, selector.support_.sum()))
+    exact, flagged, seconds, runs, selected = (np.array(column) for column in zip(*fits, strict=True))
     return {
         "problem": name, "d": d, "noise": noise, "settings": settings, "runs": seeds,
         "exact": int(exact.sum()), "flagged_as_noise": int(flagged.sum()),
         "seconds": round(float(np.median(seconds)), 2), "seconds_max": round(float(seconds.max()), 2),
-        "runs_per_fit": round(float(runs.mean()), 2), "missed_seeds": np.flatnonzero(~exact).tolist(),
+        "runs_per_fit": round(float(runs.mean()), 2), "selected": float(np.median(selected)), "missed_seeds": np.flatnonzero(~exact).tolist(),
     }  # fmt: skip
 
 
