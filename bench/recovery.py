@@ -94,7 +94,8 @@ def measure(settings: str, name: str, d: int, noise: float, seeds: int) -> dict[
         "problem": name, "d": d, "noise": noise, "settings": settings, "runs": seeds,
         "exact": int(exact.sum()), "flagged_as_noise": int(flagged.sum()),
         "seconds": round(float(np.median(seconds)), 2), "seconds_max": round(float(seconds.max()), 2),
-        "runs_per_fit": round(float(runs.mean()), 2), "selected": float(np.median(selected)), "missed_seeds": np.flatnonzero(~exact).tolist(),
+        "runs_per_fit": round(float(runs.mean()), 2), "selected": float(np.median(selected)),
+        "missed_seeds": np.flatnonzero(~exact).tolist(),
     }  # fmt: skip
 
 
