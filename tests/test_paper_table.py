@@ -204,6 +204,29 @@ def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch
     assert found["mean"]["DUFS-R"] == [(10 + 5 + 20 + 2) / 2 + 1] * 6
 
 
+def test_spreads_say_whether_the_papers_value_lies_among_the_settings(tmp_path):
+    """Of Yale (42.7 for LS, 41.7 for MCFS); a row without all of its settings, and other data, are left out."""
+    grid = {"seed": 0, "counts": {}, "batch_size": {}, "LS": [{}, {"n_neighbors": 2}], "MCFS": [{}, {"n_neighbors": 2}]}
+    results = {"LS": [[30.0, 35], [40, 10]], "MCFS": [[44.3, 20], [47, 46]]}
+    lines = [
+        json.dumps({"function": "score", "settings": s, "result": fake(values), "seconds": 1})
+        for name in ("Yale", "RCV1") for method in ("LS", "MCFS")
+        for s, values in zip(table1.cells_of(grid, name, method, False), results[method], strict=True)
+    ]  # fmt: skip
+    path = tmp_path / "x.jsonl"
+    path.write_text("\n".join(lines))
+    found = table1.spreads(Cells(path), grid, ["Yale", "RCV1"])
+    assert found == [
+        {"data": "Yale", "method": "LS", "least": 35, "most": 40, "paper": 42.7},
+        {"data": "Yale", "method": "MCFS", "least": 44.3, "most": 47, "paper": 41.7},
+    ]
+    assert "| Yale | **35.0 to 40.0 / 42.7** | **44.3 to 47.0 / 41.7** |" in table1.spread_table(found)
+    for f, least in zip(found, (40.2, 44.2), strict=True):
+        f["most"] = 47
+        f["least"] = least
+    assert "| Yale | 40.2 to 47.0 / 42.7 | 44.2 to 47.0 / 41.7 |" in table1.spread_table(found)
+
+
 def test_the_setting_for_a_data_set_is_chosen_on_the_others(monkeypatch, tmp_path):
     """The best of each kind is another setting; with only one of a kind there is nothing to choose on."""
     grid = table1.grid()

@@ -29,6 +29,7 @@ PROTOCOLS = ("oracle", "label_free")
 METHODS = (*SELECTORS, ALL)
 OF_THE_PAPER = tuple(m for m in SELECTORS if m != "DUFS-R")
 LABEL_FREE_COUNT = 300
+NEAR = 2.5  # points from the paper's
 ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
 QUICK_DATA = ("GISETTE", "Yale")
 QUICK_COUNTS = (50, 100)
@@ -246,6 +247,33 @@ def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]
     return {"data": rows, "mean": {m: np.mean(v, axis=0).round(2).tolist() for m, v in found.items() if v}}
 
 
+def spreads(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
+    """For each setting of a method the best accuracy over the numbers of columns; of these the least and the most.
+
+    Where the paper has a value, for the methods that are not ours: how much of a difference to it is the setting.
+    """
+    found = []
+    for name in names:
+        for method in [m for m in SELECTORS if m not in DUFS_METHODS]:
+            results = [known(cells, s, method) for s in cells_of(fixed, name, method, False)]
+            theirs = published.accuracy(name, method) if SOURCES[name].same else None
+            if theirs is not None and None not in results:
+                best = [max(result["accuracy"]) for result in results]
+                found.append({"data": name, "method": method, "least": min(best), "most": max(best), "paper": theirs})
+    return found
+
+
+def spread_table(found: Sequence[dict[str, Any]]) -> str:
+    """least to most / the paper's; in bold where the paper's is more than 2.5 points outside."""
+    methods = [m for m in SELECTORS if m not in DUFS_METHODS]
+    rows: dict[str, dict[str, str]] = {}
+    for f in found:
+        text = f"{f['least']:.1f} to {f['most']:.1f} / {f['paper']:.1f}"
+        near = f["least"] - NEAR <= f["paper"] <= f["most"] + NEAR
+        rows.setdefault(f["data"], {})[f["method"]] = text if near else f"**{text}**"
+    return markdown(["data", *methods], [[d, *(row.get(m) for m in methods)] for d, row in rows.items()])
+
+
 def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[str, dict[str, Any]]) -> str:
     """For each protocol: ours (columns), the paper's, the difference; then the ranks, if enough rows are complete."""
     parts = []
@@ -337,6 +365,7 @@ def run(
         "label_free_by_count": by_count(cells, fixed, quick),
         "dufs_defaults": defaults(cells, fixed, names, quick),
         "dufs_held_out": {} if quick else {m: held_out(cells, fixed, names, m) for m in DUFS_METHODS},
+        "spreads": [] if quick else spreads(cells, fixed, names),
         "presets": presets(cells, fixed),
     }
     text = table(records, names, rank)
@@ -344,6 +373,9 @@ def run(
     if len(counts["data"]) >= ROWS_FOR_RANKS:
         text += f"\n\nlabel_free, by the number of columns: means over {', '.join(counts['data'])}\n\n"
         text += markdown(["method", *map(str, COUNTS)], [[m, *row] for m, row in counts["mean"].items()])
+    if results["spreads"]:
+        text += "\n\nThe settings of a method: accuracy at its best number of columns, least to most / the paper's\n\n"
+        text += spread_table(results["spreads"])
     if results["presets"]:
         rows = [[r["data"], r["lam"], f"{r['accuracy']:.1f}", r["n_features"], r["selected"], r["n_iter"], r["paper"]]
                 for r in results["presets"]]  # fmt: skip
