@@ -30,7 +30,7 @@ METHODS = (*SELECTORS, ALL)
 OF_THE_PAPER = tuple(m for m in SELECTORS if m != "DUFS-R")
 LABEL_FREE_COUNT = 300
 ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
-QUICK_DATA = ("GISETTE", "Yale")
+QUICK_DATA = ("Yale", "GLIOMA")
 QUICK_COUNTS = (50, 100)
 QUICK = {
     "DUFS": {"max_iter": 10},
