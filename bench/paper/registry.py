@@ -16,6 +16,7 @@ MODULES = {
     "gates": "gates",
     "table1": "table1",
     "curves": "curves",
+    "starts": "starts",
     "score-demo": "score_demo",
     "convergence": "convergence",
     "power": "power",
