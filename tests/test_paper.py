@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from bench.paper import __main__ as command
-from bench.paper import chi_square, gates, score_demo
+from bench.paper import chi_square, gates, pixels, score_demo, starts
 from bench.paper.cells import Cells
+from bench.paper.data import Data
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
+from dufs_core.metrics import kmeans_accuracy
 
 CALLS = []
 
@@ -69,7 +71,7 @@ def abs_difference(a, b):
 
 
 @pytest.mark.parametrize(
-    "name", ["chi-square", "coil", "convergence", "diffusion", "gates", "noisy-images", "power", "score-demo"]
+    "name", ["chi-square", "coil", "convergence", "diffusion", "gates", "noisy-images", "power", "score-demo", "starts"]
 )
 def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
     command.main([name, "--quick", "--out", str(tmp_path)])
@@ -99,6 +101,44 @@ def test_crossing_of_a_curve():
     assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.6]) == pytest.approx(10**1.5)
     assert chi_square.crossing((1, 10, 100), [0.9, 0.8, 0.75]) is None
     assert chi_square.crossing((1, 10, 100), [0.6, 0.5, 0.4]) is None
+
+
+def test_pixels_are_chosen_without_labels_only_by_a_gap_above_chance():
+    """100 rows, 1000 open gates: 0.018 is needed."""
+
+    def group(*gaps):
+        return [[{"gap": gap, "open": 1000, "accuracy": [accuracy]} for gap, accuracy in runs] for runs in gaps]
+
+    both = group([(0.02, 60.0), (0.05, 50.0)], [(0.03, 50.0), (0.02, 50.0)])
+    assert pixels.label_free(both, 100) == ([1, 0], "")
+    assert pixels.best(both) == [0, 0]
+    one_by_chance = group([(0.02, 60.0), (0.001, 50.0)], [(0.03, 50.0), (0.002, 50.0)])
+    which, reason = pixels.label_free(one_by_chance, 100)
+    assert which == []
+    assert "gap is 0.002, which may be chance (below 0.018)" in reason
+    assert pixels.label_free(both[:1], 100) == ([], "there is one setting only")
+
+
+def test_starts_of_kmeans(monkeypatch):
+    """k-means++ in the units of the file is the protocol of the tables; z-scoring finds what units hide."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 4
+    X = rng.normal(size=(60, 3))
+    X[:, 0] += 3 * labels
+    X[:, 2] *= 1000  # in these units nothing else counts
+    monkeypatch.setattr(starts, "cached_load", lambda name: Data(name, X, labels, ""))
+    found = {v: starts.everything("x", *v, runs=5) for v in starts.VARIANTS}
+    mean, deviation = kmeans_accuracy(X, labels, 5, 0)
+    assert found["file", "k-means++"] == {"accuracy": round(100 * mean, 2), "deviation": round(100 * deviation, 2)}
+    assert found["file", "random"] != found["file", "k-means++"]
+    for start in starts.STARTS:
+        assert found["columns", start]["accuracy"] > found["file", start]["accuracy"] + 5
+
+
+def test_distance_from_the_paper_is_over_the_rows_that_it_has():
+    records = [{"accuracy": {"x": a}, "paper": p} for a, p in ((50.0, 53.0), (60.0, 59.0), (1.0, None))]
+    assert starts.distance(records, "x") == 2
+    assert starts.distance(records[2:], "x") is None
 
 
 def test_scores_of_columns_beside_the_estimator():

@@ -20,6 +20,8 @@ from dufs_core import DUFS
 def folder(tmp_path, monkeypatch):
     """A DUFS_DATA of our own, with Yale of 40 rows and 120 columns: three clusters in the first ten."""
     monkeypatch.setenv("DUFS_DATA", str(tmp_path))
+    own = tmp_path.joinpath  # and not the folder beside the repository
+    monkeypatch.setattr(data, "data_file", lambda name: own(name) if own(name).is_file() else None)
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 3
     X = rng.normal(size=(40, 120))
@@ -286,16 +288,17 @@ def test_small_table_and_curves(folder, capsys):
     command.main(["table1", *out, "--methods", "DUFS", "DUFS-R"])
     found = json.loads((folder / "out" / "quick" / "table1.json").read_text())
     rows = {(r["data"], r["method"], r["protocol"]): r for r in found["records"]}
-    assert {d for d, _, _ in rows} == {"GISETTE", "Yale"}
+    assert {d for d, _, _ in rows} == {"Yale", "GLIOMA"}
     assert all(
-        r["accuracy"] is None and "not in DUFS_DATA" in r["reason"] for k, r in rows.items() if k[0] == "GISETTE"
-    )
-    assert rows["GISETTE", "DUFS", "oracle"]["paper"] == rows["GISETTE", "DUFS-R", "oracle"]["paper"] == 99.5
+        r["accuracy"] is None and "GLIOMA.mat not in DUFS_DATA" in r["reason"]
+        for k, r in rows.items() if k[0] == "GLIOMA"
+    )  # fmt: skip
+    assert rows["Yale", "DUFS", "oracle"]["paper"] == rows["Yale", "DUFS-R", "oracle"]["paper"] == 47.9
     for method in ("LS", "DUFS", "DUFS-R", ALL):  # of the earlier command too
         assert 100 / 3 <= rows["Yale", method, "oracle"]["accuracy"] <= 100
     assert rows["Yale", "CAE", "oracle"]["accuracy"] is None
     text = capsys.readouterr().out
-    assert "GISETTE: left out" in text
+    assert "GLIOMA: left out" in text
     assert "rank" not in text
     before = (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes()
     command.main(["curves", *out])
@@ -315,6 +318,24 @@ def test_small_path(folder):
         assert accuracy is None if count == 0 else 100 / 3 <= accuracy <= 100
     table = (folder / "out" / "quick" / "path.md").read_text()
     assert f"| {record['selected'][record['best']]} | {record['p'][record['best']]:.2g} |" in table
+
+
+def test_a_missing_data_set_keeps_the_papers_numbers(folder):
+    cells, grid = Cells(folder / "x.jsonl"), table1.grid()
+    missing = table1.compute(cells, grid, False, ["GISETTE"], table1.METHODS, "numpy")
+    assert missing["GISETTE"].startswith("gisette_train.data and gisette_train.labels not in DUFS_DATA")
+    for method in DUFS_METHODS:
+        entry = table1.record(cells, grid, "GISETTE", method, "oracle", False)
+        assert (entry["accuracy"], entry["paper"]) == (None, 99.5)
+        assert table1.entry_text(entry) == "- / 99.5"
+
+
+def test_the_quick_table_has_two_rows_with_numbers(folder):
+    savemat(folder / "GLIOMA.mat", {"X": np.eye(40)[:, :30], "Y": np.arange(40)[:, None] % 4})
+    command.main(["table1", "--quick", "--out", str(folder / "out"), "--methods", "LS", ALL])
+    found = json.loads((folder / "out" / "quick" / "table1.json").read_text())
+    numbers = {(r["data"], r["method"]) for r in found["records"] if r["accuracy"] is not None}
+    assert numbers == {(d, m) for d in ("Yale", "GLIOMA") for m in ("LS", ALL)}
 
 
 def test_unknown_method_is_refused(tmp_path, capsys):

@@ -69,22 +69,19 @@ def run(cells: Cells, quick: bool) -> Report:
     crossed = [(x["r"], x["crossing"]) for x in records if x["crossing"] is not None]
     r, d = (np.array(column) for column in zip(*crossed, strict=True))
     degree = min(4, len(r) - 1)
-    polynomial = np.polynomial.Polynomial.fit(r, d, degree)
+    polynomial = np.polynomial.Polynomial.fit(r, d, degree, w=1 / d)  # relative errors: d spans three decades
     slope = float(np.diff(np.log(d[-2:]))[0] / np.diff(np.log(r[-2:]))[0]) if len(r) > 1 else None
 
-    made, panels = figure(1, 2, 4.6, 3.4)
+    made, panels = figure(1, 2, 5.0, 3.4)
     for i, record in enumerate(records):
         colour = ((1 - i / len(records)) * 0.8 + 0.1, 0.35, i / len(records))
         panels[0].semilogx(used, record["correlation"], color=colour, label=f"r = {record['r']:g}")
     panels[0].axhline(LEVEL, color=GREY, linewidth=1, linestyle=":")
     panels[0].set(xlabel="nuisance dimensions d", ylabel="correlation of $\\psi_2$ with the labels", ylim=(0, 1.02))
-    panels[0].legend(frameon=False, fontsize=7)
+    panels[0].legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     panels[1].loglog(r, d, "o", color=BLUE, label=f"correlation falls below {LEVEL}")
     fine = np.linspace(r.min(), r.max(), 200)
-    fitted = polynomial(fine)
-    panels[1].loglog(
-        fine[fitted > 0], fitted[fitted > 0], color=BLUE, linewidth=1, label=f"polynomial of degree {degree}"
-    )
+    panels[1].loglog(fine, polynomial(fine), color=BLUE, linewidth=1, label=f"polynomial of degree {degree}")
     bounds = [(x, max_nuisance_dimensions(x, POINTS, EPSILON, S)) for x in BOUND_DISTANCES]
     panels[1].loglog(
         *zip(*[pair for pair in bounds if pair[1]], strict=True),

@@ -19,7 +19,7 @@ from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
 from bench.paper.protocol import ALL
 
 DATA = ("COIL20", "ISOLET", "PROSTATE")
-QUICK_DATA = table1.QUICK_DATA[-1:]
+QUICK_DATA = table1.QUICK_DATA[:1]
 COLOURS = {"DUFS": BLUE, "DUFS-R": RED, "LS": ORANGE}
 
 OPTIONS = {"--data": table1.OPTIONS["--data"] | {"choices": DATA, "default": list(DATA)},

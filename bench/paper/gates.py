@@ -44,8 +44,9 @@ def run(cells: Cells, quick: bool) -> Report:
         axes.plot(x, norm.pdf((x - mu) / SIGMA) / SIGMA, color=BLUE, label="density on (0, 1)")
         axes.vlines([0, 1], 0, [at_0, at_1], color=ORANGE, linewidth=3, label="probability of exactly 0, 1")
         axes.plot([0, 1], [sample["at_0"], sample["at_1"]], "o", color=ORANGE, label="share of the draws")
-        axes.set(title=f"$\\mu$ = {mu:g}, $\\sigma$ = {SIGMA}", xlabel="z", ylim=(0, 1.05), xlim=(-0.05, 1.05))
-        axes.legend(frameon=False, fontsize=8)
+        axes.set(title=f"$\\mu$ = {mu:g}, $\\sigma$ = {SIGMA}", xlabel="z", ylabel="density (at 0 and 1: probability)")
+        axes.set(ylim=(0, 1.05), xlim=(-0.05, 1.05))
+    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     table = markdown(
         ["mu", "P(z = 0)", "drawn", "P(z = 1)", "drawn"],
         [(r["mu"], *(f"{r[key]:.4f}" for key in ("at_0", "drawn_at_0", "at_1", "drawn_at_1"))) for r in records],

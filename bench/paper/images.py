@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import BoundaryNorm, ListedColormap
 
 from bench.common import data_file
 from bench.paper.data import MissingData, read_idx, read_mat, read_pix10
@@ -15,7 +16,11 @@ from bench.paper.protocol import COUNTS
 from dufs_core.backend import Array
 from dufs_core.metrics import kmeans_accuracy
 
-SHADES = ("#b30000", "#e34a33", "#fc8d59", "#fdbb84", "#fdd49e", "#ffe9cc")  # of the first 50 pixels, the next 50, ...
+SHADES = ScalarMappable(  # of the first 50 pixels, the next 50, ...
+    BoundaryNorm((0, *COUNTS), len(COUNTS)),
+    ListedColormap(("#b30000", "#e34a33", "#fc8d59", "#fdbb84", "#fdd49e", "#ffe9cc")),
+)
+OPACITY = 0.85  # of the shades over the image
 
 
 class Images(NamedTuple):
@@ -93,9 +98,9 @@ def accuracy(images: Images, columns: Array, n_runs: int) -> float:
 def draw_selected(axes: Axes, images: Images, ranking: list[int], title: str) -> None:
     """The first 300 pixels of a ranking in six shades, darkest first, over the mean image in grey."""
     rank = np.full(images.X.shape[1], np.nan)
-    rank[ranking[: COUNTS[-1]]] = np.arange(min(len(ranking), COUNTS[-1])) // 50
+    rank[ranking[: COUNTS[-1]]] = np.arange(min(len(ranking), COUNTS[-1]))
     axes.imshow(images.picture(images.X.mean(axis=0)), cmap="gray")
-    axes.imshow(images.picture(rank), cmap=ListedColormap(SHADES), vmin=-0.5, vmax=5.5, alpha=0.85)
+    axes.imshow(images.picture(rank), cmap=SHADES.cmap, norm=SHADES.norm, alpha=OPACITY)
     bare(axes, title)
 
 

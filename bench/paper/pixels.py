@@ -4,7 +4,8 @@ Selectors see no labels. Accuracy: k-means with k = number of classes on the fir
 learning rate 0.015; DUFS-R: the same with ``ranking="representatives"``. All with the largest distance to the second
 neighbour times each of a set's bandwidth factors, DUFS also with prices lam, as a share of the largest score of a
 column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
-as the paper's tuning), and for DUFS that with the largest permutation gap (label-free).
+as the paper's tuning), and for DUFS that with the largest permutation gap (label-free), where there are several and
+that gap is above what the search of `DUFS` takes for chance.
 """
 
 from __future__ import annotations
@@ -13,14 +14,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
-from bench.paper.images import Images, accuracies, accuracy, bare, draw_selected, missing
+from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, bare, draw_selected, missing
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
+from dufs_core.search import convincing_gap
 
 CURVES = {
     "DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"),
@@ -94,18 +98,28 @@ def selection(
     return fitted | {"ranking": ranking, "accuracy": accuracies(images, ranking, starts)}
 
 
-def chosen(group: Sequence[Sequence[dict[str, Any]]], protocol: str) -> list[int]:
-    """Which of group[setting][seed] each seed takes: the best on average (oracle), or that with the largest gap."""
-    if protocol == "oracle":
-        best = int(np.argmax([np.mean([r["accuracy"] for r in runs], axis=0).max() for runs in group]))
-        return [best] * len(group[0])
-    return [int(i) for i in np.argmax([[r["gap"] for r in runs] for runs in group], axis=0)]
+def best(group: Sequence[Sequence[dict[str, Any]]]) -> list[int]:
+    """Which of group[setting][seed] each seed takes with labels: the setting that is best on average."""
+    place = int(np.argmax([np.mean([r["accuracy"] for r in runs], axis=0).max() for runs in group]))
+    return [place] * len(group[0])
+
+
+def label_free(group: Sequence[Sequence[dict[str, Any]]], n_rows: int) -> tuple[list[int], str]:
+    """Which of group[setting][seed] each seed takes without labels: that with the largest gap; or none, and why."""
+    if len(group) == 1:
+        return [], "there is one setting only"
+    which = [int(i) for i in np.argmax([[r["gap"] for r in runs] for runs in group], axis=0)]
+    for seed, i in enumerate(which):
+        gap, needed = group[i][seed]["gap"], convincing_gap(group[i][seed]["open"], n_rows)
+        if gap < needed:
+            return [], f"the largest permutation gap is {gap:.1g}, which may be chance (below {needed:.2g})"
+    return which, ""
 
 
 def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[..., dict[str, Any]]) -> Report:
     """A row of panels and rows of the table for each data set; `cell` is `selection` with the set's name."""
     made, panels = figure(len(sets), 5, 3.0, 3.0)
-    records, rows, absent = [], [], {}
+    records, rows, absent, no_choice = [], [], {}, {}
     for row, (name, data) in enumerate(sets.items()):
         shown = panels[5 * row : 5 * row + 5]
         if reason := missing(data.files):
@@ -129,7 +143,13 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
         shown[0].imshow(images.picture(images.X[0]), cmap="gray")
         for label, (colour, style) in CURVES.items():
             method, protocol = label.split(", ")
-            which = chosen(groups[method], protocol)
+            if protocol == "oracle":
+                which = best(groups[method])
+            else:
+                which, reason = label_free(groups[method], len(images.X))
+                if not which:
+                    no_choice[name] = reason
+                    continue
             runs = [groups[method][i][s] for s, i in enumerate(which)]
             curves = np.array([r["accuracy"] for r in runs])
             records.append({"data": name, "method": method, "protocol": protocol, "runs": len(runs),
@@ -138,9 +158,7 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
             if method in DUFS_METHODS:
                 records[-1] |= {key: [r[key] for r in runs] for key in ("open", "n_iter", "gap")}
             if protocol == "oracle":
-                draw_selected(
-                    shown[1 + list(grids).index(method)], images, runs[0]["ranking"], f"{label}: 50, ..., 300"
-                )
+                draw_selected(shown[1 + list(grids).index(method)], images, runs[0]["ranking"], label)
             shown[4].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
             used = dict.fromkeys(str(grids[method][i]) for i in which)
             rows.append(
@@ -153,13 +171,34 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
                 )
             )
         shown[4].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
-        shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %")
-    for axes in [axes for axes in panels[4::5] if axes.lines][:1]:
-        made.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
-    left_out = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
-    table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *left_out])
+        shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %", xticks=COUNTS)
+    key(made, panels)
+    curves_of = {
+        label: line for axes in panels[4::5] for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if curves_of:
+        shown_labels = [label for label in (*CURVES, "all pixels") if label in curves_of]
+        made.legend(
+            [curves_of[label] for label in shown_labels],
+            shown_labels,
+            loc="outside lower center",
+            ncols=6,
+            frameon=False,
+        )
+    notes = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
+    notes += [f"{sets[name].title}: no label-free choice, {reason}." for name, reason in no_choice.items()]
+    table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *notes])
     settings = {
         name: {"grid": d.grid, "scaling": d.scaling, "learning_rate": LEARNING_RATE} | d.settings
         for name, d in sets.items()
     }
-    return Report({"settings": settings, "counts": COUNTS, "records": records, "left_out": absent}, table, made)
+    results = {"settings": settings, "counts": COUNTS, "records": records}
+    return Report(results | {"left_out": absent, "no_label_free": no_choice}, table, made)
+
+
+def key(made: Figure, panels: list[Axes]) -> None:
+    """The shades of the selected pixels, beneath the images of pixels."""
+    images = [axes for i, axes in enumerate(panels) if i % 5 in (1, 2, 3)]
+    bar = made.colorbar(SHADES, ax=images, location="bottom", aspect=50, fraction=0.04, pad=0.02, alpha=OPACITY)
+    bar.set_label("place in the ranking of the pixels", fontsize=8)
+    bar.ax.tick_params(labelsize=8)

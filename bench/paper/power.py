@@ -59,17 +59,21 @@ def run(cells: Cells, quick: bool) -> Report:
         exact = {f"exact{t}": sum(r[f"exact{t}"] for r in group) for t in POWERS}
         records.append({"nuisance": nuisance, "runs": runs} | means | spread | exact)
 
-    made, panels = figure(1, 2, 4.4, 3.2)
+    made, panels = figure(1, 2, 4.4, 3.7)
     lines = {"t1": (BLUE, "t = 1", "-"), "t2": (ORANGE, "t = 2", "-"), "t3": (GREEN, "t = 3", "-"),
              "all": (GREY, "all columns", "--"), "moons": (GREY, "the moons' columns", ":")}  # fmt: skip
     for name, (colour, label, style) in lines.items():
-        panels[0].plot(list(dims), [r[name] for r in records], style, color=colour, marker=".", label=label)
+        errors = [r[f"{name}_std"] / np.sqrt(r["runs"]) for r in records]
+        panels[0].errorbar(
+            list(dims), [r[name] for r in records], errors, fmt=style, color=colour, marker=".", capsize=3, label=label
+        )
     for t in POWERS:
         share = [r[f"exact{t}"] / r["runs"] for r in records]
-        panels[1].plot(list(dims), share, color=lines[f"t{t}"][0], marker=".", label=f"t = {t}")
+        panels[1].plot(list(dims), share, color=lines[f"t{t}"][0], marker=".")
     panels[0].set(ylabel="k-means accuracy", ylim=(0.45, 1), xlabel="nuisance dimensions")
     panels[1].set(ylabel="share of runs with exactly the moons", ylim=(0, 1.03), xlabel="nuisance dimensions")
-    panels[0].legend(frameon=False, fontsize=8)
+    panels[0].set_title("mean, standard error", fontsize=9)
+    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     header = ["nuisance", "runs", *(f"accuracy, t = {t}" for t in POWERS), "all columns", "the moons' columns",
               *(f"exact, t = {t}" for t in POWERS)]  # fmt: skip
     rows = [

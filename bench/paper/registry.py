@@ -17,6 +17,7 @@ MODULES = {
     "table1": "table1",
     "curves": "curves",
     "path": "path",
+    "starts": "starts",
     "score-demo": "score_demo",
     "convergence": "convergence",
     "power": "power",

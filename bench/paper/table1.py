@@ -31,7 +31,7 @@ OF_THE_PAPER = tuple(m for m in SELECTORS if m != "DUFS-R")
 LABEL_FREE_COUNT = 300
 NEAR = 2.5  # points from the paper's
 ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
-QUICK_DATA = ("GISETTE", "Yale")
+QUICK_DATA = ("Yale", "GLIOMA")
 QUICK_COUNTS = (50, 100)
 QUICK = {
     "DUFS": {"max_iter": 10},

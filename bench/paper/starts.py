@@ -1,0 +1,93 @@
+"""How k-means starts, and in which units: its accuracy on all features of table1's data sets, beside the paper's.
+
+Starts by k-means++ or from random rows, on the columns in the units of the file or z-scored (columns that do not vary
+are 0). As in bench/paper/protocol.py: k = number of classes, mean and standard deviation of 20 runs of one start each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from sklearn.cluster import KMeans
+
+from bench.common import markdown
+from bench.paper import published
+from bench.paper.cells import Cells, Report
+from bench.paper.data import SOURCES, MissingData
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure
+from bench.paper.protocol import ALL, RUNS, cached_load
+from bench.paper.table1 import QUICK_DATA
+from dufs_core.data import prepare
+from dufs_core.metrics import clustering_accuracy
+
+SCALINGS = {"file": "units of the file", "columns": "z-scored"}
+STARTS = {"k-means++": "k-means++", "random": "random rows"}
+VARIANTS = {(scaling, start): f"{SCALINGS[scaling]}, {STARTS[start]}" for scaling in SCALINGS for start in STARTS}
+MARKERS = {"file": ("o", BLUE), "columns": ("s", ORANGE)}  # filled for k-means++
+
+
+def everything(data: str, scaling: str, start: str, runs: int) -> dict[str, float]:
+    """Accuracy of k-means on all columns in percent, mean and standard deviation over the runs."""
+    source = cached_load(data)
+    X = source.X if scaling == "file" else prepare(source.X, scaling, np.float64).X
+    k = len(np.unique(source.labels))
+    found = [
+        100 * clustering_accuracy(source.labels, KMeans(k, init=start, n_init=1, random_state=run).fit_predict(X))
+        for run in range(runs)
+    ]
+    return {"accuracy": round(float(np.mean(found)), 2), "deviation": round(float(np.std(found)), 2)}
+
+
+def run(cells: Cells, quick: bool) -> Report:
+    left_out: dict[str, str] = {}
+    records: list[dict[str, Any]] = []
+    runs = 3 if quick else RUNS
+    for data in QUICK_DATA if quick else SOURCES:
+        try:
+            cached_load(data)
+        except MissingData as reason:
+            left_out[data] = str(reason)
+            continue
+        found = cells.compute(
+            everything, [{"data": data, "scaling": how, "start": start, "runs": runs} for how, start in VARIANTS]
+        )
+        paper = published.accuracy(data, ALL) if SOURCES[data].same else None
+        values = {key: dict(zip(VARIANTS.values(), (r[key] for r in found), strict=True)) for key in found[0]}
+        records.append({"data": data, "runs": runs, "paper": paper} | values)
+
+    made, (axes,) = figure(1, 1, width=8.0, height=4.0)
+    x = np.arange(len(records))
+    for i, ((scaling, start), label) in enumerate(VARIANTS.items()):
+        mean, deviation = ([r[key][label] for r in records] for key in ("accuracy", "deviation"))
+        marker, colour = MARKERS[scaling]
+        axes.errorbar(
+            x + 0.16 * (i - 1.5), mean, deviation, fmt=marker, color=colour, markersize=5, elinewidth=0.8,
+            mfc=colour if start == "k-means++" else "white", label=label,
+        )  # fmt: skip
+    theirs = [(i, r["paper"]) for i, r in enumerate(records) if r["paper"] is not None]
+    for number, (i, paper) in enumerate(theirs):
+        axes.hlines(paper, i - 0.38, i + 0.38, color=GREY, linestyle="--", label=None if number else "the paper")
+    axes.set_xticks(x, [r["data"] for r in records], rotation=30, ha="right")
+    axes.set(ylabel="k-means accuracy of all features, %")
+    made.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+
+    distances = {label: distance(records, label) for label in VARIANTS.values()}
+    rows = [
+        [r["data"], *(f"{r['accuracy'][label]:.1f} ± {r['deviation'][label]:.1f}" for label in VARIANTS.values()),
+         r["paper"]]
+        for r in records
+    ]  # fmt: skip
+    if theirs:
+        few = f"{len(theirs)} row{'s' * (len(theirs) > 1)}"
+        rows.append([f"mean distance from the paper ({few})", *(f"{d:.1f}" for d in distances.values()), None])
+    notes = [f"{data}: left out, {reason}." for data, reason in left_out.items()]
+    table = "\n\n".join([markdown(["data", *VARIANTS.values(), "the paper"], rows), *notes])
+    return Report({"records": records, "distance_from_the_paper": distances, "left_out": left_out}, table, made)
+
+
+def distance(records: Sequence[dict[str, Any]], label: str) -> float | None:
+    """Mean absolute difference of a variant from the paper's accuracy, over the rows where it has one."""
+    differences = [abs(r["accuracy"][label] - r["paper"]) for r in records if r["paper"] is not None]
+    return round(float(np.mean(differences)), 2) if differences else None
