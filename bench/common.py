@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from dufs_core.durable import write_bytes
+
 PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn", "joblib")
 OTHERS = ("torch", "featselectlib", "jax", "matplotlib")  # recorded where they are installed
 
@@ -49,9 +51,9 @@ def data_file(name: str) -> Path | None:
 
 
 def save(path: str | None, result: dict[str, Any]) -> None:
-    """Write one JSON file, if a path is given."""
+    """Write one JSON file, whole or not at all, if a path is given."""
     if path:
-        Path(path).write_text(json.dumps(environment() | result, indent=1) + "\n")
+        write_bytes(Path(path), (json.dumps(environment() | result, indent=1) + "\n").encode())
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
