@@ -71,7 +71,7 @@ class DUFS(ColumnSelector):
         Counts other rows: a row is not its own neighbour.
     bandwidth_factor : float, default 2.0
     bandwidth_gradient : bool, default True
-        Whether the gradient flows through the bandwidth. Without it gates hardly move.
+        Whether the gradient flows through the bandwidth. Without it gates hardly close.
     self_loops : bool, default True
         Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
         rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
