@@ -75,17 +75,18 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
         Score(), [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0} for d in names]
     )
     everything = [r["accuracy"][0] for r in all_of_them]
-    made, panels = figure(2, 3) if len(names) > 1 else figure(1, 1)
+    made, panels = figure(-(-len(names) // 3) or 1, min(3, len(names)) or 1)
+    for axes in panels[len(names) :]:
+        axes.set_axis_off()
     for axes, name, r, level in zip(panels, names, results, everything, strict=False):
-        counts = np.array(r["selected"])
         for key, colour, label in (
             ("accuracy_selected", ORANGE, "the open columns"), (f"accuracy_{COUNT}", BLUE, f"the first {COUNT}"),
         ):  # fmt: skip
-            axes.plot(counts, np.array(r[key], dtype=float), ".-", color=colour, label=label)
-        axes.axvline(counts[r["best"]], color=RED, label="the price taken")
+            axes.plot(r["lam"], np.array(r[key], dtype=float), ".-", color=colour, label=label)
+        axes.axvline(r["lam"][r["best"]], color=RED, label="the price taken")
         axes.axhline(level, color=GREY, linestyle="--", label=ALL)
-        axes.set_xscale("symlog", linthresh=10)
-        axes.set(title=name, xlabel="open gates at a price", ylabel="k-means accuracy, %")
+        axes.set_xscale("log")
+        axes.set(title=name, xlabel="price of an open gate", ylabel="k-means accuracy, %")
     if names:
         made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
     header = ["data", "open gates, lowest price first", "taken", "p",

@@ -66,6 +66,8 @@ class Score:
 
         A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "representatives".
         """
+        if method == "DUFS-R":
+            raise ValueError("DUFS-R has no cells of its own: those of DUFS have both orders")
         source = cached_load(data)
         if method == ALL:
             mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)

@@ -72,7 +72,9 @@ def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list
 def known(cells: Cells, settings: dict[str, Any], method: str) -> Any:
     """The result of a cell for a method, else None: a cell of DUFS has also what DUFS-R would have."""
     result = cells.known("score", settings)
-    return result | result["representatives"] if result is not None and method == "DUFS-R" else result
+    if result is not None and method == "DUFS-R":
+        return result | result["representatives"]
+    return result
 
 
 def preset_cells(fixed: dict[str, Any], data: str) -> list[dict[str, Any]]:

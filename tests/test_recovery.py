@@ -1,0 +1,62 @@
+"""bench.recovery: what is measured, kept and printed."""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bench import recovery
+from dufs_core import DUFS
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Fits of a few steps, and how often one was made."""
+    fits, fit = [], DUFS.fit
+
+    def counted(self, X, y=None):
+        fits.append(X.shape)
+        return fit(self.set_params(max_iter=2, n_draws=2, n_restarts=1), X, y)
+
+    monkeypatch.setattr(DUFS, "fit", counted)
+    return fits
+
+
+@pytest.mark.parametrize("name", recovery.PROBLEMS)
+def test_informative_columns_are_where_the_problem_says(name):
+    X, informative = recovery.problem(name, 8, 0.1, 3)
+    same, again = recovery.problem(name, 8, 0.1, 3)
+    np.testing.assert_array_equal(X, same)
+    np.testing.assert_array_equal(informative, again)
+    assert len(informative) == {"none": 0, "three-clusters": 3}.get(name, 2)
+    if name == "ring":
+        np.testing.assert_allclose(np.linalg.norm(X[:, informative], axis=1), 1, atol=0.5)
+
+
+def test_cells_are_kept_replaced_and_printed(few, tmp_path):
+    file = tmp_path / "x.json"
+    common = ["--only", "two-moons", "--noises", "0.1", "--settings", "paper", "--json", str(file)]
+    recovery.main([*common, "--dims", "3", "4", "--seeds", "2"])
+    assert few[1:] == [(100, 3), (100, 3), (100, 4), (100, 4)]  # after one that compiles
+    recovery.main([*common, "--dims", "3", "4", "--seeds", "2"])
+    assert len(few) == 6  # the file has everything
+    recovery.main([*common, "--dims", "4", "--seeds", "1"])
+    records = {r["d"]: r for r in json.loads(file.read_text())["records"]}
+    assert {d: r["runs"] for d, r in records.items()} == {3: 2, 4: 1}  # in its place, not beside it
+    record = records[3]
+    assert record["exact"] + len(record["missed_seeds"]) == 2
+    assert record["exact"] <= record["contained"] <= 2
+    table = file.with_suffix(".md").read_text()
+    assert f"| paper | two-moons | 3 | 0.1 | {record['exact']} of 2 |" in table
+    assert "| 4 | 0.1 | " in table
+
+
+def test_the_plan_is_what_the_documentation_shows():
+    a = argparse.Namespace(settings=list(recovery.SETTINGS), only=None, dims=None, noises=None, seeds=50)
+    cells = list(recovery.plan(a))
+    assert len({cell[:-1] for cell in cells}) == len(cells)
+    file = Path(__file__).parents[1] / "bench" / "results" / "recovery.json"
+    recorded = {(*recovery.key(r), r["runs"]) for r in json.loads(file.read_text())["records"]}
+    assert recorded == set(cells)
