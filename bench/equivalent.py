@@ -30,10 +30,15 @@ _COPIED = (
     "copies the lower panels of an unfinished sum to the upper ones for t = 3: the last product reads neither and "
     "copies the finished ones over them"
 )
+_LEFT = (
+    "the condition spares work: from row j0 + LANES on every lane lies left of the diagonal and none is set to 0, and "
+    "in the rows before it still holds"
+)
 
 # function, change, how the line starts, proof
 EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
     (OPS + "distances.backward", "-1  ->  -2", "i = xp.arange(dG.shape[-1])", _SQUARE),
+    (OPS + "gaussian.backward", "-1  ->  -2", "i = bk.xp.arange(K.shape[-1])", _SQUARE),
     (
         OPS + "power.backward_half",
         "2  ->  3",
@@ -67,6 +72,22 @@ EQUIVALENT: tuple[tuple[str, str, str, str], ...] = (
             "without being set: twice and half a number are exact"
         ),
     ),
+    (
+        KERNELS + "streaming._slopes",
+        "i0 + i - j0  ->  i0 + i + j0",
+        "d = in_lane(i0 + i - j0, zero, d)",
+        (
+            "the first panel has j0 = 0; in the others i0 + i + j0 >= LANES is no lane, and D_ii = g_i + g_i - 2 G_ii "
+            "is 0 without being set: g_i is summed as G_ii is"
+        ),
+    ),
+    (
+        KERNELS + "streaming._slopes",
+        "i0 + i < j0 + LANES  ->  i0 + i <= j0 + LANES",
+        "if half and i0 + i < j0 + LANES:",
+        _LEFT,
+    ),
+    (KERNELS + "streaming._slopes", "i0 + i  ->  i0 - i", "if half and i0 + i < j0 + LANES:", _LEFT),
     (
         KERNELS + "panels.finish",
         "0  ->  1",

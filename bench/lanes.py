@@ -22,7 +22,7 @@ DEPTH = 8  # two panels
 GATHERED, PARTS, FEW_ROWS = 2, 2, 8  # more than 2 open columns: partial sums up to 8 rows, chunks of columns above
 BLOCK, GROUP = 2, 2
 MEMBERS = 2  # shares of a call
-STALE = 0.75  # what the work arrays hold before a call: as good as any number left by another problem
+STALE = np.nan  # what the work arrays hold before a call: what another problem left there must not be read
 
 
 _NUMBERS = np.arange(LANES)

@@ -274,6 +274,30 @@ def test_one_compilation_a_dtype(engine):
     assert len(steps.run.signatures) == before
 
 
+@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize(("n", "d"), [(5, 3), (17, 9), (33, 40)])
+def test_what_work_arrays_hold_is_not_read(n, d, per_sample, monkeypatch):
+    """Padding beyond n included: they are kept from fit to fit, and here full of NaN at the start."""
+    arrays = dense.DenseEngine.arrays
+
+    def poisoned(self, *size):
+        before, work = self._work, arrays(self, *size)
+        for array in (a for group in work[2:] for a in group if work is not before and a.dtype.kind == "f"):
+            array.fill(np.nan)
+        return work
+
+    X = gen.noise(n, d, seed=n)
+    mu, eps = np.linspace(0.2, 0.9, d), gen.draws(d, d, n if per_sample else None, count=3)
+    choices = itertools.product((1, 2, 4), ("median", "max"), (True, False))
+    problems = [Objective(power=t, bandwidth=b, self_loops=s) for t, b, s in choices]
+    want = [dense.DenseEngine(2)(bk, objective, mu, eps, X) for objective in problems]
+    monkeypatch.setattr(dense.DenseEngine, "arrays", poisoned)
+    for objective, (value, dmu) in zip(problems, want, strict=True):
+        same, same_dmu = dense.DenseEngine(2)(bk, objective, mu, eps, X)
+        np.testing.assert_array_equal(same.score, value.score)
+        np.testing.assert_array_equal(same_dmu, dmu)
+
+
 def test_a_member_that_fails_ends_the_others(monkeypatch):
     """The exception comes out, nobody waits for ever, and the engine works again."""
     X, mu, eps = gen.noise(40, 6), np.full(6, 0.5), gen.draws(0, 6, count=1)
