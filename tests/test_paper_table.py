@@ -138,6 +138,8 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
         alone = DUFS(ranking=ranking, n_restarts=1, random_state=3, **settings).fit(data.X)
         assert accuracy == [100 * judged[data.X[:, alone.ranking_[:4]].tobytes()]], ranking
     assert orders[0] != orders[1]
+    with pytest.raises(ValueError, match="no cells of its own"):
+        Score()("Yale", "DUFS-R", settings, [4], 1, 3)
 
 
 def fake(accuracy, **more):
