@@ -10,10 +10,10 @@ from scipy.io import savemat
 
 from bench.common import data_file
 from bench.paper import __main__ as command
-from bench.paper import data, protocol, published, table1
+from bench.paper import data, path, protocol, published, table1
 from bench.paper.cells import Cells
 from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, Score, cached_load
-from dufs_core import DUFS
+from dufs_core import DUFS, LambdaPath
 
 
 @pytest.fixture
@@ -311,11 +311,17 @@ def test_small_table_and_curves(folder, capsys):
     ]
 
 
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
 def test_small_path(folder):
     command.main(["path", "--quick", "--out", str(folder / "out")])
     record = json.loads((folder / "out" / "quick" / "path.json").read_text())["records"][0]
     assert record["data"] == "Yale"
     assert len(record["lam"]) == len(record["p"]) == len(record["accuracy_selected"]) == 3
+    selector = DUFS.preset("wide", ranking="gates", n_restarts=1, n_jobs=1, **path.QUICK)
+    alone = LambdaPath(selector, n_lams=3, n_splits=1, n_permutations=19, random_state=0)
+    alone.fit(cached_load("Yale").X[:, ::16])
+    assert record["best"] == alone.best_
+    assert record["selected"] == alone.n_selected_.tolist()
     for count, accuracy in zip(record["selected"], record["accuracy_selected"], strict=True):
         assert accuracy is None if count == 0 else 100 / 3 <= accuracy <= 100
     table = (folder / "out" / "quick" / "path.md").read_text()

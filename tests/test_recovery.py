@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from bench import recovery
 from dufs_core import DUFS
+from dufs_core.errors import SelectionWarning
 
 
 @pytest.fixture
@@ -33,6 +35,25 @@ def test_informative_columns_are_where_the_problem_says(name):
     assert len(informative) == {"none": 0, "three-clusters": 3}.get(name, 2)
     if name == "ring":
         np.testing.assert_allclose(np.linalg.norm(X[:, informative], axis=1), 1, atol=0.5)
+
+
+def test_a_record_counts_what_fits_select(monkeypatch):
+    """Seed 0 selects the two, seed 1 one more, seed 2 one of them and says that it may be noise."""
+
+    def fit(self, X, y=None):
+        _, informative = recovery.problem("two-moons", 5, 0.1, self.random_state)
+        extra = next(k for k in range(5) if k not in informative)
+        chosen = {0: informative, 1: [*informative, extra], 2: informative[:1]}[self.random_state]
+        if self.random_state == 2:
+            warnings.warn("noise", SelectionWarning, stacklevel=1)
+        self.support_, self.n_runs_ = np.isin(np.arange(5), chosen), 1 + self.random_state
+        return self
+
+    monkeypatch.setattr(DUFS, "fit", fit)
+    record = recovery.measure("default", "two-moons", 5, 0.1, 3)
+    assert (record["exact"], record["missed_seeds"]) == (1, [1, 2])
+    assert (record["contained"], record["flagged_as_noise"], record["selected"]) == (2, 1, 2)
+    assert (record["runs"], record["runs_per_fit"]) == (3, 2)
 
 
 def test_cells_are_kept_replaced_and_printed(few, tmp_path):
