@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.common import markdown, save
+from bench.common import markdown, number_of_runs, save
 from bench.recovery import problem
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
@@ -164,7 +164,7 @@ def table(records: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--seeds", type=number_of_runs, default=20)
     parser.add_argument("--dims", nargs="+", type=int, default=list(DIMS))
     parser.add_argument("--only", nargs="+", choices=VARIANTS, metavar="VARIANT", help=", ".join(VARIANTS))
     parser.add_argument("--json", metavar="FILE")
@@ -183,10 +183,8 @@ def main() -> None:
                     record[name].append(found)
                 save(a.json, {"records": records})
             print(variant, d, dict(Counter(record["ended"])), np.median(record["n_iter"]), flush=True)
-    save(a.json, {"records": records})
-    if a.json:
-        Path(a.json).with_suffix(".md").write_text(table(records) + "\n")
-    else:
+    save(a.json, {"records": records}, table(records))
+    if not a.json:
         print(table(records))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import platform
@@ -50,10 +51,19 @@ def data_file(name: str) -> Path | None:
     return None
 
 
-def save(path: str | None, result: dict[str, Any]) -> None:
-    """Write one JSON file, whole or not at all, if a path is given."""
+def save(path: str | None, result: dict[str, Any], table: str = "") -> None:
+    """Write a JSON file, and a Markdown table beside it, each whole or not at all, if a path is given."""
     if path:
         write_bytes(Path(path), (json.dumps(environment() | result, indent=1) + "\n").encode())
+    if path and table:
+        write_bytes(Path(path).with_suffix(".md"), f"{table}\n".encode())
+
+
+def number_of_runs(text: str) -> int:
+    """A value of --seeds. Raises argparse.ArgumentTypeError for what is no whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"the number of data sets must be a whole number of at least 1; got {text}")
+    return int(text)
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:

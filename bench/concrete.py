@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.io import loadmat
 
-from bench.common import data_file, save
+from bench.common import data_file, number_of_runs, save
 from dufs_core.baselines import ConcreteAutoencoder
 from dufs_core.baselines.concrete_autoencoder import distinct_choice
 from dufs_core.data import prepare
@@ -130,7 +130,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="COIL20, one seed, 20 epochs")
     parser.add_argument("--data", nargs="+", choices=FILES, default=list(FILES))
     parser.add_argument("--epochs", type=int, default=100)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=number_of_runs, default=3)
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     if arguments.quick:

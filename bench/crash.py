@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from bench.common import save
+from bench.common import number_of_runs, save
 from dufs_core import durable
 from dufs_core.cli import main as command
 
@@ -202,7 +202,9 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="12 kills")
     parser.add_argument("--kills", type=int, metavar="N", help="of SIGKILL")
     parser.add_argument("--terms", type=int, metavar="N", help="of SIGTERM")
-    parser.add_argument("--seeds", type=int, metavar="N", default=5, help="of each of four settings (default: 5)")
+    parser.add_argument(
+        "--seeds", type=number_of_runs, metavar="N", default=5, help="of each of four settings (default: 5)"
+    )
     parser.add_argument("--json", metavar="FILE")
     arguments = parser.parse_args()
     kills = arguments.kills if arguments.kills is not None else 10 if arguments.quick else 200

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from sklearn.base import clone
 
-from bench.common import markdown, save
+from bench.common import markdown, number_of_runs, save
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
@@ -42,6 +42,8 @@ NOISES = (0.05, 0.1, 0.316)  # of two moons
 
 def problem(name: str, d: int, noise: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """(X, sorted positions of the informative columns)."""
+    if d < 3:
+        raise ValueError(f"The problems have up to three informative columns: use at least 3 columns; got d = {d}")
     rng = np.random.default_rng([seed, d])
     X, informative = rng.normal(size=(N, d)), 2
     if name in ("two-moons", "correlated", "heavy-tails"):  # nuisance: N(0, 1); AR(1) with 0.3; t with 3 degrees
@@ -134,7 +136,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--dims", nargs="+", type=int)
     parser.add_argument("--noises", nargs="+", type=float)
     parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="all; with --quick: default")
-    parser.add_argument("--seeds", type=int, default=50)
+    parser.add_argument("--seeds", type=number_of_runs, default=50)
     parser.add_argument("--json", metavar="FILE")
     a = parser.parse_args(argv)
     a.settings = a.settings or (["default"] if a.quick else list(SETTINGS))
@@ -152,9 +154,7 @@ def main(argv: list[str] | None = None) -> None:
         kept[tuple(cell)] = measure(*cell, runs)
         print(kept[tuple(cell)], flush=True)
         records = list(kept.values())
-        save(a.json, {"records": records})
-        if a.json:
-            Path(a.json).with_suffix(".md").write_text(table(records) + "\n")
+        save(a.json, {"records": records}, table(records))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,15 @@ def few(monkeypatch):
     return fits
 
 
+def test_what_cannot_be_measured_is_said(capsys):
+    with pytest.raises(ValueError, match=r"use at least 3 columns; got d = 2"):
+        recovery.problem("two-moons", 2, 0.1, 0)
+    for seeds in ("0", "-1", "few"):
+        with pytest.raises(SystemExit):
+            recovery.main(["--seeds", seeds])
+        assert f"a whole number of at least 1; got {seeds}" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", recovery.PROBLEMS)
 def test_informative_columns_are_where_the_problem_says(name):
     X, informative = recovery.problem(name, 8, 0.1, 3)
