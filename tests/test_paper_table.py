@@ -104,6 +104,17 @@ def test_grid_is_fair():
         assert len({json.dumps(s, sort_keys=True) for s in grid[method]}) == lengths[method], method
 
 
+def test_cells_of_both_orders_are_the_same_fits():
+    """With the rows of a step that the grid has for the data, which are DUFS's alone."""
+    grid = table1.grid()
+    for name, rows in (("ISOLET", 500), ("Yale", None)):
+        cells = table1.cells_of(grid, name, "DUFS", False)
+        assert cells == table1.cells_of(grid, name, "DUFS-R", False)
+        assert {c["method"] for c in cells} == {"DUFS"}
+        assert {c["settings"].get("batch_size") for c in cells} == {rows}
+        assert all("batch_size" not in c["settings"] for c in table1.cells_of(grid, name, "LS", False))
+
+
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
 def test_every_setting_of_the_grid_can_be_used(folder):
     """On rows enough for 30 neighbours; a step or two each."""

@@ -11,6 +11,7 @@ from scipy import stats
 from dufs_core import random
 from dufs_core.backend import get_backend
 from dufs_core.random import Stream
+from dufs_core.validation import seed_of
 
 bk = get_backend("numpy")
 some = settings(max_examples=25)
@@ -190,3 +191,8 @@ def test_uniforms_are_uniform():
     found = random.uniforms(bk, 3, Stream.DECODER, 0, 50, np.arange(400)).ravel()
     assert stats.kstest(found, "uniform").pvalue > 1e-3
     assert 0 < found.min() < found.max() < 1
+
+
+def test_draws_of_no_seed_are_the_same_in_every_run_of_a_test():
+    """tests/conftest.py sees to it: NumPy's global generator, which they come from, starts from 0."""
+    assert seed_of(None) == seed_of(np.random.RandomState(0))
