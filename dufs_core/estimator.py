@@ -15,7 +15,9 @@ from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, 
 from dufs_core.choices import unknown
 from dufs_core.containers import check_samples, check_scales, opened
 from dufs_core.data import Prepared, check_table, device_table, prepare
+from dufs_core.discovery import Discovery, discover, discovery_bytes
 from dufs_core.engines import get_engine
+from dufs_core.graph_rules import graph_rules, order_of
 from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
@@ -26,6 +28,7 @@ from dufs_core.search import Outcome, Search
 from dufs_core.selection import ColumnSelector
 from dufs_core.source import Source, is_source
 from dufs_core.sparse import prepare_sparse
+from dufs_core.structure import MOST_GATES, ROWS
 from dufs_core.threads import one_blas_thread
 from dufs_core.trainer import Callback, Schedule, Train, train
 from dufs_core.validation import check_parameters, is_int, n_threads, n_wanted, seed_of
@@ -45,37 +48,50 @@ class DUFS(ColumnSelector):
     maximising the score of the gated data Xt = X * z on its own neighbourhood graph:
 
         S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,  K_ij = exp(-||xt_i - xt_j||^2 / b)
-        lam=None:  minimise  -S / (n sum_k P(z_k > 0))          lam >= 0:  minimise  -S / n + lam sum_k P(z_k > 0)
+        lam >= 0:  minimise  -S / n + lam sum_k P(z_k > 0)          fdr=None, lam=None:  -S / (n sum_k P(z_k > 0))
 
     Source: Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
 
+    Which columns, and how many, says a competition with shuffled copies of all columns, decoys: the gates start from
+    the few columns and decoys that structure is found among, every column is scored on the graph of the open ones, and
+    so many are selected that in expectation at most a share `fdr` of them is nuisance (`dufs_core.decoys`).
+
     Parameters
     ----------
+    fdr : float or None, default 0.1
+        False discovery rate: the expected share, among the selected columns, of columns that are independent of all
+        others. In finite samples, if these are independent of one another, too. None: no decoys; gates of all columns
+        start half open, and those with mu > 0 at the end are selected, as in the paper.
     lam : float or None, default None
-        Price of an open gate in the regularised loss; None uses the parameter-free loss.
+        Price of an open gate in the regularised loss. None: the one that keeps 99% of shuffled columns shut; with
+        fdr=None the parameter-free loss.
     n_features_to_select : int, float or None, default None
-        None: every column whose gate ends open (mu > 0). An int: exactly that many, best first. A float
-        between 0 and 1: that share of the columns, at least one.
-    ranking : "gates" or "representatives", default "gates"
-        What comes first among the open columns. "gates": the largest mu, the paper's order. "representatives": columns
-        that together say most about what the graph explains of all open ones, so that few of them do not repeat each
-        other; for the first n_features_to_select of them, or 300 (`dufs_core.representatives`). Closed columns follow
-        by their mu. For fewer columns than end open.
-    power : int, default 2
+        None: those that `fdr` says. An int: exactly that many, best first. A float between 0 and 1: that share of the
+        columns, at least one.
+    ranking : "representatives", "evidence", "gates" or None, default None
+        What comes first among the selected columns (fdr=None: the open ones). "evidence": the most `evidence_`.
+        "gates": the largest mu, the paper's order. "representatives": columns that together say most about the
+        structure of all of these, so that few of them do not repeat each other; for the first n_features_to_select
+        of them, or 300 (`dufs_core.representatives`). The others follow by their evidence, or mu. None:
+        "representatives", with fdr=None "gates".
+    power : int or None, default None
         t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
-        odd power.
-    bandwidth : "max", "median", "q90" or float, default "max"
+        odd power. None: 1; with fdr=None 2.
+    bandwidth : "max", "median", "q90", float or None, default None
         b = bandwidth_factor times the largest, the median or the 0.9 quantile of the squared distances to the
-        n_neighbors-th other row, read from the gated data at every step; a number is b itself.
-    n_neighbors : int, default 2
-        Counts other rows: a row is not its own neighbour.
-    bandwidth_factor : float, default 2.0
+        n_neighbors-th other row, read from the gated data at every step; a number is b itself. None: "median"; with
+        fdr=None "max".
+    n_neighbors : int or None, default None
+        Counts other rows: a row is not its own neighbour. None: 5; with fdr=None 2.
+    bandwidth_factor : float or None, default None
+        None: 1; with fdr=None 2.
     bandwidth_gradient : bool, default True
         Whether the gradient flows through the bandwidth. Without it gates hardly close.
-    self_loops : bool, default True
+    self_loops : bool or None, default None
         Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
         rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
-        the bandwidth is so large that every row is one. Selections are judged (n_restarts) with self-loops.
+        the bandwidth is so large that every row is one. Selections are judged (n_restarts) with self-loops. None:
+        False; with fdr=None True.
     gate_sigma : float, default 0.5
         Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
@@ -95,15 +111,15 @@ class DUFS(ColumnSelector):
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
-        Most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
+        With fdr=None: most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
         0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more, more rows for less); or whose
         columns each depend on another of them more than the strongest of all pairs does in 19 data sets with shuffled
         columns (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend
         most on another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest
         gap is kept, and a warning says so. 1 trains once.
     batch_size : int or None, default None
-        Rows per step: near-equal batches of at most this size, every row once an epoch. None, or at least the
-        number of rows: all rows.
+        Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows, with decoys
+        a sample of at most 512, on which structure and scores are computed in any case.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
     engine : "auto", "operations", "dense", "streaming", "sparse" or "cuda", default "auto"
@@ -139,18 +155,30 @@ class DUFS(ColumnSelector):
     gate_probabilities_ : ndarray (n_features,)
         P(z > 0).
     scores_ : ndarray (n_features,)
-        mu_: larger is better.
+        x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, open or closed, on the final
+        graph without the column itself; columns clipped at two standard deviations. With fdr=None mu_.
+    q_values_ : ndarray (n_features,)
+        The smallest fdr at which each column is selected. This and the next four with decoys alone.
+    evidence_ : ndarray (n_features,)
+        What competes: -log of the chance that a shuffled column has such a score on the final graph, on the one that
+        the gates started from, or such a tie with another column, whichever says most.
+    decoy_evidence_ : ndarray (n_decoys, n_features)
+        The same of the decoys; NaN for columns that are constant, or vary in fewer than three of the rows looked at.
+    smallest_fdr_ : float
+        At which something is selected; 1 if nothing is at any.
+    lam_ : float
+        The price of an open gate.
     ranking_ : ndarray (n_features,) of int
-        Column indices, best first: by mu_, exact ties by column index, unless `ranking` says otherwise.
+        Column indices, best first, in the order of `ranking`; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     bandwidth_, loss_ : float
         Means over the draws of the last step.
     permutation_gap_, p_value_ : float
-        How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on the rows that
+        With fdr=None. How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on the rows that
         chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their ties in pairs
         ended the search (see n_restarts), whatever the gap: tight clusters have none.
     ended_by_ties_ : bool
-        Whether they did.
+        With fdr=None: whether they did.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
     n_iter_ : int
@@ -158,7 +186,7 @@ class DUFS(ColumnSelector):
     converged_ : bool
     constant_features_ : ndarray of int
     set_aside_features_ : ndarray of int
-        Neither constant nor part of the run that was kept: see n_restarts.
+        Neither constant nor part of the run that was kept: with decoys those that no gate was given.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -175,15 +203,16 @@ class DUFS(ColumnSelector):
     def __init__(
         self,
         *,
+        fdr: float | None = 0.1,
         lam: float | None = None,
         n_features_to_select: int | float | None = None,
-        ranking: Literal["gates", "representatives"] = "gates",
-        power: int = 2,
-        bandwidth: Literal["median", "q90", "max"] | float = "max",
-        n_neighbors: int = 2,
-        bandwidth_factor: float = 2.0,
+        ranking: Literal["evidence", "gates", "representatives"] | None = None,
+        power: int | None = None,
+        bandwidth: Literal["median", "q90", "max"] | float | None = None,
+        n_neighbors: int | None = None,
+        bandwidth_factor: float | None = None,
         bandwidth_gradient: bool = True,
-        self_loops: bool = True,
+        self_loops: bool | None = None,
         gate_sigma: float = 0.5,
         gate_noise: Literal["batch", "sample"] = "batch",
         n_draws: int | None = None,
@@ -205,6 +234,7 @@ class DUFS(ColumnSelector):
         callbacks: Sequence[Callback | checkpoint.Checkpoint] = (),
         convention: Literal["standard", "authors_code"] = "standard",
     ) -> None:
+        self.fdr = fdr
         self.lam = lam
         self.n_features_to_select = n_features_to_select
         self.ranking = ranking
@@ -252,11 +282,11 @@ class DUFS(ColumnSelector):
         Raises ValueError for another name.
         """
         published: dict[str, Any] = {
-            "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0, "max_iter": 15_000, "n_restarts": 1,
+            "fdr": None, "self_loops": True, "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0, "max_iter": 15_000, "n_restarts": 1,
         }  # fmt: skip
         presets: dict[str, dict[str, Any]] = {
-            "wide": {"self_loops": False, "bandwidth": "max", "n_neighbors": 5, "bandwidth_factor": 0.5,
-                     "ranking": "representatives"},
+            "wide": {"fdr": None, "power": 2, "self_loops": False, "bandwidth": "max", "n_neighbors": 5,
+                     "bandwidth_factor": 0.5, "ranking": "representatives"},
             "paper": published
             | {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
             "authors_code": published
@@ -334,9 +364,10 @@ class DUFS(ColumnSelector):
         check_samples(X, y)
         bk, accepted = self._accept(X)
         place, X, seed = self._place(bk, X, accepted), accepted, seed_of(self.random_state)
+        threads = n_threads(self.n_jobs)
         with place:
-            evaluate = self._engine(bk, X, n_threads(self.n_jobs))
-            best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train)
+            evaluate = self._engine(bk, X, threads)
+            best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train, threads)
         warn_of(self, best, X.shape[0])
         return self
 
@@ -390,7 +421,9 @@ class DUFS(ColumnSelector):
         data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
         return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
 
-    def _train(self, bk: Backend, X: Any, data: Any, evaluate: Evaluate, seed: int, train: Train) -> Outcome:
+    def _train(
+        self, bk: Backend, X: Any, data: Any, evaluate: Evaluate, seed: int, train: Train, threads: int = 1
+    ) -> Outcome:
         """Search, and set the fitted attributes."""
         n = data.X.shape[0]
         columns = np.flatnonzero(~data.constant)
@@ -399,8 +432,15 @@ class DUFS(ColumnSelector):
         keeper = None if saving is None else saving.begin(bk, self, seed, X)
         with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
-            best, n_runs = search.best(bk, data.X, columns, seed, keeper)
+            found = None
+            if self.fdr is None:
+                best, n_runs = search.best(bk, data.X, columns, seed, keeper)
+            else:
+                all_rows = self.batch_size is not None
+                found = discover(bk, data.X, columns, seed, search, keeper, threads, all_rows)
+                best, n_runs = found.outcome._replace(first_mu=found.evidence[columns]), 1
             self._store(bk, data.constant, best, n_runs)
+            self._judge(found)
             self._rank(bk, data.X, search.objective)
         return best
 
@@ -409,7 +449,8 @@ class DUFS(ColumnSelector):
         return is_source(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
 
     def _step_rows(self, n: int) -> int:
-        return n if self.batch_size is None else min(n, int(self.batch_size))
+        most = self.batch_size or (n if self.fdr is None else ROWS)
+        return min(n, int(most))
 
     def _step_draws(self, n: int) -> int:
         return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
@@ -428,25 +469,36 @@ class DUFS(ColumnSelector):
     def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
         """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
         n, d = X.shape
-        fixed = not isinstance(self.bandwidth, str)
+        rules, decoys = graph_rules(self, n), self.fdr is not None
+        fixed = not isinstance(rules.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
         step = Problem(
-            self._step_rows(n), d, self._step_draws(n), size, self.power, fixed, self.gate_noise == "sample", threads
-        )
-        if sparse.issparse(X):
+            self._step_rows(n), min(d, MOST_GATES) if decoys else d, self._step_draws(n), size, rules.power, fixed,
+            self.gate_noise == "sample", threads,
+        )  # fmt: skip
+        if sparse.issparse(X) and decoys:
+            data = sparse_problem(step, X)[1]
+        elif sparse.issparse(X):
             step, data = sparse_problem(step, X)
         else:
             data = chunked_bytes(step) if self._on_disk(X) else n * d * size
         if step.n < n:
-            data += step.n * d * size  # the batch in hand
-        after = gap_bytes(n, d, size, self.n_restarts > 1, self.ranking == "representatives")
+            data += step.n * step.d * size  # the batch in hand
+        if decoys:
+            data += n * step.d * size if self.batch_size is not None else 0
+            return step._replace(gap=discovery_bytes(n, d, size)), data
+        after = gap_bytes(n, d, size, self.n_restarts > 1, order_of(self) == "representatives")
         return step._replace(gap=after), data
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
         step, data = self.memory_of(X, threads)
         limit = step_limit(bk, data, self.max_memory)
-        self.engine_, evaluate = get_engine(self.engine, bk, threads, step, limit, sparse.issparse(X))
+        as_sparse, name = sparse.issparse(X) and self.fdr is None, self.engine
+        if self.fdr is not None:  # few columns have gates, and they are dense
+            few_rows = bk.name == "numpy" and step.n <= ROWS
+            name = ("dense" if few_rows else "auto") if name in ("auto", "sparse") else name
+        self.engine_, evaluate = get_engine(name, bk, threads, step, limit, as_sparse)
         check_memory(bk, self.engine_, step, data, self.max_memory)
         return evaluate
 
@@ -458,12 +510,8 @@ class DUFS(ColumnSelector):
         return Search(
             Objective(
                 lam=self.lam,
-                power=self.power,
-                bandwidth=self.bandwidth,
-                n_neighbors=self.n_neighbors,
-                bandwidth_factor=self.bandwidth_factor,
                 bandwidth_gradient=self.bandwidth_gradient,
-                self_loops=self.self_loops,
+                **graph_rules(self, n)._asdict(),
                 gate_sigma=self.gate_sigma,
                 delta=_AUTHORS_DELTA * rows * d if authors else _DELTA,
                 zero_rule="one" if authors else "data",
@@ -497,7 +545,6 @@ class DUFS(ColumnSelector):
         mu[best.columns] = bk.to_host(run.mu)
         self.mu_ = mu
         self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
-        self.scores_ = mu.copy()
         self.__dict__.pop("var_names_", None)  # of the AnnData object of an earlier fit
         self.history_ = run.history
         self.n_iter_ = run.n_iter
@@ -505,21 +552,38 @@ class DUFS(ColumnSelector):
         self.converged_ = run.converged
         self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
-        self.permutation_gap_, self.p_value_ = best.gap
-        self.ended_by_ties_ = best.tied
+        for name in ("permutation_gap_", "p_value_", "ended_by_ties_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
+        if self.fdr is None:
+            self.permutation_gap_, self.p_value_ = best.gap
+            self.ended_by_ties_ = best.tied
         self.constant_features_ = np.flatnonzero(constant)
         self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name
+
+    def _judge(self, found: Discovery | None) -> None:
+        """What the competition with decoys found; without one columns are scored by their gates."""
+        for name in ("evidence_", "decoy_evidence_", "q_values_", "smallest_fdr_", "lam_"):
+            self.__dict__.pop(name, None)  # of an earlier fit
+        self.scores_ = self.mu_.copy() if found is None else found.scores
+        if found is not None:
+            self.evidence_, self.decoy_evidence_ = found.evidence, found.decoy_evidence
+            self.q_values_, self.smallest_fdr_, self.lam_ = found.q_values, found.smallest_rate, found.lam
 
     def _rank(self, bk: Backend, X: Any, objective: Objective) -> None:
         """The order of the columns, and the selection. X (n, d) as prepared."""
         d = len(self.mu_)
         count = None if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
-        self.ranking_ = np.argsort(-self.mu_, kind="stable")
-        if self.ranking == "representatives":
-            first = representatives(bk, X, self.mu_, objective, count or _REPRESENTATIVES)
+        order, candidates = order_of(self), self.mu_
+        by, self.support_ = self.mu_, self.mu_ > 0
+        if self.fdr is not None:
+            by = self.mu_ if order == "gates" else self.evidence_
+            self.support_ = self.q_values_ <= self.fdr
+            candidates = np.where(self.support_, 1 + by - by.min(), -1)
+        self.ranking_ = np.argsort(-by, kind="stable")
+        if order == "representatives":
+            first = representatives(bk, X, candidates, objective, count or _REPRESENTATIVES)
             self.ranking_ = np.concatenate([first, self.ranking_[~np.isin(self.ranking_, first)]])
-        self.support_ = self.mu_ > 0
         if count is not None:
             self.support_ = np.zeros(d, dtype=bool)
             self.support_[self.ranking_[:count]] = True

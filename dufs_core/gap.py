@@ -20,7 +20,7 @@ from dufs_core.table import dense
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
 WORDS = 1 << 17  # random words at a time: temporaries stay in cache
-GAP_ROWS = 512  # more rows are sampled down to this many: the gap is a mean over rows
+GAP_ROWS = random.MOST_ROWS  # more rows are sampled down to this many: the gap is a mean over rows
 
 
 class Gap(NamedTuple):
@@ -83,7 +83,9 @@ def shuffled_scores(
                 G_r += fixed
             continue
         G[0] += fixed + X_T.T @ X_T
-        orders = _orders(bk, seed, n_permutations, n, xp.asarray(keys[block])[varies])
+        orders = random.orders(
+            bk, seed, random.Stream.PERMUTATION, 0, n_permutations, n, xp.asarray(keys[block])[varies]
+        )
         for G_r, order in zip(G[1:], orders, strict=True):
             permuted = xp.take_along_axis(X_T, order, axis=1)
             G_r += fixed + permuted.T @ permuted
@@ -91,19 +93,3 @@ def shuffled_scores(
     squares = float(xp.diagonal(G[0]).sum(dtype=xp.float64)) or 1.0  # the same for every shuffle; 0: all is constant
     observed, *scores = (open_score(bk, objective, G_r) / squares for G_r in G)
     return observed, np.array(scores)
-
-
-def _orders(bk: Backend, seed: int, n_permutations: int, n: int, keys: Array) -> Array:
-    """A permutation of n <= 512 rows for every shuffle and column, (n_permutations, len(keys), n) int.
-
-    The order of n random numbers of 23 bits with the row in the 9 bits below them: sorting both in one word is several
-    times faster than sorting indices. One random word serves two shuffles.
-    """
-    xp = bk.xp
-    pairs = xp.arange(-(-n_permutations // 2))[:, None, None]
-    row = xp.arange(n, dtype=xp.uint32)
-    words = random.words(bk, seed, random.Stream.PERMUTATION, 0, pairs, row, keys[:, None])
-    words = xp.stack([words >> xp.uint64(32), words & xp.uint64(0xFFFFFFFF)], axis=1).astype(xp.uint32)
-    words = words.reshape(-1, *words.shape[2:])[:n_permutations]
-    low = xp.uint32(GAP_ROWS - 1)
-    return xp.sort((words & ~low) | row, axis=2) & low

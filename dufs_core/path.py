@@ -24,6 +24,7 @@ from dufs_core.containers import check_samples, opened
 from dufs_core.errors import SelectionWarning, all_constant
 from dufs_core.estimator import DUFS
 from dufs_core.gap import Gap, permutation_gap
+from dufs_core.graph_rules import graph_rules, order_of
 from dufs_core.held_out import agreement, combined, judge, smallest_p_value
 from dufs_core.population import fit_population
 from dufs_core.prices import first_prices, further_prices, price_range
@@ -52,8 +53,8 @@ class LambdaPath(ColumnSelector):
     Parameters
     ----------
     selector : DUFS or None, default None
-        Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are ordered
-        by their gates. None: ``DUFS(n_restarts=1)``.
+        Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are selected
+        and ordered by their gates (fdr=None). None: ``DUFS(fdr=None, n_restarts=1)``.
     lams : sequence of float or None, default None
         Prices. None: `n_lams` that are found (see Notes).
     n_lams : int, default 8
@@ -163,9 +164,9 @@ class LambdaPath(ColumnSelector):
             selector has a callback that keeps something (its copies are fitted), if it has another ranking than "gates"
             and `n_features_to_select` is set, and as `DUFS.fit`.
         """
-        selector = DUFS(n_restarts=1) if self.selector is None else clone(self.selector)
+        selector = DUFS(fdr=None, n_restarts=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
-        selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
+        selector.set_params(lam=0.0, fdr=None, n_features_to_select=None, verbose=0)
         X = opened(X)
         check_samples(X, y)
         bk, X_all = selector._accept(X)
@@ -192,7 +193,7 @@ class LambdaPath(ColumnSelector):
             if not is_int(value) or value < lowest:
                 raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
         n, d = X.shape
-        if selector.ranking != "gates" and self.n_features_to_select is not None:
+        if order_of(selector) != "gates" and self.n_features_to_select is not None:
             raise ValueError(
                 f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
                 f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None '
@@ -200,9 +201,10 @@ class LambdaPath(ColumnSelector):
             )
         if selector._on_disk(X):
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
-        if n // 2 < selector.n_neighbors + 2:
+        neighbors = graph_rules(selector, n).n_neighbors
+        if n // 2 < neighbors + 2:
             raise ValueError(
-                f"A path splits the rows into halves, and each needs n_neighbors + 2 = {selector.n_neighbors + 2} "
+                f"A path splits the rows into halves, and each needs n_neighbors + 2 = {neighbors + 2} "
                 f"rows; X has {n}. Use DUFS itself on so few."
             )
         if self.n_features_to_select is not None:

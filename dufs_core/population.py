@@ -27,6 +27,7 @@ from dufs_core.callers import users_level
 from dufs_core.containers import opened
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.estimator import DUFS
+from dufs_core.graph_rules import order_of
 from dufs_core.memory import available_bytes, predicted_bytes
 from dufs_core.objective import Evaluate
 from dufs_core.remarks import warn_of
@@ -144,7 +145,7 @@ def _accepted(selectors: Sequence[DUFS], X: Any) -> tuple[Backend, Any, list[int
 def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, seeds: Sequence[int]) -> list[Outcome]:
     """Fit all, in this process."""
     # what they share is read from one that needs the most memory
-    first = next((selector for selector in selectors if selector.ranking == "representatives"), selectors[0])
+    first = next((selector for selector in selectors if order_of(selector) == "representatives"), selectors[0])
     with first._place(bk, X, accepted):
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
@@ -345,7 +346,7 @@ class _Request:
         alone = id(self) if self.watched or self.over else None
         step = self.how["start"].step if self.how["start"] is not None else 0
         optimizer = self.optimizer.name, self.optimizer.learning_rate
-        return alone, step, self.columns.tobytes(), optimizer, self.how["jitter"]
+        return alone, step, id(self.X), self.columns.tobytes(), optimizer, self.how["jitter"]
 
 
 class _Together:

@@ -10,6 +10,7 @@ from sklearn.base import clone
 
 from dufs_core.backend import Array, Backend
 from dufs_core.estimator import DUFS
+from dufs_core.graph_rules import graph_rules
 from dufs_core.ops import regulariser
 from dufs_core.table import dense, take_columns, take_rows
 from dufs_core.trainer import INITIAL_MU, batches, gate_noise, train
@@ -34,9 +35,10 @@ def price_range(selector: DUFS, X: Any) -> tuple[float, float]:
     data = selector._prepare(bk, X)
     prices = _prices_at_start(selector, bk, X, data)
     if prices.any() and prices.max() <= 0:
+        rules = graph_rules(selector, X.shape[0])
         raise ValueError(
-            f"No price opens a gate: at the start every gate that opens lowers the score (power={selector.power}, "
-            f"self_loops={selector.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
+            f"No price opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
+            f"self_loops={rules.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
         )
     high = max(_largest_variance(bk, data.X), float(np.finfo(np.float32).tiny))
     positive = prices[prices > 0]
@@ -97,7 +99,7 @@ def start_prices(selector: DUFS, X: Any) -> Array:
 
 def _prices_at_start(selector: DUFS, bk: Backend, X: Any, data: Any) -> Array:
     """`start_prices` of accepted X, with its scaled data (`dufs_core.data.Prepared`)."""
-    selector = clone(selector).set_params(lam=0.0)
+    selector = clone(selector).set_params(lam=0.0, fdr=None)
     evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
     columns = np.flatnonzero(~data.constant)
     prices = np.zeros(X.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from math import ceil
 from typing import Any
 
 from dufs_core.callers import users_level
@@ -13,6 +14,7 @@ from dufs_core.errors import (
     all_constant,
     isolated_rows,
 )
+from dufs_core.graph_rules import graph_rules
 from dufs_core.search import Outcome, convincing_gap
 
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
@@ -22,15 +24,16 @@ def warn_of(selector: Any, best: Outcome, n: int) -> None:
     """Warn of what is doubtful about the outcome of a fitted `dufs_core.DUFS` on n rows."""
     d, n_open = len(selector.mu_), int((selector.mu_ > 0).sum())
     run, varying = best.run, d - len(selector.constant_features_)
+    rules = graph_rules(selector, n)
     if run.isolated > _ISOLATED_SHARE:
         said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
         said += f"{selector.bandwidth_:.3g} at the end), which turns the score into plain variance"
-        rule = (selector.bandwidth, selector.bandwidth_factor, selector.n_neighbors)
+        rule = (rules.bandwidth, rules.bandwidth_factor, rules.n_neighbors)
         warnings.warn(isolated_rows(said, *rule), stacklevel=users_level())
     if run.substituted:
         warnings.warn(
-            f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {selector.bandwidth!r} gave 0 (duplicate "
-            f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {selector.n_neighbors}, at "
+            f"In {run.substituted} of {run.n_iter} steps the bandwidth rule {rules.bandwidth!r} gave 0 (duplicate "
+            f"rows) and a substitute was used (see bandwidth_). A larger n_neighbors (now {rules.n_neighbors}, at "
             f"most {n - 1}) looks past the duplicates.",
             DegenerateBandwidthWarning, stacklevel=users_level(),
         )  # fmt: skip
@@ -42,6 +45,9 @@ def warn_of(selector: Any, best: Outcome, n: int) -> None:
             f"{selector.learning_rate:g}).",
             UnconvergedWarning, stacklevel=users_level(),
         )  # fmt: skip
+    if selector.fdr is not None:
+        _warn_of_nothing(selector, d, varying)
+        return
     everything = f"all {varying} features" + " that are not constant" * (varying < d)
     if selector.lam is not None and len(run.mu) and n_open in (0, varying) and selector.n_features_to_select is None:
         what, direction = ("no feature", "smaller") if n_open == 0 else (everything, "larger")
@@ -79,5 +85,30 @@ def warn_of(selector: Any, best: Outcome, n: int) -> None:
             f"{selector.permutation_gap_:.3g}, and {convincing_gap(n_open, n):.3f} is asked of so many, since columns "
             f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
             f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
+
+
+def _warn_of_nothing(selector: Any, d: int, varying: int) -> None:
+    """Warn that no column was found at the false discovery rate asked for, and at which one would be."""
+    if not varying:
+        warnings.warn(all_constant(d), stacklevel=users_level())
+    elif varying == 1:
+        warnings.warn(
+            "X has a single column that is not constant, so that there is nothing to select among. If it holds labels, "
+            "give the data.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
+    elif not (selector.q_values_ <= selector.fdr).any():
+        smallest = selector.smallest_fdr_
+        found = int((selector.q_values_ <= smallest).sum())
+        other = (
+            f"At fdr={ceil(100 * smallest) / 100:g} {found} would be found"
+            if smallest < 1
+            else "No rate finds any: no column is told from its shuffled copies"
+        )
+        warnings.warn(
+            f"No feature was found at a false discovery rate of {selector.fdr:g}. {other}. That can be the answer. "
+            f"More rows show weaker structure, and n_features_to_select takes the best of the ranking all the same.",
             SelectionWarning, stacklevel=users_level(),
         )  # fmt: skip

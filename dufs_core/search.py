@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
 from typing import Any, NamedTuple, Protocol, Self
@@ -69,6 +70,7 @@ class Search:
     callbacks: Sequence[Callback]
     verbose: int
     train: Train
+    judged: bool = True  # whether a run is judged by its permutation gap
 
     def best(
         self, bk: Backend, X: Array, columns: Array, seed: int, keeper: Keeper | None = None
@@ -136,7 +138,20 @@ class Search:
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
                 jitter=self.jitter, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
             )  # fmt: skip
+        if not self.judged:
+            return Outcome(run, columns, Gap(0.0, 1.0))
         return Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
+
+    @contextmanager
+    def saying(self, what: str) -> Iterator[Callable[[str], None]]:
+        """A line on standard error that says what is done before the first run, or nothing."""
+        if not self.verbose:
+            yield lambda what: None
+            return
+        from tqdm import tqdm
+
+        with tqdm(desc=what, total=0, leave=False, bar_format="{desc} {elapsed}") as line:
+            yield line.set_description_str
 
 
 def _kept(keeper: Keeper, earlier: list[Outcome]) -> Callable[[Callable[[], Position]], None]:

@@ -14,18 +14,27 @@ from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.data import SCALINGS
 from dufs_core.errors import DufsWarning
+from dufs_core.graph_rules import graph_rules
 from dufs_core.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.optim import get_optimizer
+
+RANKINGS = ("representatives", "evidence", "gates")
 
 
 def check_parameters(selector: Any, n: int, d: int) -> None:
     """Raise ValueError for any parameter of a DUFS selector that cannot be used with n rows and d columns."""
+    fdr = selector.fdr
+    if fdr is not None and (not isinstance(fdr, Real) or isinstance(fdr, bool) or not 0 < float(fdr) < 1):
+        raise ValueError(
+            f"fdr is a false discovery rate, above 0 and below 1, or None (the columns with open gates); got {fdr!r}"
+        )
+    rules = graph_rules(selector, n)
     for name, lowest in (("power", 1), ("n_neighbors", 1), ("max_iter", 1), ("n_restarts", 1)):
-        value = getattr(selector, name)
+        value = getattr(rules, name, getattr(selector, name))
         if not is_int(value) or value < lowest:
             raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
     for name in ("bandwidth_factor", "gate_sigma", "learning_rate"):
-        value = getattr(selector, name)
+        value = getattr(rules, name, getattr(selector, name))
         if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
             raise ValueError(f"{name} must be a positive number; got {value!r}")
     if selector.lam is not None and (not isinstance(selector.lam, Real) or not 0 <= float(selector.lam) < float("inf")):
@@ -34,17 +43,22 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {selector.tol!r}")
     for name, choices in (
         ("gate_noise", ("batch", "sample")), ("dtype", ("float32", "float64")), ("scaling", SCALINGS),
-        ("ranking", ("gates", "representatives")), ("convention", ("standard", "authors_code")),
+        ("convention", ("standard", "authors_code")),
     ):  # fmt: skip
         if getattr(selector, name) not in choices:
             value = getattr(selector, name)
             raise unknown(name, value, choices)
+    if selector.ranking not in (None, *RANKINGS):
+        raise unknown("ranking", selector.ranking, RANKINGS)
+    if selector.ranking == "evidence" and fdr is None:
+        raise ValueError('ranking="evidence" needs decoys, which fdr=None leaves out: set fdr, or ranking="gates"')
     for name in ("bandwidth_gradient", "self_loops"):
-        if not isinstance(getattr(selector, name), (bool, np.bool_)):
-            raise ValueError(f"{name} must be True or False; got {getattr(selector, name)!r}")
-    if isinstance(selector.bandwidth, str):
-        quantile_of(selector.bandwidth)
-    elif not isinstance(selector.bandwidth, Real) or not 0 < float(selector.bandwidth) < float("inf"):
+        value = getattr(rules, name, getattr(selector, name))
+        if not isinstance(value, (bool, np.bool_)):
+            raise ValueError(f"{name} must be True or False; got {value!r}")
+    if isinstance(rules.bandwidth, str):
+        quantile_of(rules.bandwidth)
+    elif not isinstance(rules.bandwidth, Real) or not 0 < float(rules.bandwidth) < float("inf"):
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {selector.bandwidth!r}')
     get_optimizer(selector.optimizer, selector.learning_rate, selector.momentum)
     if selector.max_memory is not None and (not is_int(selector.max_memory) or selector.max_memory < 1):
@@ -56,18 +70,18 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
     draws = selector.n_draws
     if draws is not None and (not is_int(draws) or draws < 1 or (draws > 1 and draws % 2)):
         raise ValueError(f"n_draws must be None, 1 or an even number (pairs eps, -eps); got {draws!r}")
-    check_n_neighbors(selector.n_neighbors, n)
+    check_n_neighbors(rules.n_neighbors, n)
     if selector.batch_size is not None:
-        if not is_int(selector.batch_size) or selector.batch_size < selector.n_neighbors + 2:
+        if not is_int(selector.batch_size) or selector.batch_size < rules.n_neighbors + 2:
             raise ValueError(
-                f"batch_size must be a whole number of at least n_neighbors + 2 = {selector.n_neighbors + 2}; "
+                f"batch_size must be a whole number of at least n_neighbors + 2 = {rules.n_neighbors + 2}; "
                 f"got {selector.batch_size!r}"
             )
         smallest = n // -(-n // selector.batch_size)
-        if smallest <= selector.n_neighbors:
+        if smallest <= rules.n_neighbors:
             raise ValueError(
                 f"batch_size={selector.batch_size} splits the {n} rows into batches of as few as {smallest}, too few "
-                f"for n_neighbors={selector.n_neighbors}: use batch_size=None or a size that leaves more in each"
+                f"for n_neighbors={rules.n_neighbors}: use batch_size=None or a size that leaves more in each"
             )
         if selector.batch_size > n:
             warnings.warn(

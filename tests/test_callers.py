@@ -18,7 +18,7 @@ from dufs_core.errors import DufsWarning
 
 X = np.random.default_rng(0).normal(size=(30, 5))
 SCALES = X * [1e3, 1, 1, 1, 1]
-ISOLATED = DUFS(max_iter=1, n_restarts=1, n_draws=2, bandwidth=1e-6, batch_size=99, random_state=0)
+ISOLATED = DUFS(fdr=None, max_iter=1, n_restarts=1, n_draws=2, bandwidth=1e-6, batch_size=99, random_state=0)
 UNSCALED = clone(ISOLATED).set_params(scaling="none")
 WALK = LaplacianScore(variant="random_walk", bandwidth=1e-6)
 

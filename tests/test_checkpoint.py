@@ -33,7 +33,7 @@ def settings(**changes):
 def fit(X, **changes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        return DUFS(**settings(**changes)).fit(X)
+        return DUFS(fdr=None, **settings(**changes)).fit(X)
 
 
 class After:
@@ -146,7 +146,7 @@ def count(info):  # callbacks are called after every step
     if info.step == 38:
         os.kill(os.getpid(), signal.SIGKILL)
 
-DUFS(**{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fit(X)
+DUFS(fdr=None, **{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fit(X)
 """
 
 
@@ -354,7 +354,7 @@ def test_a_last_state_that_could_not_be_saved_is_not_promised(moons, tmp_path, m
     monkeypatch.setattr(durable, "write_bytes", full)
     sentence = "could not be saved to .*the fit must start anew"
     with pytest.warns(CheckpointWarning, match="no space"), pytest.raises(InterruptedFit, match=sentence):
-        DUFS(**settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
+        DUFS(fdr=None, **settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
 
 
 def limit_of_file_size(size):
@@ -372,7 +372,7 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     X = two_moons(40, 8, random_state=0).X
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        DUFS(**{settings(max_iter=200, engine="operations")!r}, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
+        DUFS(fdr=None, **{settings(max_iter=200, engine="operations")!r}, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
     print(*(w.message for w in caught if "cannot be written" in str(w.message)), sep="\\n")
     """
     path = tmp_path / "fit.ckpt"

@@ -149,7 +149,7 @@ def test_presets_with_changes(capsys, preset):
 def test_two_moons_as_json(capsys):
     result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", *QUICK)
     X, _, informative = two_moons(100, 5, 0.1, 3)
-    fitted = DUFS(n_restarts=1, max_iter=20, n_draws=2, random_state=3)
+    fitted = DUFS(fdr=None, n_restarts=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted.fit(X)
@@ -241,7 +241,7 @@ def test_out_receives_complete_files(capsys, table, tmp_path):
     assert float(history[-1]["loss"]) == result["loss"]
     assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
 
-    fitted = DUFS(n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
+    fitted = DUFS(fdr=None, n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
     fitted.fit(two_moons(40, 5).X)
     by_index = sorted(rows, key=lambda row: int(row["index"]))
     np.testing.assert_array_equal(np.float32([row["mu"] for row in by_index]), fitted.mu_)

@@ -122,15 +122,15 @@ def refusal(call):
 
 def short_path():
     return LambdaPath(
-        DUFS(max_iter=2, n_restarts=1, n_draws=2, backend="numpy"),
+        DUFS(fdr=None, max_iter=2, n_restarts=1, n_draws=2, backend="numpy"),
         lams=[0.1], n_splits=1, n_permutations=3, n_features_to_select=3, random_state=0,
     )  # fmt: skip
 
 
 def expected():
     X = table()
-    small = DUFS(**SETTINGS).fit(X)
-    return X, small, DUFS(**SETTINGS, batch_size=20).fit(X), LaplacianScore(n_features_to_select=3).fit(X)
+    small = DUFS(fdr=None, **SETTINGS).fit(X)
+    return X, small, DUFS(fdr=None, **SETTINGS, batch_size=20).fit(X), LaplacianScore(n_features_to_select=3).fit(X)
 
 
 def cells(label, folder):
@@ -143,7 +143,7 @@ def cells(label, folder):
     def fit(**more):
         if is_anndata:
             return select_features(data, scaling="columns", **SETTINGS, **more)
-        return DUFS(**SETTINGS, **more).fit(data)
+        return DUFS(fdr=None, **SETTINGS, **more).fit(data)
 
     found = fit()
     np.testing.assert_allclose(found.mu_, plain.mu_, atol=1e-5)
@@ -158,11 +158,11 @@ def cells(label, folder):
         "`sweep` reads": file or "-",
     }
     if is_anndata:
-        rows["`fit_population`"] = refusal(lambda: fit_population([DUFS(**SETTINGS)], data))
+        rows["`fit_population`"] = refusal(lambda: fit_population([DUFS(fdr=None, **SETTINGS)], data))
         rows["baselines"] = refusal(lambda: LaplacianScore().fit(data))
         rows["`report`"] = refusal(lambda: report(found, data))
     else:
-        together = fit_population([DUFS(**SETTINGS), DUFS(**SETTINGS | {"random_state": 1})], data)
+        together = fit_population([DUFS(fdr=None, **SETTINGS), DUFS(fdr=None, **SETTINGS | {"random_state": 1})], data)
         np.testing.assert_allclose(together[0].mu_, plain.mu_, atol=1e-5)
         rows["`fit_population`"] = "yes"
         if found.engine_ == "sparse":
@@ -190,7 +190,7 @@ def transformed(data, found, plain, X):
     kinds = [f"`{type(out).__name__}`"]
     module = type(data).__module__.split(".")[0]
     if module in ("pandas", "polars"):
-        frame = DUFS(**SETTINGS).set_output(transform=module).fit(data).transform(data)
+        frame = DUFS(fdr=None, **SETTINGS).set_output(transform=module).fit(data).transform(data)
         assert list(frame.columns) == [NAMES[k] for k in np.flatnonzero(plain.support_)]
         np.testing.assert_array_equal(frame.to_numpy(), right)
         kinds.append(f"`{type(frame).__name__}` after `set_output`")

@@ -35,7 +35,7 @@ ENGINES = ("operations", "dense")
 
 def quick(**changes):
     """A fit of a second at most: few steps, one run."""
-    return DUFS(**({"max_iter": 12, "n_restarts": 1, "n_draws": 4, "random_state": 0} | changes))
+    return DUFS(fdr=None, **({"max_iter": 12, "n_restarts": 1, "n_draws": 4, "random_state": 0} | changes))
 
 
 def fit_quietly(selector, X):
@@ -67,7 +67,7 @@ def test_scikit_learn_contract(estimator, check):
 @pytest.mark.parametrize("d", [10, 20])
 def test_default_fit_recovers_two_moons(d):
     problem = two_moons(n_features=d, random_state=3)
-    selector = DUFS(random_state=3).fit(problem.X)
+    selector = DUFS(fdr=None, random_state=3).fit(problem.X)
     assert set(np.flatnonzero(selector.support_)) == {0, 1}
     assert selector.converged_
     assert selector.permutation_gap_ > 0.15
@@ -172,7 +172,7 @@ def test_nothing_or_everything_selected_is_said(lam, what, steps, moons):
 def test_all_columns_selected_without_a_price(max_iter, said):
     X = np.random.default_rng(0).normal(size=(40, 1)) + np.zeros((1, 4))  # four copies
     with pytest.warns(SelectionWarning, match=f"selected all 4 features {said}"):
-        DUFS(n_restarts=1, max_iter=max_iter, backend="numpy", random_state=0).fit(X)
+        DUFS(fdr=None, n_restarts=1, max_iter=max_iter, backend="numpy", random_state=0).fit(X)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint16, bool, np.float16])
@@ -460,7 +460,7 @@ def test_an_unconverged_fit_says_so(moons):
     def said(**settings):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            DUFS(n_restarts=1, **settings).fit(moons)
+            DUFS(fdr=None, n_restarts=1, **settings).fit(moons)
         return [str(w.message) for w in caught if w.category is UnconvergedWarning]
 
     (message,) = said(max_iter=20)
@@ -478,7 +478,7 @@ def test_noise_of_few_rows_is_not_taken_for_structure():
     assert convincing_gap(40, 512) == convincing_gap(40, 10**6) == pytest.approx(0.09 * (100 / 512) ** 0.5)
     X = np.random.default_rng(5001).normal(size=(20, 30))
     with pytest.warns(SelectionWarning, match=r"None of 2 runs found convincing structure.*0\.602 is asked of so many"):
-        DUFS(n_restarts=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)
+        DUFS(fdr=None, n_restarts=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)
 
 
 def test_a_gap_is_the_same_in_any_unit():

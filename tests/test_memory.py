@@ -95,10 +95,10 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
         "from dufs_core import DUFS\n"
         "from dufs_core.errors import MemoryLimitError\n"
         "X = np.random.default_rng(0).normal(size=(60_000, 50)).astype(np.float32)\n"
-        "DUFS(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
+        "DUFS(fdr=None, max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
-        "    DUFS(engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
+        "    DUFS(fdr=None, engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
         "except MemoryLimitError as error:\n"
         "    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -116,17 +116,17 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 def test_the_advice_fits():
     X = gen.noise(300, 4)
     settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
-    step, data = DUFS(**settings).memory_of(X, 1)
+    step, data = DUFS(fdr=None, **settings).memory_of(X, 1)
     limit = data + step.gap + 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
-        DUFS(**settings, max_memory=limit).fit(X)
+        DUFS(fdr=None, **settings, max_memory=limit).fit(X)
     assert isinstance(caught.value, MemoryError)
     assert isinstance(caught.value, DufsError)
     size = int(str(caught.value).split("batch_size=")[1].split()[0])
     assert 10 <= size < 300
-    assert DUFS(**settings, max_memory=limit, batch_size=size).fit(X).n_iter_ == 1
+    assert DUFS(fdr=None, **settings, max_memory=limit, batch_size=size).fit(X).n_iter_ == 1
     with pytest.raises(MemoryLimitError):
-        DUFS(**settings, max_memory=limit, batch_size=2 * size).fit(X)
+        DUFS(fdr=None, **settings, max_memory=limit, batch_size=2 * size).fit(X)
 
 
 def test_where_no_batch_fits_the_data_are_named():
@@ -137,7 +137,7 @@ def test_where_no_batch_fits_the_data_are_named():
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])
 def test_a_limit_that_is_no_number_of_bytes(wrong):
     with pytest.raises(ValueError, match="max_memory must be None or a positive number of bytes"):
-        DUFS(max_memory=wrong).fit(gen.noise(10, 3))
+        DUFS(fdr=None, max_memory=wrong).fit(gen.noise(10, 3))
 
 
 def test_available_memory():
@@ -158,15 +158,15 @@ def test_a_failed_allocation_leaves_the_next_fit_whole():
         "settings = dict(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
         "settings |= dict(engine='dense')\n"
         "X = np.random.default_rng(0).normal(size=(6000, 3)).astype(np.float32)\n"
-        "DUFS(**settings).fit(X[:20])\n"
+        "DUFS(fdr=None, **settings).fit(X[:20])\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         "limit = pages * resource.getpagesize() + 300_000_000\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         "try:\n"
-        "    DUFS(**settings, max_memory=10**12).fit(X)\n"
+        "    DUFS(fdr=None, **settings, max_memory=10**12).fit(X)\n"
         "except MemoryError as error:\n"
         "    print(type(error).__name__)\n"
-        "print(DUFS(**settings, batch_size=500).fit(X).n_iter_)"
+        "print(DUFS(fdr=None, **settings, batch_size=500).fit(X).n_iter_)"
     )
     if not sys.platform.startswith("linux"):
         pytest.skip("/proc/self/statm is Linux's")

@@ -22,7 +22,7 @@ NAMES = list("abcdef")
 
 def quick(**changes):
     quick_settings = {"max_iter": 3, "n_restarts": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
-    return DUFS(**(quick_settings | {"backend": "numpy"} | changes))
+    return DUFS(fdr=None, **(quick_settings | {"backend": "numpy"} | changes))
 
 
 def changed(row, column, value, dtype=float):
@@ -216,7 +216,7 @@ def test_pictures_and_reports_of_what_cannot_be_drawn():
     path, baseline = LambdaPath(), LaplacianScore().fit(X)
     for draw in (plotting.ranked_scores, plotting.loss_and_gates, lambda s: plotting.selected_pixels(s, (2, 3))):
         with pytest.raises(NotFittedError, match=r"DUFS instance is not fitted yet: call its fit\(X\) first"):
-            draw(DUFS())
+            draw(DUFS(fdr=None))
     with pytest.raises(NotFittedError, match="LambdaPath instance is not fitted yet"):
         plotting.lambda_path(path)
     with pytest.raises(TypeError, match="LaplacianScore has no history_, which this needs"):

@@ -146,7 +146,7 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
     orders = [result["accuracy"], result["representatives"]["accuracy"]]
     data = cached_load("Yale")
     for ranking, accuracy in zip(DUFS_METHODS.values(), orders, strict=True):
-        alone = DUFS(ranking=ranking, n_restarts=1, random_state=3, **settings).fit(data.X)
+        alone = DUFS(fdr=None, ranking=ranking, n_restarts=1, random_state=3, **settings).fit(data.X)
         assert accuracy == [100 * judged[data.X[:, alone.ranking_[:4]].tobytes()]], ranking
     assert orders[0] != orders[1]
     with pytest.raises(ValueError, match="no cells of its own"):
@@ -194,7 +194,7 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
     assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
     assert table1.label_free(grid, "GISETTE", "LS") == 0
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
-    wide = DUFS(**grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
+    wide = DUFS(fdr=None, **grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
     assert wide.get_params() == DUFS.preset("wide").get_params()
 
 

@@ -24,7 +24,7 @@ NUMPY = get_backend("numpy")
 
 
 def short(**changes):
-    return DUFS(**({"max_iter": 150, "learning_rate": 0.02, "n_restarts": 1, "n_draws": 4} | changes))
+    return DUFS(fdr=None, **({"max_iter": 150, "learning_rate": 0.02, "n_restarts": 1, "n_draws": 4} | changes))
 
 
 def quick(selector=None, **changes):
@@ -424,6 +424,6 @@ def test_every_subsample_of_dufs_gives_the_number_asked_for(moons):
     with pytest.raises(ValueError, match="random_state must be None, a whole number"):
         stability_selection(selector, moons, random_state=0.5)
     with pytest.raises(ValueError, match=r"needs n_neighbors \+ 2 = 4; X has 7 rows, and 8 are needed"):
-        stability_selection(selector, moons[:7])
+        stability_selection(short(n_features_to_select=2, n_neighbors=2), moons[:7])
     with pytest.raises(ValueError, match="threshold"):
         found.false_selections(0.5)

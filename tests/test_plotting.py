@@ -24,7 +24,7 @@ MOONS = two_moons(60, 6, random_state=0)
 @pytest.fixture(scope="module")
 def fitted():
     trajectory = Trajectory(every=10)
-    return DUFS(random_state=0, callbacks=[trajectory]).fit(MOONS.X), trajectory
+    return DUFS(fdr=None, random_state=0, callbacks=[trajectory]).fit(MOONS.X), trajectory
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +69,14 @@ def test_gate_trajectories(fitted):
     (others,) = (found for found in ax.collections if found.get_label() == "4 not selected")
     assert len(others.get_segments()) == 4
     np.testing.assert_array_equal(others.get_segments()[0][-1], [selector.n_iter_, selector.mu_[2]])
-    other = DUFS(random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
+    other = DUFS(fdr=None, random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)
 
 
 def test_a_trajectory_keeps_every_run_and_its_columns():
     trajectory = Trajectory(every=4)
-    selector = DUFS(random_state=0, max_iter=10, n_restarts=2, n_draws=2, callbacks=[trajectory])
+    selector = DUFS(fdr=None, random_state=0, max_iter=10, n_restarts=2, n_draws=2, callbacks=[trajectory])
     selector.fit(np.column_stack([np.random.default_rng(0).normal(size=(40, 25)), np.ones(40)]))
     assert [list(run.steps) for run in trajectory.runs] == [[4, 8, 10], [4, 8, 10]]
     assert [len(run.columns) for run in trajectory.runs] == [25, 20]
@@ -224,7 +224,7 @@ def test_without_matplotlib(monkeypatch):
 def test_columns_that_took_no_part_are_not_drawn():
     X = np.column_stack([MOONS.X[:, :4], np.full((60, 2), 3.0)])
     for selector in (
-        DUFS(n_features_to_select=2, n_restarts=1, max_iter=5, random_state=0).fit(X),
+        DUFS(fdr=None, n_features_to_select=2, n_restarts=1, max_iter=5, random_state=0).fit(X),
         LaplacianScore(n_features_to_select=2).fit(X),
     ):
         ax = drawn(plotting.ranked_scores(selector))
@@ -234,13 +234,13 @@ def test_columns_that_took_no_part_are_not_drawn():
         ax = drawn(plotting.selected_pixels(selector, (2, 3)))
         assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
         assert ax.get_title().endswith("(grey: 2 constant)")
-    path = LambdaPath(DUFS(n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0).fit(X)
+    path = LambdaPath(DUFS(fdr=None, n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0).fit(X)
     np.testing.assert_array_equal(path.constant_features_, [4, 5])
     assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
 
 
 def test_prices_over_a_few_powers_of_ten_have_labels():
-    path = LambdaPath(DUFS(n_restarts=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
+    path = LambdaPath(DUFS(fdr=None, n_restarts=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
     ax = drawn(plotting.lambda_path(path.fit(MOONS.X)))
     low, high = ax.get_xlim()
     shown = [tick.get_text() for x, tick in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True) if low < x < high]

@@ -19,7 +19,7 @@ X = two_moons(n_samples=60, n_features=6).X
 
 def selectors(**how):
     settings = {"max_iter": 60, "n_restarts": 2} | how
-    return [DUFS(lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
+    return [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
 
 
 def assert_same(got, want):
@@ -55,13 +55,13 @@ def test_what_is_the_users():
     seen = []
     state = np.random.RandomState(3)
     given = [
-        DUFS(random_state=state, max_iter=5, n_restarts=1, n_features_to_select=2),
-        DUFS(random_state=state, max_iter=5, n_restarts=1, n_features_to_select=3, callbacks=[seen.append]),
+        DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1, n_features_to_select=2),
+        DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1, n_features_to_select=3, callbacks=[seen.append]),
     ]
     fit_population(given, frame)
     state = np.random.RandomState(3)
     for selector in given:
-        want = DUFS(random_state=state, max_iter=5, n_restarts=1).fit(X)
+        want = DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1).fit(X)
         np.testing.assert_array_equal(selector.mu_, want.mu_)
         assert list(selector.feature_names_in_) == list("abcdef")
     assert [s.support_.sum() for s in given] == [2, 3]
@@ -73,12 +73,12 @@ def test_nothing_to_fit():
 
 
 def test_others_are_refused():
-    with pytest.raises(ValueError, match="power is 2 in the first and 3 in number 1"):
-        fit_population([DUFS(), DUFS(power=3)], X)
+    with pytest.raises(ValueError, match="power is None in the first and 3 in number 1"):
+        fit_population([DUFS(fdr=None), DUFS(fdr=None, power=3)], X)
     with pytest.raises(ValueError, match="lam must be None"):
-        fit_population([DUFS(), DUFS(lam=-1.0)], X)
+        fit_population([DUFS(fdr=None), DUFS(fdr=None, lam=-1.0)], X)
     with pytest.raises(MemoryLimitError):
-        fit_population([DUFS(max_memory=10_000), DUFS(max_memory=10_000)], X)
+        fit_population([DUFS(fdr=None, max_memory=10_000), DUFS(fdr=None, max_memory=10_000)], X)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -88,17 +88,17 @@ def test_an_error_in_one_ends_all(position):
     def fail(info):
         raise RuntimeError("broken callback")
 
-    given = [DUFS(random_state=i, max_iter=10**12, tol=0.0, n_restarts=1, n_jobs=3) for i in range(3)]
+    given = [DUFS(fdr=None, random_state=i, max_iter=10**12, tol=0.0, n_restarts=1, n_jobs=3) for i in range(3)]
     given[position].callbacks = [fail]
     with pytest.raises(RuntimeError, match="broken callback"):
         fit_population(given, X)
 
 
 def test_what_cannot_share_is_refused(tmp_path):
-    selector = DUFS()
+    selector = DUFS(fdr=None)
     with pytest.raises(ValueError, match="One selector is given twice"):
         fit_population([selector, selector], X)
-    saving = [DUFS(callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
+    saving = [DUFS(fdr=None, callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
     with pytest.raises(ValueError, match="to the same path"):
         fit_population(saving, X)
 
@@ -106,22 +106,22 @@ def test_what_cannot_share_is_refused(tmp_path):
 @pytest.mark.parametrize("callback", [Trajectory(), lambda info: None])
 def test_callbacks_in_other_processes_are_refused(callback):
     with parallel_config(backend="loky"), pytest.raises(ValueError, match="in other processes call copies"):
-        fit_population([DUFS(), DUFS(callbacks=[callback])], X)
+        fit_population([DUFS(fdr=None), DUFS(fdr=None, callbacks=[callback])], X)
 
 
 def test_sparse_data():
     table = csr_array(X * (abs(X) > 0.5))
     settings = {"max_iter": 30, "n_restarts": 1, "random_state": 0}
-    together = fit_population([DUFS(lam=lam, **settings) for lam in (None, 0.1)], table)
+    together = fit_population([DUFS(fdr=None, lam=lam, **settings) for lam in (None, 0.1)], table)
     for got, lam in zip(together, (None, 0.1), strict=True):
-        assert_same(got, DUFS(lam=lam, **settings).fit(table))
+        assert_same(got, DUFS(fdr=None, lam=lam, **settings).fit(table))
 
 
 def test_a_dask_cluster_carries_the_fits():
     """Two worker processes: the bits of one fit after the other, and what the fits warn of."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (it is in the extra `cluster`)")
     settings = {"max_iter": 20, "n_restarts": 1, "learning_rate": 0.1, "backend": "numpy"}
-    given = [DUFS(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
+    given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
     how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with (
         distributed.LocalCluster(**how) as cluster,

@@ -165,7 +165,7 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
     X = rng.normal(size=(60, 400))
     X[:, :12] += 2.5 * np.repeat(np.eye(3), 4, axis=1)[np.arange(60) % 3]
     n_open = []
-    for selector in (DUFS.preset("wide"), DUFS()):
+    for selector in (DUFS.preset("wide"), DUFS(fdr=None)):
         selector.set_params(
             n_restarts=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12, ranking="gates"
         )
@@ -194,7 +194,8 @@ def test_preset_settings():
         "sample", "median", 1, 1.0,
     )  # fmt: skip
     assert DUFS.preset("paper", power=3, n_draws=4).get_params()["power"] == 3
-    changed = {name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(), name)}
-    assert changed == {"self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
+    assert paper["fdr"] is authors["fdr"] is DUFS.preset("wide").fdr is None
+    changed = {name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(fdr=None), name)}
+    assert changed == {"power", "bandwidth", "self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
     with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
         DUFS.preset("mine")

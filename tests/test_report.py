@@ -30,7 +30,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def selector(data):
-    return DUFS(random_state=0).fit(data)
+    return DUFS(fdr=None, random_state=0).fit(data)
 
 
 def by_index(found):
@@ -83,7 +83,7 @@ def test_the_best_of_all_groups_are_uncorrelated_and_the_others_near_one(block, 
 
 def test_ranks_ties_and_undecided_gates():
     X = np.repeat(MOONS.X[:, :3], 2, axis=1)
-    tied = DUFS(random_state=0, n_features_to_select=3, max_iter=5, n_restarts=1).fit(X)
+    tied = DUFS(fdr=None, random_state=0, n_features_to_select=3, max_iter=5, n_restarts=1).fit(X)
     tied.scores_ = tied.mu_ = np.array([3, 3, 2, 2, 0.1, 0.1])
     tied.ranking_, tied.support_ = np.arange(6), np.arange(6) < 3
     rows = by_index(report(tied, X))
@@ -97,7 +97,7 @@ def test_ranks_ties_and_undecided_gates():
 
 def test_columns_that_took_no_part():
     X = np.random.default_rng(0).normal(size=(40, 25))
-    selector = DUFS(random_state=0, max_iter=10, n_restarts=2, n_draws=2).fit(X)
+    selector = DUFS(fdr=None, random_state=0, max_iter=10, n_restarts=2, n_draws=2).fit(X)
     selector.set_aside_features_ = np.array([4])
     assert by_index(report(selector, X))[4]["reason"].startswith("took no part in the run that was kept")
 
@@ -187,7 +187,7 @@ def test_small_numbers_are_not_zeros_in_the_page():
 
 def test_a_page_of_nothing_and_of_many():
     with pytest.warns(DufsWarning):
-        selector = DUFS(max_iter=3, random_state=0).fit(np.ones((5, 600)))
+        selector = DUFS(fdr=None, max_iter=3, random_state=0).fit(np.ones((5, 600)))
     found = report(selector, np.ones((5, 600)))
     assert "Nothing is selected" in found.text()
     page = Page(found.html())
@@ -208,7 +208,7 @@ def test_a_page_without_matplotlib_or_with_a_picture_that_fails(selector, data, 
 
 def test_what_cannot_be_reported(selector, data):
     with pytest.raises(NotFittedError):
-        report(DUFS(), data)
+        report(DUFS(fdr=None), data)
     with pytest.raises(ValueError, match=r"X must have the 12 features .*\(100, 7\)"):
         report(selector, data[:, :7])
     with pytest.raises(ValueError, match="names must have 12 entries, one for each feature; got 2"):

@@ -209,7 +209,7 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
 
 
 def quick(**settings):
-    return DUFS(**{"max_iter": 60, "n_restarts": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings)
+    return DUFS(fdr=None, **{"max_iter": 60, "n_restarts": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings)
 
 
 @pytest.fixture(scope="module")

@@ -81,14 +81,14 @@ def test_fit_equals_memory(kind, dtype, tmp_path, small_chunks):
     X = table(dtype)
     stored = on_disk(kind, X, tmp_path)
     assert is_source(stored)
-    fit = DUFS(**QUICK, dtype="float64").fit(stored)
-    memory = DUFS(**QUICK, dtype="float64").fit(X)
+    fit = DUFS(fdr=None, **QUICK, dtype="float64").fit(stored)
+    memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
     np.testing.assert_array_equal(fit.ranking_, memory.ranking_)
     np.testing.assert_array_equal(fit.constant_features_, memory.constant_features_)
     assert fit.permutation_gap_ == pytest.approx(memory.permutation_gap_, abs=1e-8)
     np.testing.assert_array_equal(np.asarray(stored[:]), X)
-    once_more = DUFS(**QUICK, dtype="float64").fit(CountedSlices(X))
+    once_more = DUFS(fdr=None, **QUICK, dtype="float64").fit(CountedSlices(X))
     np.testing.assert_array_equal(once_more.mu_, fit.mu_)  # the container changes no bit
 
 
@@ -123,7 +123,7 @@ def test_one_gate_a_sample_and_wrapped_batches():
     """Rows twice in a batch (the authors' shuffles run on), noise by row."""
     X = table()
     settings = {**QUICK, "gate_noise": "sample", "convention": "authors_code", "dtype": "float64"}
-    fit, memory = DUFS(**settings).fit(CountedSlices(X)), DUFS(**settings).fit(X)
+    fit, memory = DUFS(fdr=None, **settings).fit(CountedSlices(X)), DUFS(fdr=None, **settings).fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
 
 
@@ -131,7 +131,7 @@ def test_not_finite(small_chunks):
     X = table()
     X[3, 7], X[60, 2], X[61, 7] = np.nan, np.inf, -np.inf
     with pytest.raises(ValueError, match="3 of 1000 values, the first in column 2"):
-        DUFS(**QUICK).fit(CountedSlices(X))
+        DUFS(fdr=None, **QUICK).fit(CountedSlices(X))
 
 
 @pytest.mark.parametrize("factor", [1e200, 1e-200])
@@ -139,15 +139,15 @@ def test_squares_beyond_float64(factor):
     X = table()
     X[:, 2] *= factor
     with pytest.raises(ValueError, match="Column 2 runs from"):
-        DUFS(**QUICK).fit(CountedSlices(X))
+        DUFS(fdr=None, **QUICK).fit(CountedSlices(X))
 
 
 def test_not_numbers():
     with pytest.raises(ValueError, match="Complex data not supported"):
-        DUFS(**QUICK).fit(CountedSlices(table().astype(complex)))
+        DUFS(fdr=None, **QUICK).fit(CountedSlices(table().astype(complex)))
 
 
-@pytest.mark.parametrize("method", [DUFS(**QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"])
+@pytest.mark.parametrize("method", [DUFS(fdr=None, **QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_transform_checks_what_it_reads(method, sparse_rows, small_chunks):
     """One row is enough; no row, no numbers, NaN are refused. No read is longer than a chunk."""
@@ -184,10 +184,10 @@ def test_anndata(tmp_path):
     for name, stored in (("dense", X), ("sparse", sparse.csr_matrix(X))):
         anndata.AnnData(stored).write_h5ad(tmp_path / f"{name}.h5ad")
         backed = anndata.read_h5ad(tmp_path / f"{name}.h5ad", backed="r")
-        fit, memory = DUFS(**QUICK, dtype="float64").fit(backed.X), DUFS(**QUICK, dtype="float64").fit(X)
+        fit, memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(backed.X), DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
         np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
         assert fit.engine_ == memory.engine_
-        whole = DUFS(**(QUICK | {"batch_size": None, "max_iter": 2})).fit(backed.X)
+        whole = DUFS(fdr=None, **(QUICK | {"batch_size": None, "max_iter": 2})).fit(backed.X)
         assert whole.engine_ == ("sparse" if name == "sparse" else memory.engine_)
         backed.file.close()
 
@@ -208,12 +208,12 @@ def test_a_minibatch_fit_does_not_load_the_data(tmp_path):
         "    lines = open('/proc/self/status').read().splitlines()\n"
         "    return int(next(line.split()[1] for line in lines if line.startswith(name)))\n"
         "settings = dict(max_iter=2, n_restarts=1, random_state=0, n_draws=2, backend='numpy')\n"
-        "DUFS(**settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
+        "DUFS(fdr=None, **settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
         "before, peak = anonymous('RssAnon'), 0\n"
         "def look(info):\n"
         "    global peak\n"
         "    peak = max(peak, anonymous('RssAnon'))\n"
-        "DUFS(**settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
+        "DUFS(fdr=None, **settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
         "print(peak - before)"
     )
     if not sys.platform.startswith("linux"):
@@ -233,12 +233,12 @@ def test_predicted_memory(tmp_path):
         "lam": 370.0,
         "optimizer": "sgd",
     }  # all gates are closed after the first step, decided after the second
-    DUFS(**settings).fit(np.array(stored[:20, :30]))
+    DUFS(fdr=None, **settings).fit(np.array(stored[:20, :30]))
     problem = Problem(2000, 2500, 2, 4, threads=1)
     predicted = chunked_bytes(problem) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
-        DUFS(**settings, batch_size=2000).fit(stored)
+        DUFS(fdr=None, **settings, batch_size=2000).fit(stored)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -263,5 +263,5 @@ def test_command_line(ending, tmp_path, capsys):
     options += ["--dtype", "float64", "--backend", "numpy", "--json", "--quiet"]
     assert main(["fit", str(path), *options]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]
-    memory = DUFS(**QUICK, dtype="float64").fit(X)
+    memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
     np.testing.assert_allclose(scores, memory.scores_, atol=1e-8)

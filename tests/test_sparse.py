@@ -130,10 +130,10 @@ def test_close_neighbours_far_from_zero():
 @pytest.mark.parametrize("scaling", ["columns", "global"])
 def test_fit_equals_dense(scaling):
     X = counts()
-    dense = DUFS(**QUICK, scaling=scaling, dtype="float64").fit(X)
+    dense = DUFS(fdr=None, **QUICK, scaling=scaling, dtype="float64").fit(X)
     for given in (sparse.csr_matrix(X), with_explicit_zeros(X), sparse.coo_array(X), unsorted_duplicates(X)):
         before = given.data.tobytes()
-        fit = DUFS(**QUICK, scaling=scaling, dtype="float64").fit(given)
+        fit = DUFS(fdr=None, **QUICK, scaling=scaling, dtype="float64").fit(given)
         assert given.data.tobytes() == before
         assert fit.engine_ == "sparse"
         np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
@@ -148,7 +148,7 @@ def test_fit_equals_dense(scaling):
 def test_minibatches_equal_dense():
     X = counts()
     settings = {**QUICK, "batch_size": 31, "dtype": "float64", "max_iter": 20}
-    dense, fit = DUFS(**settings).fit(X), DUFS(**settings).fit(sparse.csc_array(X))
+    dense, fit = DUFS(fdr=None, **settings).fit(X), DUFS(fdr=None, **settings).fit(sparse.csc_array(X))
     np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
     np.testing.assert_array_equal(fit.ranking_, dense.ranking_)
 
@@ -158,7 +158,7 @@ def test_other_dtypes(dtype):
     X = (counts() * 3).clip(0, 100).astype(dtype)
     settings = {**QUICK, "max_iter": 10, "dtype": "float64"}
     np.testing.assert_allclose(
-        DUFS(**settings).fit(sparse.csr_array(X)).mu_, DUFS(**settings).fit(np.asarray(X)).mu_, atol=1e-6
+        DUFS(fdr=None, **settings).fit(sparse.csr_array(X)).mu_, DUFS(fdr=None, **settings).fit(np.asarray(X)).mu_, atol=1e-6
     )
 
 
@@ -167,11 +167,11 @@ def test_not_finite(make):
     X = counts()
     X[3, 50], X[9, 40], X[11, 50] = np.nan, np.inf, -np.inf
     with pytest.raises(ValueError, match="3 of 5400 values, the first in column 40"):
-        DUFS(**QUICK).fit(make(X))
+        DUFS(fdr=None, **QUICK).fit(make(X))
 
 
 def test_nothing_stored():
-    fit = DUFS(**QUICK).fit(sparse.csr_array((20, 5)))
+    fit = DUFS(fdr=None, **QUICK).fit(sparse.csr_array((20, 5)))
     assert len(fit.constant_features_) == 5
     assert np.isfinite(fit.mu_).all()
 
@@ -186,18 +186,18 @@ def test_nothing_stored():
 )
 def test_what_sparse_data_cannot_have(parameters, message):
     with pytest.raises(ValueError, match=message):
-        DUFS(**(QUICK | parameters)).fit(sparse.csr_array(counts()))
+        DUFS(fdr=None, **(QUICK | parameters)).fit(sparse.csr_array(counts()))
 
 
 def test_the_engine_takes_nothing_else():
     with pytest.raises(ValueError, match='engine="sparse" takes sparse X'):
-        DUFS(**QUICK, engine="sparse").fit(counts())
+        DUFS(fdr=None, **QUICK, engine="sparse").fit(counts())
 
 
 def test_sparse_on_a_device():
     matrix = type("csr_matrix", (), {"__module__": "cupyx.scipy.sparse._csr", "shape": (5, 5), "dtype": np.dtype("f4")})
     with pytest.raises(ValueError, match="X is a sparse matrix on a GPU, and the NumPy backend"):
-        DUFS(**QUICK).fit(matrix())
+        DUFS(fdr=None, **QUICK).fit(matrix())
 
 
 def test_predicted_memory():
@@ -205,19 +205,19 @@ def test_predicted_memory():
     X = sparse.random(2400, 20_000, 0.02, format="csr", random_state=0, dtype=np.float32)
     settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
-    DUFS(**settings).fit(X[:20, :30])
+    DUFS(fdr=None, **settings).fit(X[:20, :30])
     problem, data = sparse_problem(Problem(2400, 20_000, 2, 4, threads=1), X)
     predicted = data + predicted_bytes("sparse", problem)
     tracemalloc.start()
     try:
-        DUFS(**settings).fit(X)
+        DUFS(fdr=None, **settings).fit(X)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak > 100e6
     assert abs(predicted / peak - 1) < 0.2, (predicted, peak)
     with pytest.raises(MemoryLimitError, match="engine 'sparse'"):
-        DUFS(**settings, max_memory=10**8).fit(X)
+        DUFS(fdr=None, **settings, max_memory=10**8).fit(X)
 
 
 def test_permutation_gap_in_blocks(monkeypatch):
@@ -240,9 +240,9 @@ def test_a_fit_does_not_densify():
         "    optimizer='sgd')\n"  # all gates close: shuffling so many columns takes long
         "small = scipy.sparse.random(30, 40, 0.1, format='csr', random_state=0)\n"
         "X = scipy.sparse.random(1000, 100_000, 0.002, format='csr', random_state=0)\n"
-        "DUFS(**settings).fit(small)\n"
+        "DUFS(fdr=None, **settings).fit(small)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "fit = DUFS(**settings, n_features_to_select=10).fit(X)\n"
+        "fit = DUFS(fdr=None, **settings, n_features_to_select=10).fit(X)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -87,7 +87,7 @@ def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
     settings = {"max_iter": 2, "n_restarts": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}
-    DUFS(**settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
+    DUFS(fdr=None, **settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
     assert "% of a step" in capsys.readouterr().err
 
 

@@ -63,6 +63,11 @@ class Option(NamedTuple):
 
 
 OPTIONS: dict[str, Option] = {
+    "fdr": Option(
+        "false discovery rate at which features are selected; none: every feature whose gate ends open",
+        _or_none(float),
+        metavar="RATE|none",
+    ),
     "lam": Option(
         "price of an open gate, in units of one feature's score; none: the loss without parameter",
         _or_none(float),
@@ -74,17 +79,21 @@ OPTIONS: dict[str, Option] = {
         metavar="COUNT|FRACTION|none",
     ),
     "ranking": Option(
-        "order of the open features: by their gates, or so that the first few complement each other",
-        choices=("gates", "representatives"),
+        "order of the selected features: so that the first few complement each other, by evidence, or by gates",
+        choices=("representatives", "evidence", "gates"),
     ),
-    "power": Option("t, the number of steps of the random walk", whole_number, metavar="T"),
+    "power": Option("t, the number of steps of the random walk", _or_none(whole_number), metavar="T|none"),
     "bandwidth": Option(
         "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself",
-        _rule_or_number,
-        metavar="RULE|NUMBER",
+        _or_none(_rule_or_number),
+        metavar="RULE|NUMBER|none",
     ),
-    "n_neighbors": Option("k of the bandwidth's rule, counting other samples", whole_number, metavar="K"),
-    "bandwidth_factor": Option("C, by which the rule's squared distance is multiplied", float, metavar="C"),
+    "n_neighbors": Option(
+        "k of the bandwidth's rule, counting other samples", _or_none(whole_number), metavar="K|none"
+    ),
+    "bandwidth_factor": Option(
+        "C, by which the rule's squared distance is multiplied", _or_none(float), metavar="C|none"
+    ),
     "bandwidth_gradient": Option("whether the gradient flows through the bandwidth", bool),
     "self_loops": Option("whether a row is its own neighbour", bool),
     "gate_sigma": Option("standard deviation of the gate noise", float, metavar="SIGMA"),

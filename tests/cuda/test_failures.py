@@ -23,7 +23,7 @@ from dufs_core.objective import Objective
 
 pytestmark = pytest.mark.cuda_launch
 
-FIT = "DUFS(backend={!r}, max_iter=2, n_restarts=1, n_draws=2, random_state=0).fit(X)"
+FIT = "DUFS(fdr=None, backend={!r}, max_iter=2, n_restarts=1, n_draws=2, random_state=0).fit(X)"
 FIT_GIVEN = FIT.replace("{!r}", "backend")
 ON_CPU, ON_GPU, ON_ANY = (FIT.format(backend) for backend in ("numpy", "cupy", "auto"))
 PREAMBLE = """
@@ -239,8 +239,8 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
-        DUFS(**settings).fit(X)
-    assert DUFS(**settings, batch_size=30).fit(X).n_iter_ == 2
+        DUFS(fdr=None, **settings).fit(X)
+    assert DUFS(fdr=None, **settings, batch_size=30).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):
@@ -248,8 +248,8 @@ def test_a_device_with_too_little_memory(on_gpu):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     on_gpu.xp.free_memory = 8000
     with pytest.raises(MemoryLimitError, match=r"32-bit numbers.*8 kB are available"):
-        DUFS(backend="cupy", random_state=0).fit(gen.noise(50, 3))
+        DUFS(fdr=None, backend="cupy", random_state=0).fit(gen.noise(50, 3))
     on_gpu.xp.free_memory = 800_000
     with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*800 kB are available.*batch_size="):
-        DUFS(backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
+        DUFS(fdr=None, backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
     assert on_gpu.xp.launches == []

@@ -173,7 +173,7 @@ ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "ranking_", "support_", "
 
 def fit(X, **changes):
     settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
-    return DUFS(**(settings | {"tol": 0.0} | changes)).fit(X)
+    return DUFS(fdr=None, **(settings | {"tol": 0.0} | changes)).fit(X)
 
 
 @pytest.fixture(scope="module")
@@ -281,7 +281,7 @@ def test_a_population(on_gpu, how):
     """Their runs meet and advance as one, where they can; each fit is what it is alone."""
     X = gen.noise(15, 4)
     settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
-    given = [DUFS(lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
+    given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
     stacked = []
     plain = CudaSteps.advance
 
@@ -299,6 +299,42 @@ def test_a_population(on_gpu, how):
         assert (got.n_iter_, got.n_runs_, got.permutation_gap_) == (want.n_iter_, want.n_runs_, want.permutation_gap_)
 
 
+def planted(n):
+    """Three columns that follow each other, one of them half, among 30."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(n, 30))
+    X[:, 10] = X[:, 4] + 0.3 * rng.normal(size=n)
+    X[:, 21] = X[:, 4] ** 2 + 0.3 * rng.normal(size=n)
+    X[:, 7] = X[:, 4] + X[:, 10] + rng.normal(size=n)
+    return X
+
+
+@pytest.mark.parametrize("how", [{}, {"batch_size": 20}, {"scaling": "global"}, {"engine": "operations"}], ids=str)
+def test_decoys(on_gpu, how):
+    """The competition of columns and decoys on the device: the numbers of the CPU."""
+    X = planted(45)
+    settings = {"max_iter": 4, "n_draws": 2, "dtype": "float64", "random_state": 1, "learning_rate": 0.2} | how
+    want = DUFS(**settings, backend="numpy").fit(X)
+    assert {4, 10} <= set(np.flatnonzero(want.support_))
+    for given in (X, on_gpu.xp.asarray(X)):
+        got = DUFS(**settings, backend="cupy").fit(given)
+        for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_"):
+            assert isinstance(getattr(got, name), np.ndarray)
+            np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-6, atol=1e-8, err_msg=name)
+        np.testing.assert_array_equal(got.ranking_, want.ranking_)
+        assert got.lam_ == pytest.approx(want.lam_, rel=1e-8)
+
+
+def test_a_population_with_decoys(on_gpu):
+    """Every fit has decoys of its own, and what it finds alone."""
+    X = planted(45)
+    settings = {"max_iter": 4, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2}
+    for got in fit_population([DUFS(random_state=seed, lam=lam, **settings) for seed, lam in ((0, None), (1, 0.1))], X):
+        want = DUFS(**got.get_params()).fit(X)
+        np.testing.assert_array_equal(got.mu_, want.mu_)
+        np.testing.assert_array_equal(got.q_values_, want.q_values_)
+
+
 stacked = population._stacked
 
 
@@ -309,7 +345,7 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
     monkeypatch.setattr(on_gpu.xp, "free_memory", 300_000)
     counts = []
     monkeypatch.setattr(population, "_stacked", lambda *a: counts.append(len(a[1])) or stacked(*a))
-    made = [DUFS(random_state=seed, max_iter=2, n_restarts=1, n_draws=2, tol=0.9) for seed in range(5)]
+    made = [DUFS(fdr=None, random_state=seed, max_iter=2, n_restarts=1, n_draws=2, tol=0.9) for seed in range(5)]
     for got in fit_population(made, X):
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
@@ -321,7 +357,7 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
         raise RuntimeError("broken callback")
 
     for position, most in ((0, 10**9), (3, 2)):  # in the first stack, which is told; in a later one
-        made = [DUFS(random_state=seed, max_iter=most, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
+        made = [DUFS(fdr=None, random_state=seed, max_iter=most, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
         made[position].callbacks = [fail]
         with pytest.raises(RuntimeError, match="broken callback"):
             fit_population(made, X)
@@ -333,7 +369,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
     np.save(tmp_path / "X.npy", gen.noise(12, 3))
     X = np.load(tmp_path / "X.npy", mmap_mode="r")
     settings = {"batch_size": 6, "max_iter": 2, "n_restarts": 1, "n_draws": 2, "tol": 0.9}
-    for got in fit_population([DUFS(random_state=seed, **settings) for seed in (0, 1)], X):
+    for got in fit_population([DUFS(fdr=None, random_state=seed, **settings) for seed in (0, 1)], X):
         assert got.backend_ == "cupy"
         np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
 
@@ -350,6 +386,6 @@ def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
         return plain(*arguments, **how)
 
     monkeypatch.setattr(search, "permutation_gap", fail_once)
-    made = [DUFS(random_state=seed, max_iter=3, n_restarts=4, n_draws=2) for seed in range(4)]
+    made = [DUFS(fdr=None, random_state=seed, max_iter=3, n_restarts=4, n_draws=2) for seed in range(4)]
     with pytest.raises(MemoryError, match="no room for a gap"):
         fit_population(made, gen.noise(15, 4))

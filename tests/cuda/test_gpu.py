@@ -161,9 +161,9 @@ def test_fits_from_either_side(device, engine):
 
     X = two_moons(n_samples=100, n_features=10).X
     settings = {"random_state": 0, "max_iter": 60, "n_restarts": 1, "dtype": "float64"}
-    want = DUFS(**settings, backend="numpy").fit(X)
+    want = DUFS(fdr=None, **settings, backend="numpy").fit(X)
     for given in (X, device.xp.asarray(X)):
-        got = DUFS(**settings, backend="cupy", engine=engine).fit(given)
+        got = DUFS(fdr=None, **settings, backend="cupy", engine=engine).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
         assert isinstance(got.mu_, np.ndarray)
     assert get_backend("auto").name == "cupy"
@@ -238,12 +238,12 @@ def test_sparse_fits_on_the_card(device, batch_size):
     parts = [sparse.random(2500, d, density, random_state=0) for d, density in ((300, 0.02), (40, 0.4))]
     X = sparse.csr_matrix(sparse.hstack(parts))
     settings = {"random_state": 0, "max_iter": 5, "n_restarts": 1, "n_draws": 2, "dtype": "float64"}
-    want = DUFS(**settings, batch_size=batch_size, backend="numpy").fit(X)
+    want = DUFS(fdr=None, **settings, batch_size=batch_size, backend="numpy").fit(X)
     for given, backend in ((X, "cupy"), (on_card.csr_matrix(X), "auto"), (on_card.csc_matrix(X), "cupy")):
-        got = DUFS(**settings, batch_size=batch_size, backend=backend).fit(given)
+        got = DUFS(fdr=None, **settings, batch_size=batch_size, backend=backend).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
         assert got.engine_ == "cuda_sparse"
-        again = DUFS(**settings, batch_size=batch_size, backend=backend).fit(given)
+        again = DUFS(fdr=None, **settings, batch_size=batch_size, backend=backend).fit(given)
         np.testing.assert_array_equal(got.mu_, again.mu_)
     selected = got.transform(on_card.csr_matrix(X))
     assert selected.format == "csr"

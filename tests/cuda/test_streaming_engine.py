@@ -200,12 +200,12 @@ def test_a_streaming_fit(device, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     settings = {"max_iter": 4, "n_restarts": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
     X = gen.noise(20, 4)
-    want = DUFS(**settings, backend="numpy", engine="operations").fit(X)
-    got = DUFS(**settings, backend="cupy", engine="streaming").fit(X)
+    want = DUFS(fdr=None, **settings, backend="numpy", engine="operations").fit(X)
+    got = DUFS(fdr=None, **settings, backend="cupy", engine="streaming").fit(X)
     np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
     assert got.engine_ == "cuda_streaming"
     with pytest.raises(MemoryLimitError, match="engine 'cuda_streaming'"):
-        DUFS(**settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
+        DUFS(fdr=None, **settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
 
 
 def test_streaming_is_an_engine_of_this_backend(device):

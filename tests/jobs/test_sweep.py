@@ -100,7 +100,7 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys):
         with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DufsWarning)
-                alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
+                alone = DUFS(fdr=None, **fit.settings, random_state=fit.seed).fit(X)
             np.testing.assert_array_equal(archive["mu"], alone.mu_)
             np.testing.assert_array_equal(archive["ranking"], alone.ranking_)
             np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])

@@ -1,0 +1,54 @@
+"""How many columns: a competition of every column with shuffled copies of it, which bounds the false discovery rate.
+
+A column is nuisance if it is independent of all other columns. Such a column and its decoys, the same values shuffled,
+are exchangeable, whatever was computed from all of them, as long as it treats a column and its decoys alike: each of
+the 1 + M is the best of its group with the same chance. So groups that a decoy wins count those that nuisance wins.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+def q_values(scores: Array) -> Array:
+    """The smallest false discovery rate at which each column is selected.
+
+    With the best score tau_k of the group of column k, and M decoys each, the columns that win their groups with
+    tau_k >= t are selected at the rate
+
+        (1 + #{k: a decoy wins, tau_k >= t}) / (M #{k: the column wins, tau_k >= t})
+
+    or less: in expectation, for any number of columns, their share of nuisance is at most that, if the nuisance columns
+    are independent of one another, too. For M = 1 this is the knockoff+ filter (Barber and Candes, Annals of Statistics
+    43:2055, 2015), for more its extension to several simultaneous knockoffs (Gimenez and Zou, AISTATS 2019). Several
+    decoys make one shuffle matter less, and let few columns be found: one needs at least 1 / (M rate) of them.
+
+    Parameters
+    ----------
+    scores : ndarray (1 + M, d)
+        Larger is better; first the columns, then their decoys. One that equals a decoy's does not win.
+
+    Returns
+    -------
+    ndarray (d,)
+        At most 1; 1 for every column that does not win.
+    """
+    M = len(scores) - 1
+    wins, tau = scores[0] > scores[1:].max(axis=0), scores.max(axis=0)
+    order = np.argsort(-tau, kind="stable")
+    found, lost = np.cumsum(wins[order]), np.cumsum(~wins[order])
+    # of equal tau, all or none are selected: the counts of the last of them hold for each
+    last = np.searchsorted(-tau[order], -tau[order], side="right") - 1
+    rate = ((1 + lost) / (M * np.maximum(found, 1)))[last]
+    q = np.ones(len(tau))
+    q[order] = np.minimum(1.0, np.minimum.accumulate(rate[::-1])[::-1])
+    return np.where(wins, q, 1.0)
+
+
+def smallest_rate(scores: Array) -> float:
+    """The smallest false discovery rate at which any column is selected; at most 1."""
+    return float(q_values(scores).min(initial=1.0))
