@@ -106,7 +106,7 @@ VARIANTS: dict[str, Callable[[int], DUFS]] = {
     "sigma 1": _single(gate_sigma=1.0),
     "sigma from 1 to 0.5": _single(AnnealedSigma),
     "sigma from 0.5 to 0.25": _single(AnnealedToSmallSigma, gate_sigma=0.25),
-    "the defaults with their search": lambda d: DUFS(),
+    "the defaults with their search": lambda d: DUFS(fdr=None),
 }
 
 

@@ -50,7 +50,7 @@ def main() -> int:
             if any((r["data"], r["batch_size"], r["seed"]) == (name, size, seed) for r in records):
                 continue
             start = time.perf_counter()
-            selector = DUFS(batch_size=size or None, n_restarts=1, random_state=seed).fit(X)
+            selector = DUFS(fdr=None, batch_size=size or None, n_restarts=1, random_state=seed).fit(X)
             seconds = time.perf_counter() - start
             best = selector.ranking_[:BEST]
             whole = [r for r in records if (r["data"], r["batch_size"], r["seed"]) == (name, 0, 0)]

@@ -275,7 +275,7 @@ def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
                 start = time.perf_counter()
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    selector = DUFS(backend=backend, **settings).fit(X)
+                    selector = DUFS(fdr=None, backend=backend, **settings).fit(X)
                 bk.synchronize()
                 times.append(time.perf_counter() - start)
             record[backend] = {"seconds": median(times), "first": times[0], "top": selector.ranking_[:2].tolist()}
@@ -306,7 +306,7 @@ def first_call(bk: Backend, quick: bool) -> dict[str, float]:
         "import time; start = time.perf_counter()\n"
         "import warnings; warnings.simplefilter('ignore')\n"
         "from dufs_core import DUFS\nfrom dufs_core.datasets import two_moons\n"
-        "DUFS(backend='cupy', max_iter=3, n_restarts=1, random_state=0).fit(two_moons(100, 10).X)\n"
+        "DUFS(fdr=None, backend='cupy', max_iter=3, n_restarts=1, random_state=0).fit(two_moons(100, 10).X)\n"
         "print(time.perf_counter() - start)"
     )
     with tempfile.TemporaryDirectory() as folder:

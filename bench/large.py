@@ -100,9 +100,10 @@ def main() -> None:
         if args.dense:
             X = X.toarray() if sparse.issparse(X) else np.array(X)
         small = sparse.random(40, 30, 0.2, random_state=0, format="csr")
-        DUFS(**(settings | {"max_iter": 1, "batch_size": None})).fit(small if sparse.issparse(X) else small.toarray())
+        one = DUFS(fdr=None, **(settings | {"max_iter": 1, "batch_size": None}))
+        one.fit(small if sparse.issparse(X) else small.toarray())
         before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-        fit = DUFS(**settings, max_iter=args.max_iter).fit(X)
+        fit = DUFS(fdr=None, **settings, max_iter=args.max_iter).fit(X)
         seconds = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     result = {

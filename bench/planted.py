@@ -215,7 +215,8 @@ def self_consistent(X: Array, r: int, start: int = 100, rounds: int = 12, n_neig
 METHODS: dict[str, Method] = {
     "DUFS": Method(discoveries, chooses=True),
     "DUFS gates": Method(
-        gates(lambda seed: DUFS(fdr=None, n_restarts=1, random_state=seed, max_iter=2000)), chooses=True, quick=False
+        gates(lambda seed: DUFS(fdr=None, n_restarts=1, random_state=seed, max_iter=2000)),
+        chooses=True, slow=True, note="fdr=None, one run",
     ),
     "wide": Method(
         gates(lambda seed: DUFS.preset("wide", n_restarts=1, random_state=seed)), chooses=True, slow=True, note="preset"

@@ -31,7 +31,7 @@ QUICK = ((100, 20, 1, 8, 50),)
 
 def selectors(draws: int, fits: int, steps: int) -> list[DUFS]:
     settings = {"max_iter": steps, "tol": 0.0, "n_restarts": 1, "n_draws": draws}
-    return [DUFS(lam=None if i % 2 else 0.01 * (1 + i), random_state=i, **settings) for i in range(fits)]
+    return [DUFS(fdr=None, lam=None if i % 2 else 0.01 * (1 + i), random_state=i, **settings) for i in range(fits)]
 
 
 def main() -> int:
@@ -45,7 +45,7 @@ def main() -> int:
     records = []
     for n, d, draws, fits, steps in QUICK if args.quick else SIZES:
         X = np.random.default_rng(0).normal(size=(n, d))
-        DUFS(max_iter=2, n_restarts=1).fit(X)  # compiles
+        DUFS(fdr=None, max_iter=2, n_restarts=1).fit(X)  # compiles
         times: dict[str, list[float]] = {"together": [], "one after the other": []}
         for _ in range(3):
             start = time.perf_counter()

@@ -134,7 +134,7 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     estimator.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
-        DUFS(max_iter=steps, gate_sigma=0.1, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
+        DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
         estimator.train, memory.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20

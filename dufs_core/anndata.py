@@ -48,8 +48,8 @@ def select_features(
         Of `DUFS`, where it is "columns". Logarithms of normalised counts are on one scale, and variance tells genes
         that differ between cells from the others; at variance 1 each, one that three cells express weighs as much.
     **parameters
-        Of `DUFS`. With more than a thousand cells, set ``batch_size`` (500, 1000): a step on all rows costs time like
-        their number to the power 2 to 3. It also reads a backed object a batch at a time.
+        Of `DUFS`. With ``fdr=None`` and more than a thousand cells, set ``batch_size`` (500, 1000): a step on all rows
+        costs time like their number to the power 2 to 3. It also reads a backed object a batch at a time.
 
     Returns
     -------
@@ -57,10 +57,13 @@ def select_features(
         The fitted selector, for `dufs_core.report` and `dufs_core.plotting`; adata.var_names are its
         `var_names_`, by which these and get_feature_names_out call the columns. Written into adata:
 
-        ``.var["dufs_score"]`` (mu), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_probability"]`` (of an open gate),
-        ``.var["dufs_selected"]`` (bool), and ``.uns["dufs"]`` with the parameters ("none" for None), layer,
-        permutation gap, p-value, number of steps and whether it converged. A backed file changes only when it is
-        written (``adata.write()``).
+        ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_q_value"]``,
+        ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate), ``.var["dufs_selected"]`` (bool), and
+        ``.uns["dufs"]`` with the parameters ("none" for None), layer, the smallest rate at which a gene is found, the
+        price of an open gate, the number of steps and whether it converged. With ``fdr=None`` there are no q-values and
+        no evidence, and ``.uns["dufs"]`` has the permutation gap and its p-value instead of rate and price. What an
+        earlier call with the same `key_added` wrote is replaced. A backed file changes only when it is written
+        (``adata.write()``).
 
     Raises
     ------
@@ -112,13 +115,21 @@ def select_features(
         "probability": selector.gate_probabilities_,
         "selected": selector.support_,
     }
+    decoys = {"q_value": "q_values_", "evidence": "evidence_"}
+    judged: dict[str, Any]
+    if selector.fdr is None:
+        judged = {"permutation_gap": selector.permutation_gap_, "p_value": selector.p_value_}
+        for name in decoys:  # of an earlier call
+            adata.var.drop(columns=f"{key_added}_{name}", errors="ignore", inplace=True)
+    else:
+        columns |= {name: getattr(selector, attribute) for name, attribute in decoys.items()}
+        judged = {"smallest_fdr": selector.smallest_fdr_, "lam": _storable(selector.lam_)}
     for name, values in columns.items():
         adata.var[f"{key_added}_{name}"] = values
     settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     adata.uns[key_added] = {
         "params": {k: _storable(v) for k, v in settings.items()} | {"layer": _storable(layer)},
-        "permutation_gap": selector.permutation_gap_,
-        "p_value": selector.p_value_,
+        **judged,
         "n_iter": selector.n_iter_,
         "converged": selector.converged_,
         "n_selected": int(selector.support_.sum()),

@@ -16,6 +16,8 @@ from dufs_core.backend import Array, Backend
 from dufs_core.decoys import q_values
 from dufs_core.search import Keeper, Outcome, Search
 from dufs_core.structure import (
+    BLOCK,
+    MOST_PARTNERS,
     ROWS,
     Pool,
     build_pool,
@@ -42,6 +44,7 @@ class Discovery(NamedTuple):
     q_values: Array  # (d,)
     smallest_rate: float  # at which something is found
     lam: float | None  # the price of an open gate
+    n_gates: int  # of columns and decoys
 
 
 def discover(
@@ -68,7 +71,7 @@ def discover(
         if judged < 2 or pool.X.shape[1] < 3:
             nothing, _ = search.best(bk, X, columns[:0], seed, keeper)
             decoys = np.full((pool.n_decoys, d), np.nan)
-            return Discovery(nothing, np.zeros(d), np.zeros(d), decoys, np.ones(d), 1.0, search.objective.lam)
+            return Discovery(nothing, np.zeros(d), np.zeros(d), decoys, np.ones(d), 1.0, search.objective.lam, 0)
         objective = replace(search.objective, n_neighbors=min(search.objective.n_neighbors, pool.X.shape[1] - 1))
         say("ties of columns")
         structure = find_structure(bk, pool, threads, objective)
@@ -102,16 +105,18 @@ def discover(
     lowest = float(evidence[0].min()) - 1.0
     return Discovery(
         outcome, _spread(d, pool, score[:judged], 0.0), _spread(d, pool, evidence[0], lowest), decoys,
-        _spread(d, pool, q, 1.0), float(q.min()), objective.lam,
+        _spread(d, pool, q, 1.0), float(q.min()), objective.lam, len(members),
     )  # fmt: skip
 
 
-def discovery_bytes(n: int, d: int, itemsize: int) -> int:
+def discovery_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     """Bytes that the decoys of d columns, their ties and their scores take."""
-    rows, D = min(n, ROWS), d * (1 + n_decoys(d)) + n_calibration(d)
-    drawn = (n_decoys(d) + 1) * d * rows * (4 + 16)  # permutations, and the words that they are sorted from
-    pool = 3 * D * rows * itemsize  # the pool, its waves, and copies on the way
-    return max(drawn + pool, pool + (6 << 21) * 8 + 64 * D * 24)
+    rows, copies = min(n, ROWS), n_decoys(d) + -(-n_calibration(d) // max(d, 1))
+    D = d * (1 + n_decoys(d)) + n_calibration(d)
+    pool = D * rows * itemsize
+    drawn = d * rows * (-(-copies // 2) * 56 + copies * 8)  # the words of `random.orders`, and the orders
+    ties = threads * min(D * D, BLOCK) * 16 + D * MOST_PARTNERS * 24
+    return max(drawn + 2 * pool, 3 * pool + ties)
 
 
 def _spread(d: int, pool: Pool, values: Array, others: float) -> Array:

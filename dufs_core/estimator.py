@@ -18,7 +18,15 @@ from dufs_core.data import Prepared, check_table, device_table, prepare
 from dufs_core.discovery import Discovery, discover, discovery_bytes
 from dufs_core.engines import get_engine
 from dufs_core.graph_rules import graph_rules, order_of
-from dufs_core.memory import Problem, check_memory, chunked_bytes, gap_bytes, sparse_problem, step_limit
+from dufs_core.memory import (
+    Problem,
+    check_memory,
+    chunked_bytes,
+    gap_bytes,
+    representatives_bytes,
+    sparse_problem,
+    step_limit,
+)
 from dufs_core.objective import Evaluate, Objective
 from dufs_core.ops import regulariser
 from dufs_core.optim import get_optimizer
@@ -111,8 +119,8 @@ class DUFS(ColumnSelector):
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     n_restarts : int, default 6
-        With fdr=None: most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at least 0.18, or
-        0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more, more rows for less); or whose
+        With fdr=None: most runs. A run ends the search whose selection has a permutation gap (`dufs_core.gap`) of at
+        least 0.18, or 0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more); or whose
         columns each depend on another of them more than the strongest of all pairs does in 19 data sets with shuffled
         columns (`dufs_core.screening`). Otherwise the next run looks, with other draws, at the 20 columns that depend
         most on another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest
@@ -158,7 +166,7 @@ class DUFS(ColumnSelector):
         x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, open or closed, on the final
         graph without the column itself; columns clipped at two standard deviations. With fdr=None mu_.
     q_values_ : ndarray (n_features,)
-        The smallest fdr at which each column is selected. This and the next four with decoys alone.
+        The smallest fdr at which each column is selected. This and the next five with decoys alone.
     evidence_ : ndarray (n_features,)
         What competes: -log of the chance that a shuffled column has such a score on the final graph, on the one that
         the gates started from, or such a tie with another column, whichever says most.
@@ -168,15 +176,17 @@ class DUFS(ColumnSelector):
         At which something is selected; 1 if nothing is at any.
     lam_ : float
         The price of an open gate.
+    n_gates_ : int
+        The columns and decoys that had gates; `history_` counts both.
     ranking_ : ndarray (n_features,) of int
         Column indices, best first, in the order of `ranking`; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     bandwidth_, loss_ : float
         Means over the draws of the last step.
     permutation_gap_, p_value_ : float
-        With fdr=None. How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on the rows that
-        chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their ties in pairs
-        ended the search (see n_restarts), whatever the gap: tight clusters have none.
+        With fdr=None. How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on
+        the rows that chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their
+        ties in pairs ended the search (see n_restarts), whatever the gap: tight clusters have none.
     ended_by_ties_ : bool
         With fdr=None: whether they did.
     history_ : dict of ndarray (n_iter_,)
@@ -282,7 +292,8 @@ class DUFS(ColumnSelector):
         Raises ValueError for another name.
         """
         published: dict[str, Any] = {
-            "fdr": None, "self_loops": True, "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0, "max_iter": 15_000, "n_restarts": 1,
+            "fdr": None, "self_loops": True, "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0,
+            "max_iter": 15_000, "n_restarts": 1,
         }  # fmt: skip
         presets: dict[str, dict[str, Any]] = {
             "wide": {"fdr": None, "power": 2, "self_loops": False, "bandwidth": "max", "n_neighbors": 5,
@@ -441,7 +452,7 @@ class DUFS(ColumnSelector):
                 best, n_runs = found.outcome._replace(first_mu=found.evidence[columns]), 1
             self._store(bk, data.constant, best, n_runs)
             self._judge(found)
-            self._rank(bk, data.X, search.objective)
+            self._rank(bk, data.X)
         return best
 
     def _on_disk(self, X: Any) -> bool:
@@ -486,7 +497,8 @@ class DUFS(ColumnSelector):
             data += step.n * step.d * size  # the batch in hand
         if decoys:
             data += n * step.d * size if self.batch_size is not None else 0
-            return step._replace(gap=discovery_bytes(n, d, size)), data
+            after = representatives_bytes(n, d) if order_of(self) == "representatives" else 0
+            return step._replace(gap=max(discovery_bytes(n, d, size, threads), after)), data
         after = gap_bytes(n, d, size, self.n_restarts > 1, order_of(self) == "representatives")
         return step._replace(gap=after), data
 
@@ -563,14 +575,15 @@ class DUFS(ColumnSelector):
 
     def _judge(self, found: Discovery | None) -> None:
         """What the competition with decoys found; without one columns are scored by their gates."""
-        for name in ("evidence_", "decoy_evidence_", "q_values_", "smallest_fdr_", "lam_"):
+        for name in ("evidence_", "decoy_evidence_", "q_values_", "smallest_fdr_", "lam_", "n_gates_"):
             self.__dict__.pop(name, None)  # of an earlier fit
         self.scores_ = self.mu_.copy() if found is None else found.scores
         if found is not None:
             self.evidence_, self.decoy_evidence_ = found.evidence, found.decoy_evidence
             self.q_values_, self.smallest_fdr_, self.lam_ = found.q_values, found.smallest_rate, found.lam
+            self.n_gates_ = found.n_gates
 
-    def _rank(self, bk: Backend, X: Any, objective: Objective) -> None:
+    def _rank(self, bk: Backend, X: Any) -> None:
         """The order of the columns, and the selection. X (n, d) as prepared."""
         d = len(self.mu_)
         count = None if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
@@ -582,7 +595,7 @@ class DUFS(ColumnSelector):
             candidates = np.where(self.support_, 1 + by - by.min(), -1)
         self.ranking_ = np.argsort(-by, kind="stable")
         if order == "representatives":
-            first = representatives(bk, X, candidates, objective, count or _REPRESENTATIVES)
+            first = representatives(bk, X, candidates, count or _REPRESENTATIVES)
             self.ranking_ = np.concatenate([first, self.ranking_[~np.isin(self.ranking_, first)]])
         if count is not None:
             self.support_ = np.zeros(d, dtype=bool)

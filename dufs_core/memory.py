@@ -214,11 +214,14 @@ def screening_bytes(n: int, d: int, itemsize: int) -> int:
 
 
 def representatives_bytes(n: int, d: int) -> int:
-    """Bytes that `dufs_core.representatives` takes, all of float64: 3 arrays (n', d'), about 6 of (n', n')."""
-    from dufs_core.representatives import CANDIDATES, ROWS
+    """Bytes that `dufs_core.representatives` takes, all of float64: one array (n', d'), some 14 of (d',).
+
+    Beside these about 6 of (n', n') while the walk is formed, or 2 of them and 3 of (n', 512).
+    """
+    from dufs_core.representatives import BLOCK, CANDIDATES, ROWS
 
     rows, columns = min(n, ROWS), min(d, CANDIDATES)
-    return 8 * rows * (3 * columns + 6 * rows)
+    return 8 * (rows * (columns + max(6 * rows, 2 * rows + 3 * min(columns, BLOCK))) + 14 * columns)
 
 
 _KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed

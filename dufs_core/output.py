@@ -214,7 +214,7 @@ def _cell(value: Any) -> str:
 
 
 def draw(path: str | Path, selector: Any) -> None:
-    """Save a picture of a fit: loss and number of open gates against the step; mu in order of rank."""
+    """Save a picture of a fit: loss and number of open gates against the step; mu, or evidence, in order of rank."""
     from dufs_core import plotting
     from dufs_core.plotting.canvas import figure
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from math import ceil
+from decimal import ROUND_CEILING, Context
 from typing import Any
+
+import numpy as np
 
 from dufs_core.callers import users_level
 from dufs_core.errors import (
@@ -38,7 +40,7 @@ def warn_of(selector: Any, best: Outcome, n: int) -> None:
             DegenerateBandwidthWarning, stacklevel=users_level(),
         )  # fmt: skip
     if selector.tol > 0 and not run.converged and run.n_iter == selector.max_iter and len(run.mu):
-        undecided = run.history["undecided_gates"][-1] / len(run.mu)
+        undecided = run.history["undecided_gates"][-1] / getattr(selector, "n_gates_", len(run.mu))
         warnings.warn(
             f"The fit ended after max_iter={selector.max_iter} steps with {undecided:.1%} of the gates undecided (tol "
             f"is {selector.tol:.1%}): the selection may still change. Use more steps, or a larger learning_rate (now "
@@ -89,6 +91,11 @@ def warn_of(selector: Any, best: Outcome, n: int) -> None:
         )  # fmt: skip
 
 
+def rate_text(rate: float) -> str:
+    """A false discovery rate in three digits, rounded up: at this rate, too, what it belongs to is found."""
+    return f"{float(Context(prec=3, rounding=ROUND_CEILING).create_decimal(repr(float(rate)))):g}"
+
+
 def _warn_of_nothing(selector: Any, d: int, varying: int) -> None:
     """Warn that no column was found at the false discovery rate asked for, and at which one would be."""
     if not varying:
@@ -99,11 +106,17 @@ def _warn_of_nothing(selector: Any, d: int, varying: int) -> None:
             "give the data.",
             SelectionWarning, stacklevel=users_level(),
         )  # fmt: skip
+    elif np.isnan(selector.decoy_evidence_).all():
+        warnings.warn(
+            f"No feature was judged: fewer than two of {d} differ from their median in at least 3 rows, and others "
+            f"cannot be told from their shuffled copies. More rows are needed, or fdr=None, which has no copies.",
+            SelectionWarning, stacklevel=users_level(),
+        )  # fmt: skip
     elif not (selector.q_values_ <= selector.fdr).any():
         smallest = selector.smallest_fdr_
-        found = int((selector.q_values_ <= smallest).sum())
+        found = int((selector.q_values_ <= float(rate_text(smallest))).sum())
         other = (
-            f"At fdr={ceil(100 * smallest) / 100:g} {found} would be found"
+            f"At fdr={rate_text(smallest)} {found} would be found"
             if smallest < 1
             else "No rate finds any: no column is told from its shuffled copies"
         )

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 500  # of kept and of dropped features each
 _HEADS = {
-    "rank": "rank", "feature": "feature", "score": "score", "probability": "P(z &gt; 0)", "group": "group",
-    "stability": "stability", "reason": "why",
+    "rank": "rank", "feature": "feature", "q_value": "q-value", "evidence": "evidence", "score": "score",
+    "probability": "P(z &gt; 0)", "group": "group", "stability": "stability", "reason": "why",
 }  # fmt: skip
 _STYLE = """
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }

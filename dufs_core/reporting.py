@@ -11,6 +11,8 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import not_finite
+from dufs_core.graph_rules import order_of
+from dufs_core.remarks import rate_text
 from dufs_core.search import convincing_gap
 from dufs_core.selection import check_fitted, names_of
 from dufs_core.trainer import undecided
@@ -30,10 +32,11 @@ class Report:
     Attributes
     ----------
     rows : list of dict
-        A row for every feature, best first: feature, index, rank, selected, reason, score, probability (DUFS only),
-        group, group_best, stability (where given). Features of a group are correlated; group_best says whether a
-        feature is the best-ranked one of its group. Features that are not selected, or rank behind 2000 selected ones,
-        have the group None.
+        A row for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
+        decoys; None where a feature was not judged), probability (DUFS only; None where no gate was given), group,
+        group_best, stability (where given). Features of a group are correlated; group_best says whether a feature is
+        the best-ranked one of its group. Features that are not selected, or rank behind 2000 selected ones, have the
+        group None.
     groups : list of list of int
         Column indices of every group of two or more, best first.
     notes : list of str
@@ -138,8 +141,8 @@ def report(
     >>> from dufs_core import DUFS, report
     >>> from dufs_core.datasets import two_moons
     >>> X = two_moons(n_features=10).X
-    >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"]
-    'gate open: mu = 1.64 > 0, P(z > 0) = 1.000'
+    >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"].partition(",")[0]  # its q-value and its evidence follow
+    'found'
     """
     check_fitted(selector)
     d, shape = len(selector.support_), host_array(X).shape
@@ -160,15 +163,25 @@ def report(
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
     best[[group[0] for group in groups]] = True
-    reasons = _reasons(selector)
+    competed = hasattr(selector, "q_values_")
+    judged = ~np.isnan(selector.decoy_evidence_).any(axis=0) if competed else np.ones(d, dtype=bool)
+    reasons = _reasons(selector) if not competed else _reasons_with_decoys(selector, judged)
+    gated = np.ones(d, dtype=bool)
+    if competed:  # the probabilities of the others only say that they have none
+        gated[[*selector.constant_features_, *selector.set_aside_features_]] = False
     rows = []
     for rank, k in enumerate(map(int, selector.ranking_), start=1):
         row: dict[str, Any] = {
             "feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k]),
             "reason": reasons[k], "score": float(selector.scores_[k]),
         }  # fmt: skip
+        if competed:
+            row |= {
+                "q_value": float(selector.q_values_[k]) if judged[k] else None,
+                "evidence": float(selector.evidence_[k]) if judged[k] else None,
+            }
         if hasattr(selector, "gate_probabilities_"):
-            row["probability"] = float(selector.gate_probabilities_[k])
+            row["probability"] = float(selector.gate_probabilities_[k]) if gated[k] else None
         row |= {"group": group_of.get(k), "group_best": bool(best[k])}
         if shares is not None:
             row["stability"] = float(shares[k])
@@ -222,7 +235,7 @@ def _reasons(selector: Any) -> list[str]:
     turning = undecided(scores, selector.gate_sigma) if hasattr(selector, "gate_sigma") else np.zeros(d, dtype=bool)
     by_number = not gated or selector.n_features_to_select is not None
     tied = np.zeros(d, dtype=bool)
-    by_scores = getattr(selector, "ranking", "gates") == "gates"
+    by_scores = _order(selector) == "gates"
     if by_number and by_scores and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
         tied = scores == scores[ranking[wanted]]
     reasons = []
@@ -239,11 +252,109 @@ def _reasons(selector: Any) -> list[str]:
         else:
             reason = f"score {scores[k]:.4g}"
         if by_number:
-            reason += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
+            reason += _by_number(rank[k], support[k], wanted)
         if tied[k]:
             reason += ", by a tie at the cut: of equal scores the lower column index comes first"
         reasons.append(reason)
     return reasons
+
+
+def _by_number(rank: int, chosen: bool, wanted: int) -> str:
+    return f"; rank {rank} is {'among' if chosen else 'beyond'} the best {wanted}"
+
+
+def _order(selector: Any) -> str:
+    """What comes first among the selected columns; a path and baselines have one order."""
+    return order_of(selector) if hasattr(selector, "fdr") else "gates"
+
+
+def _reasons_with_decoys(selector: Any, judged: Array) -> list[str]:
+    """Why each feature was found or not, (d,); judged (d,) bool."""
+    support, q, evidence = selector.support_, selector.q_values_, selector.evidence_
+    best_decoy = selector.decoy_evidence_.max(axis=0)
+    d, wanted = len(support), int(support.sum())
+    rank = np.empty(d, dtype=int)
+    rank[selector.ranking_] = np.arange(1, d + 1)
+    constant = np.isin(np.arange(d), selector.constant_features_)
+    reasons = []
+    for k in range(d):
+        own, best = _told_apart(evidence[k], best_decoy[k])
+        compared = f"evidence {own}, its decoys {{}} {best}"
+        if constant[k]:
+            reason = "constant: all its values are equal"
+        elif not judged.any():
+            reason = "not judged: fewer than two features vary in enough rows"
+        elif not judged[k]:
+            reason = "not judged: in too few rows it differs from its median to be told from shuffled copies"
+        elif q[k] <= selector.fdr:
+            reason = f"found, q = {rate_text(q[k])}: {compared.format('at most')}"
+        elif evidence[k] > best_decoy[k]:
+            reason = f"not found at fdr {selector.fdr:g}, q = {rate_text(q[k])}: {compared.format('at most')}"
+        else:
+            reason = f"beaten by a decoy: {compared.format('up to')}"
+        if selector.n_features_to_select is not None:
+            reason += _by_number(rank[k], support[k], wanted)
+        reasons.append(reason)
+    return reasons
+
+
+def _told_apart(a: float, b: float) -> tuple[str, str]:
+    """Two numbers in three digits, or as many as tell them apart."""
+    for digits in (3, 6, 17):
+        texts = f"{a:.{digits}g}", f"{b:.{digits}g}"
+        if texts[0] != texts[1]:
+            return texts
+    return f"{a:.3g}", f"{b:.3g}"
+
+
+def _notes_with_decoys(selector: Any) -> list[str]:
+    """What there is to know about a fit in which decoys competed."""
+    q, fdr, smallest = selector.q_values_, selector.fdr, selector.smallest_fdr_
+    varying = len(q) - len(selector.constant_features_)
+    found, judged = int((q <= fdr).sum()), int((~np.isnan(selector.decoy_evidence_)).all(axis=0).sum())
+    copies = len(selector.decoy_evidence_)
+    against = f"{copies} shuffled copies of each feature" if copies > 1 else "a shuffled copy of each feature"
+    notes = []
+    if not judged:
+        notes.append("Nothing was judged: a competition needs two features that vary in enough rows.")
+    elif found:
+        notes.append(
+            f"{_features(found)} found at a false discovery rate of {fdr:g}: in expectation at most this share of "
+            f"them is independent of all other features (the smallest q-value is {rate_text(smallest)}, from a "
+            f"competition with {against})."
+        )
+    else:
+        at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
+        notes.append(
+            f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."
+        )
+    chosen = selector.support_
+    if beyond := int((chosen & (q > fdr)).sum()):
+        what = f"{beyond} of the {int(chosen.sum())}" if beyond < chosen.sum() else "All"
+        notes.append(
+            f"{what} selected features are so for n_features_to_select={selector.n_features_to_select} alone: at this "
+            f"rate they are not found."
+        )
+    if judged:
+        given = varying - len(selector.set_aside_features_)
+        steps = f"{selector.n_iter_} steps; {_features(given, verb=False) if given else 'no feature'} with a gate"
+        if selector.converged_:
+            notes.append(f"Converged ({steps}).")
+        else:
+            notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
+        order = {"representatives": "what they say together (representatives)", "gates": "their gates"}
+        if chosen.any() and (by := order.get(_order(selector))):
+            notes.append(f"Selected features are ranked by {by}, not by evidence.")
+    if 0 < judged < varying:
+        notes.append(
+            f"{_features(varying - judged)} not judged: such features differ from their median in too few rows."
+        )
+    notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
+    return notes
+
+
+def _features(count: int, verb: bool = True) -> str:
+    return f"{count} feature{'' if count == 1 else 's'}" + (f" {'is' if count == 1 else 'are'}" if verb else "")
 
 
 def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int, n: int) -> list[str]:
@@ -256,6 +367,8 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
             notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
         verdict = "more structure than" if p <= _SURE else "no more structure than"
         notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
+    elif hasattr(selector, "q_values_"):
+        notes += _notes_with_decoys(selector)
     elif hasattr(selector, "mu_"):
         steps = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
         if selector.converged_:
@@ -282,7 +395,7 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
                 f"The run that was kept looked at the {looked} columns that depend most on another one; the {aside} "
                 f"others rank behind them, in the order of the first run."
             )
-        if getattr(selector, "ranking", "gates") == "representatives":
+        if _order(selector) == "representatives":
             notes.append("Open features are ranked by what they say together (representatives), not by mu.")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):

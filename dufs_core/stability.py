@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array
 from dufs_core import checkpoint, random
 from dufs_core.backend import Array, get_backend
 from dufs_core.containers import check_values, opened
+from dufs_core.graph_rules import graph_rules
 from dufs_core.path import one_of_each
 from dufs_core.progress import bar_of_fits
 from dufs_core.validation import is_int, seed_of
@@ -52,7 +53,8 @@ def stability_selection(
     Parameters
     ----------
     selector : DUFS, LambdaPath, a baseline, or any scikit-learn selector
-        Not changed. With n_features_to_select every fit takes exactly that many columns.
+        Not changed. With n_features_to_select every fit takes exactly that many columns. Half of the rows show weaker
+        structure: a DUFS that finds columns at its fdr on all of them may find none on any half.
     X : array-like or sparse matrix (n_samples, n_features)
     n_subsamples : int, default 50
     random_state : int, RandomState instance or None, default None
@@ -80,6 +82,8 @@ def stability_selection(
     seed = seed_of(random_state)
     n, bk = X.shape[0], get_backend("numpy")
     neighbors: Any = getattr(selector, "n_neighbors", None)
+    if neighbors is None and getattr(selector, "fdr", 0.5) is None:  # with decoys fewer rows ask for fewer neighbours
+        neighbors = graph_rules(selector, n).n_neighbors
     if is_int(neighbors) and n // 2 < neighbors + 2:
         raise ValueError(
             f"stability_selection fits halves of the rows, and each needs n_neighbors + 2 = {neighbors + 2}; X has {n} "

@@ -29,16 +29,17 @@ _CALIBRATION = (400, 1000)  # fewest and most calibration columns
 _CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance tie them
 _FEWEST_ROWS = 3  # that differ from a column's median: a rarer column cannot be told from its decoys
 _WAVES = 6  # most functions of a column whose correlations make a tie
+_LEAST_WAVE = 1e-3  # of its mean square must be left of one
 _PRODUCTS = 3e10  # multiply-adds that ties may take before fewer waves are used
 _TAIL = 0.1  # share of the calibration columns that the tail of chance is read from
 _LIKELY = 0.7  # ties count that fewer than D^-0.7 of all shuffled pairs reach
-_PARTNERS = 64  # strongest ties of a column that count
+MOST_PARTNERS = 64  # strongest ties of a column that count
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
 _SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
 _MOST_ROUNDS = 12
-_BLOCK = 1 << 21  # entries of a block of ties
+BLOCK = 1 << 21  # entries of a block of ties
 
 
 class Pool(NamedTuple):
@@ -228,13 +229,14 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     """The strongest tie of every column, (D,), and the likely ties as a sparse matrix (D, D).
 
     The tie of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of wave a of one with wave b of the
-    other, w_a = a^(-1/2): wave 1 is the column itself, wave a > 1 cos(pi a u), u the rank / n. So many waves as their
-    products allow, 6 for small data: a ring or two moons need them, monotone ties do not.
+    other, w_a = a^(-1/2): wave 1 is the column itself, wave a > 1 cos(pi a u), u the rank / n, made orthogonal to those
+    before. So many waves as their products allow, 6 for small data: a ring or two moons need them, monotone ties do
+    not.
     """
     xp = bk.xp
     D, n = pool.X.shape
     count = int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _WAVES))
-    waves = _waves(bk, pool, count)
+    waves, exist = _waves(bk, pool, count)
     weight = np.arange(1, count + 1) ** -0.5
 
     def tied(block: slice) -> Array:
@@ -243,7 +245,7 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
             for b in range(count):
                 r = waves[a][block] @ waves[b].T
                 r *= r
-                r -= 1
+                r -= exist[a][block, None] * exist[b]
                 r *= pool.X.dtype.type(weight[a] * weight[b])
                 Q += r
         if count == 1:
@@ -259,10 +261,10 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     def strongest_and_likely(block: slice) -> tuple[Array, Array, Array, Array]:
         Q = tied(block)
         strongest = bk.to_host(Q.max(axis=1))
-        crowded = xp.flatnonzero((likely < Q).sum(axis=1) > _PARTNERS)
+        crowded = xp.flatnonzero((likely < Q).sum(axis=1) > MOST_PARTNERS)
         if len(crowded):  # column by column: its decoys may be in another block
             among = Q[crowded]
-            least = xp.partition(among, D - _PARTNERS, axis=1)[:, D - _PARTNERS]
+            least = xp.partition(among, D - MOST_PARTNERS, axis=1)[:, D - MOST_PARTNERS]
             Q[crowded] = xp.where(least[:, None] <= among, among, -xp.inf)
         row, column = xp.nonzero(likely < Q)
         return strongest, bk.to_host(row) + block.start, bk.to_host(column), bk.to_host(Q[row, column])
@@ -272,24 +274,33 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     return strongest, sparse.csr_array((np.sqrt(value - likely), (row, column)), shape=(D, D))
 
 
-def _waves(bk: Backend, pool: Pool, count: int) -> list[Array]:
-    """Waves 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n)."""
+def _waves(bk: Backend, pool: Pool, count: int) -> tuple[list[Array], list[Array]]:
+    """Waves 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n); and which of them exist, (D,).
+
+    Each is orthogonal to those before it, and 0 where little is left of it: a column of two values has one wave.
+    """
     n = pool.X.shape[1]
     size: float = n**-0.25  # a product of two is then sqrt(n) times their correlation
-    waves = [pool.X * pool.X.dtype.type(size)]
-    if count > 1:
-        u = (rankdata(bk.to_host(pool.X), axis=1) - 0.5) / n
-        for a in range(2, count + 1):
-            wave = np.cos(pi * a * u)
-            wave -= wave.mean(axis=1, keepdims=True)
-            deviation = wave.std(axis=1, keepdims=True)
-            wave *= np.where(deviation > 1e-6, size / np.maximum(deviation, 1e-6), 0)
-            waves.append(bk.xp.asarray(wave.astype(pool.X.dtype)))
-    return waves
+    waves, exist = [pool.X * pool.X.dtype.type(size)], [bk.xp.ones(len(pool.X), dtype=pool.X.dtype)]
+    if count == 1:
+        return waves, exist
+    u = (rankdata(bk.to_host(pool.X), axis=1) - 0.5) / n
+    basis = [bk.to_host(pool.X).astype(np.float64) / sqrt(n)]
+    for a in range(2, count + 1):
+        wave = np.cos(pi * a * u)
+        wave -= wave.mean(axis=1, keepdims=True)
+        for before in basis + basis:  # once more, for what rounding leaves
+            wave -= (wave * before).sum(axis=1, keepdims=True) * before
+        square = (wave * wave).sum(axis=1, keepdims=True)
+        wave *= np.where(square > _LEAST_WAVE * n, 1 / np.sqrt(np.maximum(square, _LEAST_WAVE * n)), 0)
+        basis.append(wave)
+        waves.append(bk.xp.asarray((wave / size).astype(pool.X.dtype)))
+        exist.append(bk.xp.asarray((square[:, 0] > _LEAST_WAVE * n).astype(pool.X.dtype)))
+    return waves, exist
 
 
 def _blocks(count: int, width: int) -> Iterator[slice]:
-    step = max(1, _BLOCK // max(width, 1))
+    step = max(1, BLOCK // max(width, 1))
     return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 

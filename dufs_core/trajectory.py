@@ -15,7 +15,7 @@ class RunTrajectory(NamedTuple):
 
     steps: Array  # (m,) int
     mu: Array  # (m, d')
-    columns: Array  # (d',) positions in the data of the columns that took part
+    columns: Array  # (d',) positions in the data of the columns that took part; of a decoy at least the data's width
 
 
 class Trajectory:
@@ -24,7 +24,7 @@ class Trajectory:
     Parameters
     ----------
     every : int, default 1
-        Steps between two states that are kept; the last state of a run always is. A state takes d numbers.
+        Steps between two states that are kept; the last state of a run always is. A state takes a number for each gate.
 
     Attributes
     ----------
@@ -42,8 +42,8 @@ class Trajectory:
     >>> from dufs_core.datasets import two_moons
     >>> trajectory = Trajectory(every=5)
     >>> selector = DUFS(callbacks=[trajectory], random_state=0).fit(two_moons(n_features=10).X)
-    >>> trajectory.runs[-1].mu.shape[1]
-    10
+    >>> trajectory.runs[-1].columns[:2]  # with decoys gates are given to few columns
+    array([0, 1])
     """
 
     def __init__(self, every: int = 1) -> None:

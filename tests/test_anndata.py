@@ -23,7 +23,7 @@ X = two_moons(60, 6, random_state=0).X
 
 def test_what_is_written_survives_a_file(tmp_path):
     adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
-    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
     plain = DUFS(fdr=None, n_features_to_select=2, scaling="global", **QUICK).fit(X)
     np.testing.assert_array_equal(selector.mu_, plain.mu_)
     adata.write(tmp_path / "a.h5ad")
@@ -42,9 +42,30 @@ def test_what_is_written_survives_a_file(tmp_path):
         warnings.simplefilter("error")  # scikit-learn warns of an array where a fit had names
         assert selector.transform(adata.layers["scaled"]).shape == (60, 2)
     assert not hasattr(selector.set_params(max_iter=1).fit(X[:, :4]), "var_names_")
-    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
     best = report(selector, adata.layers["scaled"]).rows[0]["feature"]  # with the names of the genes
     assert best == adata.var_names[plain.ranking_[0]] == selector.get_feature_names_out()[plain.ranking_[0]]
+
+
+def test_with_decoys_q_values_and_evidence_are_written(tmp_path):
+    adata = anndata.AnnData(two_moons(100, 10, random_state=0).X)
+    selector = select_features(adata, random_state=0, backend="numpy", scaling="columns")
+    assert selector.support_[:2].all()
+    adata.write(tmp_path / "a.h5ad")
+    found = anndata.read_h5ad(tmp_path / "a.h5ad")
+    for name, values in (
+        ("q_value", selector.q_values_), ("evidence", selector.evidence_), ("score", selector.scores_),
+        ("selected", selector.q_values_ <= 0.1),
+    ):  # fmt: skip
+        np.testing.assert_array_equal(found.var[f"dufs_{name}"], values)
+    written = found.uns["dufs"]
+    assert (written["params"]["fdr"], written["smallest_fdr"], written["lam"]) == (
+        0.1, selector.q_values_.min(), selector.lam_,
+    )  # fmt: skip
+    assert "permutation_gap" not in written
+    select_features(adata, fdr=None, **QUICK)  # what it does not know does not stay from the call before
+    assert not {"dufs_q_value", "dufs_evidence"} & set(adata.var)
+    assert (adata.uns["dufs"]["params"]["fdr"], "smallest_fdr" in adata.uns["dufs"]) == ("none", False)
 
 
 @pytest.mark.parametrize("container", [np.array, sparse.csr_matrix, sparse.csc_matrix])
@@ -65,8 +86,10 @@ def test_backed(container, tmp_path):
     with pytest.raises(ValueError, match=r'use adata.to_memory\(\) first, or subset=False and then .*"dufs_selected"'):
         select_features(adata, subset=True, **QUICK)
     assert "dufs" not in adata.uns
-    selector = select_features(adata, batch_size=20, **QUICK)
-    np.testing.assert_allclose(selector.mu_, DUFS(fdr=None, batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5)
+    selector = select_features(adata, batch_size=20, fdr=None, **QUICK)
+    np.testing.assert_allclose(
+        selector.mu_, DUFS(fdr=None, batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5
+    )
     adata.write()
     adata.file.close()
     np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "a.h5ad").var["dufs_selected"], selector.support_)

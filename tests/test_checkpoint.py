@@ -372,7 +372,8 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     X = two_moons(40, 8, random_state=0).X
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        DUFS(fdr=None, **{settings(max_iter=200, engine="operations")!r}, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
+        settings = {settings(max_iter=200, engine="operations")!r}
+        DUFS(fdr=None, **settings, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
     print(*(w.message for w in caught if "cannot be written" in str(w.message)), sep="\\n")
     """
     path = tmp_path / "fit.ckpt"
@@ -383,3 +384,19 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     assert run.stdout.count("cannot be written (file too large)") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fit.ckpt", "fit.ckpt.previous"]
     assert 0 < len(durable.unpacked(path.read_bytes(), path)["records"]) < 200
+
+
+def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):
+    """The structure is found again; what is kept are the gates of the columns and decoys."""
+    X = two_moons(80, 30, random_state=0).X
+    given = {"random_state": 3, "engine": "operations", "max_iter": 80}
+    want = DUFS(**given).fit(X)
+    path, calls = tmp_path / "fit.ckpt", iter([False, False, True])
+    with pytest.raises(InterruptedFit):
+        DUFS(**given, callbacks=[Checkpoint(path, 0.0, stop=lambda: next(calls))]).fit(X)
+    got = DUFS.resume(path, X)
+    assert got.n_iter_ == want.n_iter_ > 3
+    for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_", "ranking_"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
+    with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now None"):
+        DUFS.resume(path, X, fdr=None)

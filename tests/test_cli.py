@@ -28,6 +28,7 @@ from dufs_core.commands.options import OPTIONS, constructor_defaults
 from dufs_core.datasets import two_moons
 from dufs_core.estimator import DUFS
 from dufs_core.io import file_fingerprint
+from dufs_core.remarks import rate_text
 
 QUICK = ["--n-restarts", "1", "--max-iter", "20", "--n-draws", "2"]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
@@ -100,18 +101,23 @@ def test_help_shows_the_constructors_defaults():
 def test_choices_are_the_constructors():
     hints = get_type_hints(DUFS.__init__)
     for name, option in OPTIONS.items():
-        literal = get_args(hints[name]) if get_origin(hints[name]) is Literal else None
-        assert option.choices == literal, name
+        literals = [hint for hint in (hints[name], *get_args(hints[name])) if get_origin(hint) is Literal]
+        free = option.type is not str  # a rule or a number
+        assert option.choices == (get_args(literals[0]) if literals and not free else None), name
 
 
 @pytest.mark.parametrize(
     ("given", "name", "value"),
     [
+        ("--fdr 0.25", "fdr", 0.25),
+        ("--fdr none", "fdr", None),
         ("--lam 0.25", "lam", 0.25),
         ("--lam none", "lam", None),
         ("--n-features-to-select 2", "n_features_to_select", 2),
         ("--n-features-to-select 0.5", "n_features_to_select", 0.5),
         ("--n-features-to-select none", "n_features_to_select", None),
+        ("--bandwidth none --power none --n-neighbors none --bandwidth-factor none", "bandwidth", None),
+        ("--ranking evidence", "ranking", "evidence"),
         ("--bandwidth median", "bandwidth", "median"),
         ("--bandwidth 3", "bandwidth", 3.0),
         ("--no-bandwidth-gradient", "bandwidth_gradient", False),
@@ -147,7 +153,7 @@ def test_presets_with_changes(capsys, preset):
 
 
 def test_two_moons_as_json(capsys):
-    result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", *QUICK)
+    result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", "--fdr", "none", *QUICK)
     X, _, informative = two_moons(100, 5, 0.1, 3)
     fitted = DUFS(fdr=None, n_restarts=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
@@ -156,6 +162,8 @@ def test_two_moons_as_json(capsys):
     assert result["selected"] == [j for j in fitted.ranking_.tolist() if fitted.support_[j]]
     np.testing.assert_array_equal(np.float32(result["scores"]), fitted.scores_)
     assert (result["n_iter"], result["converged"]) == (20, False)
+    assert (result["fdr"], result["permutation_gap"]) == (None, fitted.permutation_gap_)
+    assert not {"q_values", "evidence", "smallest_fdr", "lam"} & set(result)
     assert result["seconds"] == result["timings"]["fit"]
     p = fitted.gate_probabilities_
     found = len(set(result["selected"]) & {0, 1})
@@ -167,11 +175,64 @@ def test_two_moons_as_json(capsys):
     assert len(result["input"]["sha256"]) == 64
 
 
+def test_two_moons_with_decoys(capsys):
+    """As a table and as JSON, at two rates."""
+    argv = ["fit", "two-moons", "--backend", "numpy"]
+    fitted = DUFS(random_state=0, backend="numpy").fit(two_moons(100, 10, 0.1, 0).X)
+    result = run(capsys, *argv)
+    assert result["fdr"] == 0.1
+    found = np.flatnonzero(fitted.q_values_ <= 0.1)
+    assert {0, 1} <= set(result["selected"]) == set(found.tolist())
+    for name, values in (("scores", fitted.scores_), ("q_values", fitted.q_values_), ("evidence", fitted.evidence_)):
+        np.testing.assert_array_equal(result[name], values)
+    assert (result["smallest_fdr"], result["lam"]) == (fitted.smallest_fdr_, fitted.lam_)
+    assert (result["n_found"], result["n_decoys"]) == (len(found), 5)
+    assert (result["precision"], result["recall"]) == (2 / len(found), 1)
+    assert not {"permutation_gap", "p_value", "ended_by_ties", "soft_precision"} & set(result)
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    best, q = fitted.ranking_[0], rate_text(fitted.q_values_.min())
+    assert f"   1  {best:>6}  x{best}    {fitted.evidence_[best]:>8.2f}  {q:>7}  yes" in printed.splitlines()
+    assert f"of 0.1: {len(found)} found, smallest q-value {q}, against 5 shuffled copies of each feature" in printed
+    assert f"precision {2 / len(found):.2f}, recall 1.00\n" in printed
+    more = run(capsys, *argv, "--fdr", "0.5")
+    assert sorted(more["selected"]) == np.flatnonzero(fitted.q_values_ <= 0.5).tolist()
+    assert more["q_values"] == result["q_values"]
+    assert len(more["selected"]) == more["n_found"] > len(found)
+    few = run(capsys, *argv, "--n-features-to-select", "1")
+    assert (len(few["selected"]), few["n_found"]) == (1, len(found))
+
+
+def test_nothing_found_and_nothing_judged(capsys, tmp_path):
+    noise = np.random.default_rng(1).standard_normal((40, 20))
+    np.save(tmp_path / "noise.npy", noise)
+    assert main(["fit", str(tmp_path / "noise.npy"), "--backend", "numpy"]) == 0
+    out, err = capsys.readouterr()
+    smallest = DUFS(fdr=0.99, random_state=0, backend="numpy").fit(noise).smallest_fdr_
+    assert smallest > 0.1
+    assert f"at a false discovery rate of 0.1: none found, smallest q-value {rate_text(smallest)}, against 5" in out
+    assert "warning: No feature was found at a false discovery rate of 0.1." in err
+    noise[2:] = noise[0]  # two rows differ: too few to tell a column from its copies
+    np.save(tmp_path / "noise.npy", noise)
+    assert main(["fit", str(tmp_path / "noise.npy"), "--backend", "numpy"]) == 0
+    assert "0 of 20 features selected in 0 steps" in (out := capsys.readouterr().out)
+    assert "fewer than two features vary in enough samples to be judged" in out
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.1, "0.1"), (1.0, "1"), (0.1004, "0.101"), (2 / 15, "0.134"), (1 / 2000, "0.0005")]
+)
+def test_rates_are_rounded_up(rate, text):
+    """What is not found at 0.1 does not look as if it were."""
+    assert rate_text(rate) == text
+
+
 def test_agreement_with_the_answer():
     probability = np.array([0.5, 1.0, 0.25, 0.25])
     assert agreement([1, 2], [0, 1], probability) == {
         "precision": 0.5, "recall": 0.5, "soft_precision": 0.75, "soft_recall": 0.75,
     }  # fmt: skip
+    assert agreement([1, 2], [0, 1]) == {"precision": 0.5, "recall": 0.5}
     nothing = agreement([], [0, 1], np.zeros(4))
     assert nothing == {"precision": 0, "recall": 0, "soft_precision": 0, "soft_recall": 0}
 
@@ -204,10 +265,11 @@ def test_the_table_of_many_features(capsys, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-def test_out_receives_complete_files(capsys, table, tmp_path):
+@pytest.mark.parametrize("fdr", [0.1, None])
+def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
     directory = tmp_path / "new" / "result"
     argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", "--n-features-to-select", "2", *QUICK]
-    assert main([*argv, "--out", str(directory)]) == 0
+    assert main([*argv, "--fdr", str(fdr), "--out", str(directory)]) == 0
     assert "written to" in capsys.readouterr().out
     assert sorted(p.name for p in directory.iterdir()) == [
         "gates.png",
@@ -220,7 +282,8 @@ def test_out_receives_complete_files(capsys, table, tmp_path):
 
     with (directory / "selection.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert list(rows[0]) == ["index", "name", "rank", "score", "mu", "probability", "selected"]
+    judged = [] if fdr is None else ["q_value", "evidence"]
+    assert list(rows[0]) == ["index", "name", "rank", "score", *judged, "mu", "probability", "selected"]
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4, 5]
     assert [row["name"] for row in rows] == [f"c{row['index']}" for row in rows]
     assert [row["selected"] for row in rows] == ["true", "true", "false", "false", "false"]
@@ -241,10 +304,17 @@ def test_out_receives_complete_files(capsys, table, tmp_path):
     assert float(history[-1]["loss"]) == result["loss"]
     assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
 
-    fitted = DUFS(fdr=None, n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
+    fitted = DUFS(fdr=fdr, n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
     fitted.fit(two_moons(40, 5).X)
     by_index = sorted(rows, key=lambda row: int(row["index"]))
     np.testing.assert_array_equal(np.float32([row["mu"] for row in by_index]), fitted.mu_)
+    if fdr is None:
+        assert result["permutation_gap"] == pytest.approx(fitted.permutation_gap_)
+        return
+    for column, values in (("score", fitted.scores_), ("q_value", fitted.q_values_), ("evidence", fitted.evidence_)):
+        np.testing.assert_array_equal([float(row[column]) for row in by_index], values)
+    assert (result["q_values"], result["evidence"]) == (fitted.q_values_.tolist(), fitted.evidence_.tolist())
+    assert (result["fdr"], result["smallest_fdr"], result["lam"]) == (0.1, fitted.smallest_fdr_, fitted.lam_)
 
 
 @pytest.mark.parametrize(("more", "bar"), [([], 1), (["--json"], 0), (["--quiet"], 0), (["--verbose", "0"], 0)])
@@ -408,7 +478,7 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("", "a command is needed"),
         ("fitt", "invalid choice: 'fitt'"),
         ("fit", "required: FILE|two-moons"),
-        ("fit two-moons --power two", "argument --power: invalid whole number value: 'two'"),
+        ("fit two-moons --power two", "argument --power: invalid whole number or none value: 'two'"),
         ("fit two-moons --engine fast", "argument --engine: invalid choice: 'fast'"),
         ("fit two-moons --pow 2", "unrecognized arguments: --pow"),
         ("fit two-moons --power 0", "power must be a whole number of at least 1; got 0"),
@@ -417,11 +487,15 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("fit two-moons --lam nan", "lam must be"),
         ("fit two-moons --n-features-to-select 11", "1 to the 10 features of X"),
         ("fit two-moons --n-features-to-select 1.5", "got 1.5"),
-        ("fit two-moons --batch-size 3", "at least n_neighbors + 2 = 4"),
+        ("fit two-moons --fdr none --batch-size 3", "at least n_neighbors + 2 = 4"),
         ("fit two-moons --n-draws 3", "even number"),
         ("fit two-moons --backend cupy", 'backend="cupy" cannot be used here'),
         ("fit two-moons --samples 1", "at least 2 samples"),
-        ("fit two-moons --samples 2", "n_neighbors=2 for 2 rows"),
+        ("fit two-moons --n-neighbors 2 --samples 2", "n_neighbors=2 for 2 rows"),
+        ("fit two-moons --fdr 0", "fdr is a false discovery rate, above 0 and below 1"),
+        ("fit two-moons --fdr nan", "fdr is a false discovery rate"),
+        ("fit two-moons --fdr none --ranking evidence", "needs decoys"),
+        ("fit two-moons --fdr some", "argument --fdr: invalid float or none value: 'some'"),
         ("fit two-moons --noise -1", "noise"),
         ("fit two-moons --noise nan", "NaN or infinity"),
         ("fit two-moons --seed -1", "argument --seed: must be 0 or larger; got -1"),
@@ -472,7 +546,7 @@ def test_constant_columns_only(capsys, tmp_path):
 
 
 def test_no_feature_selected_says_what_to_try(capsys):
-    argv = [*MOONS, "--lam", "50", "--max-iter", "400", "--learning-rate", "0.01"]
+    argv = [*MOONS, "--fdr", "none", "--lam", "50", "--max-iter", "400", "--learning-rate", "0.01"]
     assert main(argv) == 0
     captured = capsys.readouterr()
     assert "0 of 4 features selected" in captured.out
@@ -522,7 +596,7 @@ def test_other_endings(capsys, tmp_path, monkeypatch, raised, code, said):
 
 def test_real_mat_file(capsys, shared_data):
     path = shared_data("lung_small.mat")
-    assert main(["fit", str(path), "--json", *QUICK, "--n-features-to-select", "10"]) == 0
+    assert main(["fit", str(path), "--fdr", "none", "--json", *QUICK, "--n-features-to-select", "10"]) == 0
     captured = capsys.readouterr()
     result = strict(captured.out)
     assert len(result["selected"]) == 10
@@ -590,7 +664,7 @@ def test_help(capsys, command):
     assert "exit codes: 0 " in printed
     assert "2 bad usage" in printed
     if command == "fit":
-        assert "(default: max)" in " ".join(printed.split())
+        assert "whose gate ends open (default: 0.1)" in " ".join(printed.split())
         assert "dufs-core fit two-moons" in printed
 
 

@@ -59,13 +59,30 @@ def assert_same_fit(a, b):
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 @pytest.mark.filterwarnings("ignore:No features were selected:UserWarning")
-@parametrize_with_checks([quick(max_iter=3), quick(max_iter=3, engine="operations", dtype="float64")])
+@parametrize_with_checks(
+    [
+        quick(max_iter=3),
+        quick(max_iter=3, engine="operations", dtype="float64"),
+        DUFS(max_iter=3, n_draws=2, random_state=0),
+    ]
+)
 def test_scikit_learn_contract(estimator, check):
     check(estimator)
 
 
-@pytest.mark.parametrize("d", [10, 20])
+@pytest.mark.parametrize("d", [10, 20, 60])
 def test_default_fit_recovers_two_moons(d):
+    problem = two_moons(n_features=d, random_state=3)
+    selector = DUFS(random_state=3).fit(problem.X)
+    assert selector.support_[:2].all()
+    assert selector.q_values_[:2].max() == selector.smallest_fdr_ == 0.1
+    assert selector.evidence_[:2].min() > np.nanmax(selector.decoy_evidence_)
+    assert selector.support_.sum() <= 4
+    assert set(selector.ranking_[: selector.support_.sum()]) == set(np.flatnonzero(selector.support_))
+
+
+@pytest.mark.parametrize("d", [10, 20])
+def test_gates_alone_recover_two_moons(d):
     problem = two_moons(n_features=d, random_state=3)
     selector = DUFS(fdr=None, random_state=3).fit(problem.X)
     assert set(np.flatnonzero(selector.support_)) == {0, 1}

@@ -13,8 +13,11 @@ from scipy import sparse
 from dufs_core import DUFS, LambdaPath, Trajectory, plotting
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
+from dufs_core.graph_rules import LOCAL, WIDE
 from dufs_core.plotting import canvas
+from dufs_core.plotting.data import _rules as rules_of
 from dufs_core.plotting.paths import over_settings
+from dufs_core.remarks import rate_text
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -72,6 +75,79 @@ def test_gate_trajectories(fitted):
     other = DUFS(fdr=None, random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)
+
+
+@pytest.fixture(scope="module")
+def many():
+    """Twelve columns that share something among noise, a constant column and one that differs in one row."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 60))
+    X[:, :12] += 2 * rng.normal(size=(80, 1))
+    X[:, 40], X[:, 50], X[3, 50] = 1, 0, 1
+    trajectory = Trajectory(every=10)
+    return DUFS(random_state=0, callbacks=[trajectory]).fit(X), trajectory, X
+
+
+def test_evidence_of_columns_and_decoys(many):
+    selector, _, X = many
+    found = selector.q_values_ <= 0.1
+    assert found[:12].all()
+    ax = drawn(plotting.ranked_scores(selector))
+    chosen, others, band = ax.collections
+    by_evidence = np.argsort(-selector.evidence_, kind="stable")
+    ranks = np.arange(1, 61)
+    drawn_others = [(rank, k) for rank, k in zip(ranks, by_evidence, strict=True) if not found[k] and k not in (40, 50)]
+    np.testing.assert_allclose(others.get_offsets(), [(rank, selector.evidence_[k]) for rank, k in drawn_others])
+    np.testing.assert_allclose(np.sort(chosen.get_offsets()[:, 1]), np.sort(selector.evidence_[found]))
+    assert line(ax, f"cut at fdr 0.1: {found.sum()} found").get_ydata()[0] == selector.evidence_[found].min()
+    assert line(ax, "not drawn: 2 constant or not judged")
+    decoys = np.sort(np.delete(selector.decoy_evidence_, [40, 50], axis=1), axis=1)[:, ::-1]
+    assert band.get_label() == f"decoys: {len(decoys)} shuffled copies, sorted"
+    corners = band.get_paths()[0].vertices
+    for edge in (decoys.min(axis=0), decoys.max(axis=0)):
+        assert {(x + 1, y) for x, y in enumerate(edge)} <= set(map(tuple, corners))
+    assert (ax.get_ylabel(), ax.get_xlabel()) == ("evidence", "rank by evidence")
+    nothing = DUFS(random_state=0, fdr=0.001).fit(X)
+    texts = [text.get_text() for text in drawn(plotting.ranked_scores(nothing)).get_legend().get_texts()]
+    assert f"none found at fdr 0.001 (smallest q = {rate_text(nothing.smallest_fdr_)})" in texts
+    pixels = drawn(plotting.selected_pixels(selector, (6, 10)))
+    shown = pixels.images[0].get_array()
+    assert np.flatnonzero(shown.mask).tolist() == [40, 50]
+    np.testing.assert_allclose(shown.compressed(), np.delete(selector.evidence_, [40, 50]))
+    assert pixels.get_title().endswith("(grey: 2 constant or not judged)")
+
+
+def test_gates_of_decoys_are_told_from_those_of_columns(many):
+    selector, trajectory, _ = many
+    (run,) = trajectory.runs
+    ax = drawn(plotting.gate_trajectories(trajectory, selector))
+    assert (run.columns < 60).sum() == len(ax.get_lines()) - 1 + sum(
+        len(lines.get_segments()) for lines in ax.collections if "selected" in lines.get_label()
+    )
+    columns = run.columns.copy()
+    columns[-2:] = 60, 77  # as if two were decoys
+    altered = SimpleNamespace(runs=[run._replace(columns=columns)])
+    ax = drawn(plotting.gate_trajectories(altered, selector))
+    (decoys,) = (lines for lines in ax.collections if lines.get_label() == "2 decoys")
+    np.testing.assert_allclose(np.array(decoys.get_segments())[:, -1, 1], run.mu[-1, -2:])
+    assert ax.get_title() == f"{len(columns)} gates, 2 decoys among them"
+    altered.runs[0].mu[-1, 0] += 1
+    with pytest.raises(ValueError, match="None of the trajectory's runs"):
+        plotting.gate_trajectories(altered, selector)
+    altered.runs[0].mu[-1, 0] -= 1
+
+
+def test_the_walk_is_that_of_the_fit(many, fitted):
+    """Its rules depend on whether there are decoys; a path has none."""
+    assert rules_of(many[0], 80) == LOCAL
+    assert rules_of(DUFS(n_neighbors=9, self_loops=True), 80) == LOCAL._replace(n_neighbors=9, self_loops=True)
+    assert rules_of(fitted[0], 60) == WIDE
+    assert rules_of(LambdaPath(), 60) == WIDE
+    assert rules_of(LambdaPath(DUFS(bandwidth="q90")), 60) == WIDE._replace(bandwidth="q90")
+    baseline = LaplacianScore(n_neighbors=7)
+    assert rules_of(baseline, 60).n_neighbors == 7
+    spectrum = drawn(plotting.spectrum(many[0], many[2], n_values=4)).get_lines()
+    assert all(values.get_ydata()[0] == pytest.approx(1) for values in spectrum)
 
 
 def test_a_trajectory_keeps_every_run_and_its_columns():
@@ -234,7 +310,9 @@ def test_columns_that_took_no_part_are_not_drawn():
         ax = drawn(plotting.selected_pixels(selector, (2, 3)))
         assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
         assert ax.get_title().endswith("(grey: 2 constant)")
-    path = LambdaPath(DUFS(fdr=None, n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0).fit(X)
+    path = LambdaPath(
+        DUFS(fdr=None, n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0
+    ).fit(X)
     np.testing.assert_array_equal(path.constant_features_, [4, 5])
     assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
 

@@ -195,7 +195,9 @@ def test_preset_settings():
     )  # fmt: skip
     assert DUFS.preset("paper", power=3, n_draws=4).get_params()["power"] == 3
     assert paper["fdr"] is authors["fdr"] is DUFS.preset("wide").fdr is None
-    changed = {name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(fdr=None), name)}
+    changed = {
+        name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(fdr=None), name)
+    }
     assert changed == {"power", "bandwidth", "self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
     with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
         DUFS.preset("mine")

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, plotting, report, report_page
+from dufs_core import DUFS, LambdaPath, plotting, report, report_page, reporting
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
+from dufs_core.remarks import rate_text
 from dufs_core.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -79,6 +80,90 @@ def test_the_best_of_all_groups_are_uncorrelated_and_the_others_near_one(block, 
     for k in np.flatnonzero(selector.support_ & ~found.one_per_group):
         better = [j for j in selector.ranking_[: list(selector.ranking_).index(k)] if j in leaders and r[k, j] >= 0.8]
         assert next(group for group in found.groups if k in group)[0] == better[0]
+
+
+@pytest.fixture(scope="module")
+def judged():
+    """Two moons, noise, a constant column 10 and a column 11 that differs in one row."""
+    rare = np.zeros((100, 1))
+    rare[3] = 1
+    X = np.hstack([MOONS.X, np.full((100, 1), 0.3), rare])
+    return DUFS(random_state=0).fit(X), X
+
+
+def test_with_decoys_reasons_are_of_the_competition(judged):
+    selector, X = judged
+    found = report(selector, X)
+    rows, decoys = by_index(found), selector.decoy_evidence_.max(axis=0)
+    chosen = {k for k, row in rows.items() if row["selected"]}
+    assert {0, 1} <= chosen == set(np.flatnonzero(selector.q_values_ <= 0.1).tolist())
+    for k in range(10):
+        row, q = rows[k], selector.q_values_[k]
+        assert (row["q_value"], row["evidence"], row["score"]) == (q, selector.evidence_[k], selector.scores_[k])
+        numbers = re.search(r"evidence (\S+), its decoys (at most|up to) (\S+)$", row["reason"])
+        assert float(numbers[1]) == pytest.approx(selector.evidence_[k], rel=5e-3)
+        assert float(numbers[3]) == pytest.approx(decoys[k], rel=5e-3)
+        beaten = selector.evidence_[k] <= decoys[k]
+        begins = f"found, q = {rate_text(q)}: " if q <= 0.1 else f"not found at fdr 0.1, q = {rate_text(q)}: "
+        assert row["reason"].startswith("beaten by a decoy: " if beaten else begins)
+    assert {"found,", "beaten", "not", "constant:"} >= {row["reason"].partition(" ")[0] for row in rows.values()}
+    assert rows[10]["reason"] == "constant: all its values are equal"
+    assert rows[11]["reason"].startswith("not judged: in too few rows it differs from its median")
+    assert (rows[11]["q_value"], rows[11]["evidence"], rows[10]["q_value"]) == (None, None, None)
+    gated = set(range(12)) - {10} - set(selector.set_aside_features_.tolist())
+    assert {k for k, row in rows.items() if row["probability"] is not None} == gated >= {0, 1}
+    begins = f"{len(chosen)} features are found at a false discovery rate of 0.1: in expectation at most this share"
+    assert found.notes[0].startswith(begins)
+    smallest = rate_text(selector.smallest_fdr_)
+    assert f"(the smallest q-value is {smallest}, from a competition with 5 shuffled copies of" in found.notes[0]
+    assert f"Converged ({selector.n_iter_} steps; {len(gated)} features with a gate)." in found.notes
+    assert any(note.startswith("1 feature is not judged") for note in found.notes)
+    assert not any("permutation gap" in note for note in found.notes)
+    page = Page(found.html())
+    assert {"q-value", "evidence"} <= set(page.texts)
+    assert page.tags.count("img") == 2
+
+
+def test_with_decoys_a_number_of_features(judged):
+    X = judged[1]
+    selector = DUFS(random_state=0, n_features_to_select=6, ranking="evidence").fit(X)
+    found = report(selector, X)
+    sixth, seventh = found.rows[5:7]
+    assert sixth["selected"]
+    assert sixth["q_value"] > 0.1
+    assert sixth["reason"].endswith("; rank 6 is among the best 6")
+    assert seventh["reason"].endswith("; rank 7 is beyond the best 6")
+    more = 6 - (selector.q_values_ <= 0.1).sum()
+    alone = (
+        f"{more} of the 6 selected features are so for n_features_to_select=6 alone: at this rate they are not found."
+    )
+    assert alone in found.notes
+    assert not any("ranked by" in note for note in found.notes)
+
+
+def test_nothing_found_and_nothing_judged():
+    X = np.random.default_rng(1).normal(size=(40, 20))
+    selector = DUFS(random_state=0).fit(X)
+    found = report(selector, X)
+    smallest = selector.smallest_fdr_
+    assert not selector.support_.any()
+    assert 0.1 < smallest < 1
+    assert f"(the smallest rate that finds any is {rate_text(smallest)})" in found.notes[0]
+    best = next(row for row in found.rows if row["q_value"] == smallest)
+    assert best["reason"].startswith(f"not found at fdr 0.1, q = {rate_text(smallest)}: evidence ")
+    X[2:] = X[0]
+    with pytest.warns(DufsWarning, match="No feature was judged: fewer than two of 20 differ from their median"):
+        selector.fit(X)
+    found = report(selector, X)
+    assert {row["reason"] for row in found.rows} == {"not judged: fewer than two features vary in enough rows"}
+    assert found.notes[0].startswith("Nothing was judged")
+    assert Page(found.html()).open == []
+
+
+def test_numbers_are_told_apart():
+    assert reporting._told_apart(7.0312, 7.0334) == ("7.0312", "7.0334")
+    assert reporting._told_apart(7.0, 2.5) == ("7", "2.5")
+    assert reporting._told_apart(2.0, 2.0) == ("2", "2")
 
 
 def test_ranks_ties_and_undecided_gates():

@@ -1,81 +1,128 @@
-"""The order of open columns by what they explain together: against the definition, and what it is for."""
-
-from dataclasses import replace
+"""The order of columns by what they explain together: against the definition, and what it is for."""
 
 import numpy as np
 import pytest
-from generators import noise, standardise, three_clusters
+from generators import duplicates_and_others, noise, standardise, three_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dufs_core import DUFS, LambdaPath, fit_population, report, representatives
+from dufs_core import DUFS, LambdaPath, fit_population, random, report, representatives
 from dufs_core.backend import get_backend
 from dufs_core.data import prepare
 from dufs_core.errors import MemoryLimitError
 from dufs_core.memory import needed_bytes
-from dufs_core.objective import Objective
+from dufs_core.representatives import neighbour_walk
 from dufs_core.representatives import representatives as order
 from dufs_core.sparse import prepare_sparse
 
 NUMPY = get_backend("numpy")
-OBJECTIVE = Objective(bandwidth="median", bandwidth_factor=1.0)
+ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
 
 
-def walk(X, objective):
-    """P from its definition."""
-    D = ((X[:, None] - X[None]) ** 2).sum(axis=2)
-    others = np.sort(np.where(np.eye(len(X), dtype=bool), np.inf, D), axis=1)[:, objective.n_neighbors - 1]
-    b = objective.bandwidth_factor * {"median": np.median, "max": np.max}[objective.bandwidth](others)
-    K = np.exp(-D / b)
-    np.fill_diagonal(K, 1.0 if objective.self_loops else 1e-12)
+def walk(X):
+    """P from its definition, row by row."""
+    n = len(X)
+    lengths = np.linalg.norm(X, axis=1)
+    unit = [x / length if length > ROUNDING * max(lengths) else None for x, length in zip(X, lengths, strict=True)]
+    D = np.zeros((n, n))
+    for i in range(n):
+        for j in range(n):
+            D[i, j] = 2.0 if unit[i] is None or unit[j] is None else ((unit[i] - unit[j]) ** 2).sum()
+            D[i, j] = D[i, j] if D[i, j] > ROUNDING else 0.0
+    others = [np.delete(np.arange(n), i) for i in range(n)]
+    fifth = np.array([sorted(D[i, others[i]])[:5][-1] for i in range(n)])
+    positive = [D[i, j] for i in range(n) for j in others[i] if D[i, j] > 0]
+    b = np.median(fifth) or min(positive, default=1.0)
+    K = np.zeros((n, n))
+    for i in range(n):
+        for j in others[i]:
+            if D[i, j] <= max(fifth[i], fifth[j]) * (1 + 1e-9):
+                K[i, j] = np.exp(-D[i, j] / b)
     return K / K.sum(axis=1, keepdims=True)
 
 
 class Regression:
     """R(S) from its definition."""
 
-    def __init__(self, X, mu, objective):
+    def __init__(self, X, mu):
         self.X = (X - X.mean(axis=0)) * np.clip(mu, 0, 1)
-        self.Y = walk(self.X, objective) @ self.X
+        P = walk(self.X)
+        self.Y = P @ P @ self.X
         squares = (self.X**2).sum(axis=0)
-        self.nu = np.maximum(squares - (self.Y**2).sum(axis=0), 0.01 * squares)
+        self.structure = ((P @ self.X) ** 2).sum(axis=0) / squares
+        s = np.clip(self.structure, 0.01, 0.99)
+        self.nu = squares * (1 - s) / s
 
     def explained(self, S):
         x = self.X[:, S]
         A = np.linalg.inv(np.eye(len(x)) + (x / self.nu[S]) @ x.T)
         return (self.Y**2).sum() - np.trace(self.Y.T @ A @ self.Y)
 
+    def check(self, found):
+        """Every next column is one that raises R most."""
+        for size in range(len(found) - 1):
+            values = [self.explained(found[[*range(size), at]]) for at in range(size, len(found))]
+            assert values[0] >= max(values) - 1e-9 * max(values)
+
+
+def latent(seed, n=16, d=9):
+    rng = np.random.default_rng(seed)
+    X = standardise(rng.normal(size=(n, 4)) @ rng.normal(size=(4, d)) + 0.3 * rng.normal(size=(n, d)))
+    return X + 0.2 * rng.normal(size=d)  # as the means are where rows are sampled
+
+
+# --- against the definition ------------------------------------------------------------------------------------------
+
 
 @settings(max_examples=20)
-@given(seed=st.integers(0, 2**20), rule=st.sampled_from(["median", "max"]), loops=st.booleans(), spread=st.booleans())
-def test_every_next_column_explains_most(seed, rule, loops, spread):
-    rng = np.random.default_rng(seed)
-    X = standardise(rng.normal(size=(14, 4)) @ rng.normal(size=(4, 9)) + 0.3 * rng.normal(size=(14, 9)))
-    X += 0.2 * rng.normal(size=9)  # as the means are where rows are sampled
-    mu = rng.uniform(0.1, 1.4, size=9) if spread else np.full(9, 1.5)
-    objective = Objective(bandwidth=rule, bandwidth_factor=0.5, n_neighbors=3, self_loops=loops)
-    regression, found = Regression(X, mu, objective), order(NUMPY, X, mu, objective, 9)
+@given(seed=st.integers(0, 2**20), n=st.sampled_from([2, 3, 5, 6, 7, 16, 24]), spread=st.booleans())
+def test_every_next_column_explains_most(seed, n, spread):
+    """Down to fewer rows than there are neighbours."""
+    X = latent(seed, n)
+    mu = np.random.default_rng(seed).uniform(0.1, 1.4, size=9) if spread else np.full(9, 1.5)
+    found = order(NUMPY, X, mu, 9)
     assert sorted(found) == list(range(9))
-    for size in range(8):
-        rest = found[size:]
-        values = [regression.explained(found[[*range(size), size + i]]) for i in range(len(rest))]
-        assert values[0] >= max(values) - 1e-9 * max(values)
+    Regression(X, mu).check(found)
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_nearly_noiseless_columns_count_as_noisy_by_a_hundredth(seed):
-    """Four far groups whose rows differ little: without the floor the cleanest column would be worth most."""
+def test_columns_nearly_without_noise_have_a_hundredth(seed):
+    """Four far groups whose rows differ little: without the bound the cleanest column would be worth most."""
     rng = np.random.default_rng(seed)
-    latent = np.repeat(np.eye(4), 5, axis=0) @ rng.normal(size=(4, 3))
-    X = standardise(latent @ rng.normal(size=(3, 8)) + rng.uniform(1e-4, 0.05, 8) * rng.normal(size=(20, 8)))
-    mu, objective = np.full(8, 2.0), Objective(bandwidth="median", bandwidth_factor=3.0)
-    regression, found = Regression(X, mu, objective), order(NUMPY, X, mu, objective, 8)
-    assert (regression.nu == 0.01 * (regression.X**2).sum(axis=0)).any()
-    for size in range(7):
-        values = [regression.explained(found[[*range(size), at]]) for at in range(size, 8)]
-        assert values[0] >= max(values) - 1e-9 * max(values)
+    clean = np.repeat(np.eye(4), 7, axis=0) @ rng.normal(size=(4, 3))
+    X = standardise(clean @ rng.normal(size=(3, 8)) + rng.uniform(1e-4, 0.05, 8) * rng.normal(size=(28, 8)))
+    regression = Regression(X, np.ones(8))
+    assert (regression.structure > 0.99).any()
+    regression.check(order(NUMPY, X, np.ones(8), 8))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_columns_nearly_without_structure_have_a_hundredth(seed):
+    """Small columns, of no weight in the graph, that the walk nearly cancels: the bound decides which is worth more."""
+    X = latent(seed, 24)
+    X -= X.mean(axis=0)
+    _, _, directions = np.linalg.svd(walk(X) @ (np.eye(24) - 1 / 24))  # the last, 1 / sqrt(24), is of length 0
+    X = np.hstack([X, 1e-4 * directions[-3:-1].T])
+    regression = Regression(X, np.ones(11))
+    assert (regression.structure[-2:] < 0.01).any()
+    regression.check(order(NUMPY, X, np.ones(11), 11))
+
+
+@pytest.mark.parametrize("copies", [2, 5, 8])
+def test_duplicated_rows(copies):
+    """With eight of each the fifth nearest row is at distance 0, up to rounding that is none of a distance."""
+    X = np.repeat(latent(1, n=9), copies, axis=0)
+    Regression(X, np.ones(9)).check(order(NUMPY, X, np.ones(9), 9))
+
+
+def test_a_row_at_the_mean():
+    """It has no direction."""
+    X = standardise(np.vstack([latent(2), -latent(2)]))
+    X = np.vstack([X, np.zeros(9)])
+    np.testing.assert_allclose(neighbour_walk(NUMPY, X @ X.T), walk(X), rtol=1e-9, atol=1e-12)
+    Regression(X, np.ones(9)).check(order(NUMPY, X, np.ones(9), 9))
 
 
 def test_sums_that_are_kept_up_to_date_stay_right():
@@ -83,13 +130,80 @@ def test_sums_that_are_kept_up_to_date_stay_right():
     rng = np.random.default_rng(0)
     X = standardise(rng.normal(size=(40, 6)) @ rng.normal(size=(6, 200)) + 0.2 * rng.normal(size=(40, 200)))
     mu = np.full(200, 2.0)
-    regression, found = Regression(X, mu, OBJECTIVE), order(NUMPY, X.astype(np.float32), mu, OBJECTIVE, 151)
+    regression, found = Regression(X, mu), order(NUMPY, X.astype(np.float32), mu, 151)
     x = regression.X[:, found[:150]]
     A = np.linalg.inv(np.eye(40) + (x / regression.nu[found[:150]]) @ x.T)
     gain = ((regression.Y.T @ A @ regression.X) ** 2).sum(axis=0)
     gain /= regression.nu + np.einsum("ik,ij,jk->k", regression.X, A, regression.X)
     gain[found[:150]] = 0
     assert gain[found[150]] >= 0.99 * gain.max()
+
+
+def test_blocks_of_columns_do_not_show(monkeypatch):
+    X, mu = latent(3, 40, 60), np.random.default_rng(3).uniform(0.3, 2, 60)
+    whole = order(NUMPY, X, mu, 60)
+    monkeypatch.setattr(representatives, "BLOCK", 7)
+    np.testing.assert_array_equal(order(NUMPY, X, mu, 60), whole)
+
+
+# --- the walk --------------------------------------------------------------------------------------------------------
+
+
+@given(seed=st.integers(0, 2**20), n=st.integers(2, 30))
+def test_the_walk(seed, n):
+    X = np.random.default_rng(seed).normal(size=(n, 4))
+    P = neighbour_walk(NUMPY, X @ X.T)
+    np.testing.assert_allclose(P, walk(X), rtol=1e-9, atol=1e-12)
+    lengths = np.random.default_rng(seed + 1).uniform(0.1, 10, size=(n, 1))  # of the rows: of no consequence
+    np.testing.assert_allclose(neighbour_walk(NUMPY, (lengths * X) @ (lengths * X).T), P, rtol=1e-9, atol=1e-12)
+
+
+def test_three_rows():
+    """At 0, 60 and 180 degrees: squared distances 1, 3 and 4, of which 4 is the median of the largest."""
+    X = np.array([[2.0, 0.0], [0.5, 0.75**0.5], [-7.0, 0.0]])
+    near, far, most = np.exp([-1 / 4, -3 / 4, -4 / 4])
+    K = np.array([[0, near, most], [near, 0, far], [most, far, 0]])
+    np.testing.assert_allclose(neighbour_walk(NUMPY, X @ X.T), K / K.sum(axis=1, keepdims=True), rtol=1e-12)
+
+
+def test_rows_as_near_as_the_fifth_are_neighbours():
+    """On a circle the sixth nearest row is as near as the fifth; rows of the identity are all as near."""
+    angle = 2 * np.pi * np.arange(14) / 14
+    X = np.column_stack([np.cos(angle), np.sin(angle)])
+    D = 2 - 2 * np.cos(angle[1:4])
+    weights = np.zeros(14)
+    weights[[1, 2, 3]] = weights[[-1, -2, -3]] = np.exp(-D / D[2])
+    expected = np.array([np.roll(weights, i) for i in range(14)]) / weights.sum()
+    np.testing.assert_allclose(neighbour_walk(NUMPY, X @ X.T), expected, rtol=1e-9)
+    np.testing.assert_allclose(neighbour_walk(NUMPY, np.eye(9)), (1 - np.eye(9)) / 8, rtol=1e-12)
+
+
+def test_copies_of_a_row_and_others():
+    """The fifth row of most is at distance 0: b is the smallest positive distance, and rounding of G no distance."""
+    X = duplicates_and_others(40, 10, 6)
+    expected, G = walk(X), X @ X.T
+    assert (expected[expected > 0] < 1e-3).any()
+    np.testing.assert_allclose(neighbour_walk(NUMPY, G), expected, rtol=1e-9, atol=1e-15)
+    noisy = G * (1 + 1e-15 * np.random.default_rng(0).normal(size=(50, 50)))
+    np.testing.assert_allclose(neighbour_walk(NUMPY, (noisy + noisy.T) / 2), expected, rtol=1e-9, atol=1e-15)
+
+
+def test_a_far_row_keeps_neighbours():
+    """At 300 times the bandwidth and more, where each of its weights alone is nearly nothing."""
+    rng = np.random.default_rng(0)
+    X = np.vstack([[1.0, 0.0] + 1e-3 * rng.normal(size=(30, 2)), [[-1.0, 0.0]]])
+    P = neighbour_walk(NUMPY, X @ X.T)
+    assert np.isfinite(P).all()
+    np.testing.assert_allclose(P.sum(axis=1), 1)
+    assert (P[-1] > 0).sum() >= 5
+
+
+@pytest.mark.parametrize("G", [np.zeros((4, 4)), np.ones((4, 4))], ids=["all at the mean", "all alike"])
+def test_rows_that_nothing_tells_apart(G):
+    np.testing.assert_allclose(neighbour_walk(NUMPY, G), (1 - np.eye(4)) / 3, rtol=1e-12)
+
+
+# --- what it is for --------------------------------------------------------------------------------------------------
 
 
 def groups(n=90, copies=5, seed=0):
@@ -101,24 +215,33 @@ def groups(n=90, copies=5, seed=0):
 
 def test_one_of_each_kind_comes_first():
     X, mu = groups(), np.linspace(2.5, 1.1, 15)
-    assert sorted(order(NUMPY, X, mu, OBJECTIVE, 3) // 5) == [0, 1, 2]
+    assert sorted(order(NUMPY, X, mu, 3) // 5) == [0, 1, 2]
     assert set(np.argsort(-mu)[:3] // 5) == {0}  # which the gates alone would not give
 
 
 def test_copies_come_in_the_order_of_their_gates():
     X = np.repeat(groups(copies=1), 3, axis=1)
     mu = np.array([1.2, 1.9, 1.4, 1.5, 1.6, 1.7, 2.0, 1.3, 1.8])
-    found = order(NUMPY, X, mu, OBJECTIVE, 9)
+    found = order(NUMPY, X, mu, 9)
     assert sorted(found[:3]) == [1, 5, 6]
     for group in range(3):
         members = found[found // 3 == group]
         np.testing.assert_array_equal(members, members[np.argsort(-mu[members])])
 
 
+def test_multiples_are_equal():
+    """Their gains differ in the last bits."""
+    X = np.repeat(groups(copies=1), 20, axis=1) * np.random.default_rng(0).uniform(0.5, 2, 60)
+    found = order(NUMPY, X, np.ones(60), 12)
+    for group in range(3):
+        members = found[found // 20 == group]
+        np.testing.assert_array_equal(members, 20 * group + np.arange(len(members)))
+
+
 def test_equal_gates_come_by_column_index():
     """Of very many columns as well, where a sort that is not stable mixes them."""
     X, mu = np.repeat(groups(copies=1), 20, axis=1), np.tile([1.5, 2.0], 30)
-    found = order(NUMPY, X, mu, OBJECTIVE, 60)
+    found = order(NUMPY, X, mu, 60)
     for group in range(3):
         members = found[found // 20 == group]
         np.testing.assert_array_equal(members, members[np.lexsort((members, -mu[members]))])
@@ -126,72 +249,85 @@ def test_equal_gates_come_by_column_index():
 
 def test_columns_without_noise_are_told_apart():
     """Four groups of equal rows, far from each other: P x = x for every column that is constant on each of them."""
-    one, other = np.repeat([-1.0, -1.0, 1.0, 1.0], 5), np.repeat([-1.0, 1.0, -1.0, 1.0], 5)
+    one, other = np.repeat([-1.0, -1.0, 1.0, 1.0], 7), np.repeat([-1.0, 1.0, -1.0, 1.0], 7)
     X = 1e3 * np.column_stack([one, one, one, other])
-    np.testing.assert_array_equal(order(NUMPY, X, np.array([2.0, 1.9, 1.8, 1.7]), OBJECTIVE, 4), [0, 3, 1, 2])
+    np.testing.assert_array_equal(order(NUMPY, X, np.array([2.0, 1.9, 1.8, 1.7]), 4), [0, 3, 1, 2])
 
 
 @pytest.mark.parametrize(("count", "number"), [(2, 2), (4, 4), (10, 4)])
 def test_closed_columns_take_no_part(count, number):
     X, mu = noise(30, 10), np.array([-0.5, 0.2, -1.0, 1.6, 0.0, 1.2, -0.1, -2.0, 0.7, -0.3])
-    found = order(NUMPY, X, mu, OBJECTIVE, count)
+    found = order(NUMPY, X, mu, count)
     assert len(found) == number
     assert set(found) <= {1, 3, 5, 8}
-    alone = order(NUMPY, X[:, [1, 3, 5, 8]], mu[[1, 3, 5, 8]], OBJECTIVE, count)
+    alone = order(NUMPY, X[:, [1, 3, 5, 8]], mu[[1, 3, 5, 8]], count)
     np.testing.assert_array_equal(found, np.array([1, 3, 5, 8])[alone])
 
 
+def test_gates_weight_columns_up_to_one():
+    X, mu = groups(60), np.random.default_rng(1).uniform(0.3, 1.0, 15)
+    np.testing.assert_array_equal(order(NUMPY, X, mu, 15), order(NUMPY, X * mu, np.ones(15), 15))
+    np.testing.assert_array_equal(order(NUMPY, X, mu + 1, 15), order(NUMPY, X, np.ones(15), 15))
+    assert not np.array_equal(order(NUMPY, X, mu, 15), order(NUMPY, X, np.ones(15), 15))
+
+
 def test_no_open_column():
-    assert order(NUMPY, noise(10, 3), np.array([-1.0, 0.0, -0.5]), OBJECTIVE, 2).shape == (0,)
+    assert order(NUMPY, noise(10, 3), np.array([-1.0, 0.0, -0.5]), 2).shape == (0,)
 
 
-def test_rows_columns_and_units_do_not_matter():
+def test_rows_columns_signs_and_units_do_not_matter():
     X, mu = groups(60), np.random.default_rng(1).uniform(0.3, 2.0, 15)
-    found = order(NUMPY, X, mu, OBJECTIVE, 15)
+    found = order(NUMPY, X, mu, 15)
     rows, columns = np.random.default_rng(2).permutation(60), np.random.default_rng(3).permutation(15)
-    np.testing.assert_array_equal(order(NUMPY, X[rows], mu, OBJECTIVE, 15), found)
-    np.testing.assert_array_equal(order(NUMPY, 1000 * X, mu, OBJECTIVE, 15), found)
-    np.testing.assert_array_equal(columns[order(NUMPY, X[:, columns], mu[columns], OBJECTIVE, 15)], found)
+    np.testing.assert_array_equal(order(NUMPY, X[rows], mu, 15), found)
+    np.testing.assert_array_equal(order(NUMPY, 1000 * X, mu, 15), found)
+    np.testing.assert_array_equal(order(NUMPY, X * np.where(columns % 2, 1, -1), mu, 15), found)
+    np.testing.assert_array_equal(columns[order(NUMPY, X[:, columns], mu[columns], 15)], found)
 
 
 def test_many_rows_are_sampled(monkeypatch):
     """A column that varies on the other rows alone comes last; the sample does not depend on the engine."""
     monkeypatch.setattr(representatives, "ROWS", 40)
     X = groups(400)
-    found = order(NUMPY, X, np.full(15, 2.0), OBJECTIVE, 15)
+    found = order(NUMPY, X, np.full(15, 2.0), 15)
     assert sorted(found[:3] // 5) == [0, 1, 2]
-    from dufs_core import random
-
     read = random.permutation(NUMPY, 0, random.Stream.PERMUTATION, 1, 400)[:40]
-    rare = np.zeros((400, 1))
-    rare[np.setdiff1d(np.arange(400), read)[:3]] = 5.0
-    mu = np.append(3.0, np.full(15, 2.0))
-    np.testing.assert_array_equal(order(NUMPY, np.hstack([rare, X]), mu, OBJECTIVE, 16), [*(found + 1), 0])
+    np.testing.assert_array_equal(order(NUMPY, X[read], np.full(15, 2.0), 15), found)
+    for constant in (0.0, 0.1, -1 / 3):  # whose mean need not be itself, to the last bit
+        rare = np.full((400, 1), constant)
+        rare[np.setdiff1d(np.arange(400), read)[:3]] = 5.0
+        mu = np.append(3.0, np.full(15, 2.0))
+        np.testing.assert_array_equal(order(NUMPY, np.hstack([rare, X]), mu, 16), [*(found + 1), 0])
 
 
 def test_of_very_many_columns_the_best_take_part(monkeypatch):
     monkeypatch.setattr(representatives, "CANDIDATES", 6)
     mu = np.random.default_rng(0).uniform(0.5, 2, 15)
-    assert set(order(NUMPY, groups(), mu, OBJECTIVE, 15)) == set(np.argsort(-mu)[:6])
+    assert set(order(NUMPY, groups(), mu, 15)) == set(np.argsort(-mu)[:6])
 
 
-def test_identical_rows_and_a_single_column():
-    mu = np.full(4, 2.0)
-    np.testing.assert_array_equal(order(NUMPY, np.zeros((6, 4)), mu, OBJECTIVE, 4), [0, 1, 2, 3])
-    np.testing.assert_array_equal(order(NUMPY, noise(6, 1), mu[:1], OBJECTIVE, 4), [0])
+@pytest.mark.parametrize("X", [np.zeros((6, 4)), np.ones((3, 4)), np.ones((1, 4))], ids=lambda X: str(X.shape))
+def test_identical_rows(X):
+    """They leave the order of the gates."""
+    np.testing.assert_array_equal(order(NUMPY, X, np.array([1.0, 3.0, 2.0, 1.0]), 4), [1, 2, 0, 3])
+    np.testing.assert_array_equal(order(NUMPY, X, np.array([1.0, 3.0, 2.0, 1.0]), 2), [1, 2])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 6, 30])
+def test_a_single_column(n):
+    np.testing.assert_array_equal(order(NUMPY, noise(n, 1), np.array([2.0]), 4), [0])
 
 
 @pytest.mark.parametrize("unit", [1e-70, 1e90, 1e140])
 def test_fourth_powers_beyond_float64(unit):
     X, mu = groups(60), np.random.default_rng(1).uniform(0.3, 2.0, 15)
-    np.testing.assert_array_equal(order(NUMPY, unit * X, mu, OBJECTIVE, 15), order(NUMPY, X, mu, OBJECTIVE, 15))
+    np.testing.assert_array_equal(order(NUMPY, unit * X, mu, 15), order(NUMPY, X, mu, 15))
 
 
-def test_more_neighbours_than_rows_that_are_read(monkeypatch):
-    monkeypatch.setattr(representatives, "ROWS", 40)
-    X, mu = groups(90), np.full(15, 2.0)
-    most = order(NUMPY, X, mu, replace(OBJECTIVE, n_neighbors=39), 15)
-    np.testing.assert_array_equal(order(NUMPY, X, mu, replace(OBJECTIVE, n_neighbors=60), 15), most)
+def test_columns_that_are_too_small_for_their_squares_come_last():
+    X = groups(60)
+    found = order(NUMPY, np.hstack([1e-200 * X[:, :1], X]), np.full(16, 2.0), 16)
+    np.testing.assert_array_equal(found, [*(order(NUMPY, X, np.full(15, 2.0), 15) + 1), 0])
 
 
 @pytest.mark.parametrize("scaling", ["columns", "global"])
@@ -202,14 +338,16 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
     mu = rng.uniform(-0.2, 2.0, 30)
     dense = prepare(X, scaling, np.float64).X
     table = prepare_sparse(sparse.csr_matrix(X), scaling, "float64", by_rows=False).X
-    np.testing.assert_array_equal(order(NUMPY, table, mu, OBJECTIVE, 20), order(NUMPY, dense, mu, OBJECTIVE, 20))
+    np.testing.assert_array_equal(order(NUMPY, table, mu, 20), order(NUMPY, dense, mu, 20))
 
 
 # --- in the selector -------------------------------------------------------------------------------------------------
 
 
 def quick(**settings):
-    return DUFS(fdr=None, **{"max_iter": 60, "n_restarts": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings)
+    return DUFS(
+        fdr=None, **{"max_iter": 60, "n_restarts": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings
+    )
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +394,8 @@ def test_data_on_disk_and_populations(data, tmp_path):
     np.testing.assert_array_equal(together[1].ranking_, np.argsort(-memory.mu_, kind="stable"))
 
 
-def test_the_memory_of_a_population_is_that_of_its_largest_fit():
+def test_the_memory_of_a_population_is_that_of_its_largest_fit(monkeypatch):
+    monkeypatch.setattr("dufs_core.gap.WORDS", 1000)  # of random words at once: else the gap takes more
     X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="representatives")]
     need = [needed_bytes("dense", *fit.memory_of(X, 1)) for fit in together]
     assert need[1] > need[0]
@@ -307,5 +446,5 @@ def test_what_a_path_selects_by_price_does_not_depend_on_the_order(data):
 
 
 def test_an_unknown_ranking(data):
-    with pytest.raises(ValueError, match="ranking must be one of 'gates', 'representatives'; got 'gate'"):
+    with pytest.raises(ValueError, match="ranking must be one of 'representatives', 'evidence', 'gates'; got 'gate'"):
         quick(ranking="gate").fit(data)

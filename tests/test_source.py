@@ -147,7 +147,9 @@ def test_not_numbers():
         DUFS(fdr=None, **QUICK).fit(CountedSlices(table().astype(complex)))
 
 
-@pytest.mark.parametrize("method", [DUFS(fdr=None, **QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"])
+@pytest.mark.parametrize(
+    "method", [DUFS(fdr=None, **QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"]
+)
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_transform_checks_what_it_reads(method, sparse_rows, small_chunks):
     """One row is enough; no row, no numbers, NaN are refused. No read is longer than a chunk."""
@@ -184,7 +186,10 @@ def test_anndata(tmp_path):
     for name, stored in (("dense", X), ("sparse", sparse.csr_matrix(X))):
         anndata.AnnData(stored).write_h5ad(tmp_path / f"{name}.h5ad")
         backed = anndata.read_h5ad(tmp_path / f"{name}.h5ad", backed="r")
-        fit, memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(backed.X), DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
+        fit, memory = (
+            DUFS(fdr=None, **QUICK, dtype="float64").fit(backed.X),
+            DUFS(fdr=None, **QUICK, dtype="float64").fit(X),
+        )
         np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
         assert fit.engine_ == memory.engine_
         whole = DUFS(fdr=None, **(QUICK | {"batch_size": None, "max_iter": 2})).fit(backed.X)

@@ -158,7 +158,9 @@ def test_other_dtypes(dtype):
     X = (counts() * 3).clip(0, 100).astype(dtype)
     settings = {**QUICK, "max_iter": 10, "dtype": "float64"}
     np.testing.assert_allclose(
-        DUFS(fdr=None, **settings).fit(sparse.csr_array(X)).mu_, DUFS(fdr=None, **settings).fit(np.asarray(X)).mu_, atol=1e-6
+        DUFS(fdr=None, **settings).fit(sparse.csr_array(X)).mu_,
+        DUFS(fdr=None, **settings).fit(np.asarray(X)).mu_,
+        atol=1e-6,
     )
 
 

@@ -113,7 +113,9 @@ def test_the_engine_is_given_the_rows_of_its_batch(kind):
 def test_the_smallest_batch_size_trains_or_is_refused_by_its_name(n):
     """5 rows in near-equal batches of at most 4 are 2 and 3: too few for a second neighbour, which must not surface
     as a complaint about n_neighbors in the middle of a fit."""
-    model = DUFS(fdr=None, n_neighbors=2, batch_size=4, max_iter=4, n_restarts=1, n_features_to_select=1, random_state=0)
+    model = DUFS(
+        fdr=None, n_neighbors=2, batch_size=4, max_iter=4, n_restarts=1, n_features_to_select=1, random_state=0
+    )
     try:
         model.fit(gen.noise(n, 4))
     except ValueError as error:

@@ -82,7 +82,8 @@ def selection(
     shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
     fitted = {}
     if method in DUFS_METHODS:
-        selector = DUFS(n_restarts=1, n_jobs=1, random_state=seed, max_iter=max_iter, learning_rate=LEARNING_RATE)
+        settings = {"fdr": None, "n_restarts": 1, "n_jobs": 1, "max_iter": max_iter, "learning_rate": LEARNING_RATE}
+        selector = DUFS(**settings, random_state=seed)
         selector.set_params(ranking=DUFS_METHODS[method], **shared, **data.settings)
         if wide:
             selector.set_params(n_neighbors=5, self_loops=False)

@@ -29,7 +29,7 @@ def selector(settings: str, **changes: Any) -> DUFS:
     """One run: with our steps, or with the paper's bandwidth, draws and steps."""
     if settings == "paper":
         return DUFS.preset("paper", n_jobs=1, **changes)
-    return DUFS(n_restarts=1, n_jobs=1, **changes)
+    return DUFS(fdr=None, n_restarts=1, n_jobs=1, **changes)
 
 
 def column_scores(X: Array, factor: float, gates: Array) -> Array:

@@ -47,7 +47,7 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DufsWarning)
-        selector = DUFS(random_state=0, backend="numpy", **settings).fit(X)
+        selector = DUFS(fdr=None, random_state=0, backend="numpy", **settings).fit(X)
     print(
         f"\n{what}: {time.perf_counter() - start:.0f} s, {selector.n_iter_} steps, run kept of {selector.n_runs_}, "
         f"{int((selector.mu_ > 0).sum())} open, gap {selector.permutation_gap_:.3g}, p = {selector.p_value_:.2g}, "

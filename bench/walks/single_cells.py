@@ -120,7 +120,7 @@ def path(adata: Any, out: Path) -> None:
 
 def stability(adata: Any, out: Path) -> None:
     X, start = adata.X[:, adata.var["highly_variable"].to_numpy()], time.perf_counter()
-    selector = DUFS(scaling="global", batch_size=350, n_restarts=1, n_features_to_select=50)
+    selector = DUFS(fdr=None, scaling="global", batch_size=350, n_restarts=1, n_features_to_select=50)
     often = stability_selection(selector, X, n_subsamples=6, random_state=0)
     print(f"\nstability, {time.perf_counter() - start:.0f} s: of 50 genes on each of 6 halves")
     print(*(f"{int((often.frequencies >= share).sum())} on {share:.0%}" for share in (1, 0.5)), sep=", ")

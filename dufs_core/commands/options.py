@@ -64,38 +64,50 @@ class Option(NamedTuple):
 
 OPTIONS: dict[str, Option] = {
     "fdr": Option(
-        "false discovery rate at which features are selected; none: every feature whose gate ends open",
+        "false discovery rate: the expected share of nuisance among the selected features; none: no rate, but every "
+        "feature whose gate ends open",
         _or_none(float),
         metavar="RATE|none",
     ),
     "lam": Option(
-        "price of an open gate, in units of one feature's score; none: the loss without parameter",
+        "price of an open gate, in units of one feature's score; none: one that keeps shuffled features shut, with "
+        "--fdr none the loss without parameter",
         _or_none(float),
         metavar="NUMBER|none",
     ),
     "n_features_to_select": Option(
-        "this many features by rank, or this fraction of them; none: every feature with mu > 0",
+        "this many features by rank, or this fraction of them; none: those that --fdr says",
         _or_none(_count_or_fraction),
         metavar="COUNT|FRACTION|none",
     ),
     "ranking": Option(
-        "order of the selected features: so that the first few complement each other, by evidence, or by gates",
-        choices=("representatives", "evidence", "gates"),
+        "order of the selected features: by evidence, by their gates, or so that the first few complement each other "
+        "(the default, with --fdr none by their gates)",
+        choices=("evidence", "gates", "representatives"),
     ),
-    "power": Option("t, the number of steps of the random walk", _or_none(whole_number), metavar="T|none"),
+    "power": Option(
+        "t, the number of steps of the random walk; none: 1, with --fdr none 2",
+        _or_none(whole_number),
+        metavar="T|none",
+    ),
     "bandwidth": Option(
-        "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself",
+        "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself; none: median, "
+        "with --fdr none max",
         _or_none(_rule_or_number),
         metavar="RULE|NUMBER|none",
     ),
     "n_neighbors": Option(
-        "k of the bandwidth's rule, counting other samples", _or_none(whole_number), metavar="K|none"
+        "k of the bandwidth's rule, counting other samples; none: 5, with --fdr none 2",
+        _or_none(whole_number),
+        metavar="K|none",
     ),
     "bandwidth_factor": Option(
-        "C, by which the rule's squared distance is multiplied", _or_none(float), metavar="C|none"
+        "C, by which the rule's squared distance is multiplied; none: 1, with --fdr none 2",
+        _or_none(float),
+        metavar="C|none",
     ),
     "bandwidth_gradient": Option("whether the gradient flows through the bandwidth", bool),
-    "self_loops": Option("whether a row is its own neighbour", bool),
+    "self_loops": Option("whether a row is its own neighbour; not given: no, with --fdr none yes", bool),
     "gate_sigma": Option("standard deviation of the gate noise", float, metavar="SIGMA"),
     "gate_noise": Option("one vector of noise for the whole batch, or one per sample", choices=("batch", "sample")),
     "n_draws": Option("draws of the noise in a step, in pairs of opposite sign unless 1", whole_number, metavar="N"),
@@ -105,7 +117,7 @@ OPTIONS: dict[str, Option] = {
     "max_iter": Option("most steps of a run", whole_number, metavar="STEPS"),
     "tol": Option("stop when at most this share of the gates is undecided", float, metavar="SHARE"),
     "n_restarts": Option(
-        "most runs; the one with the largest permutation gap counts, a convincing one ends the search",
+        "with --fdr none: most runs; the one with the largest permutation gap counts, a convincing one ends the search",
         whole_number,
         metavar="N",
     ),

@@ -32,12 +32,14 @@ class GroupError(Exception):
 def tasks(fits: Sequence[Fit], in_this_process: bool) -> list[list[Fit]]:
     """Fits that may be one population together where a GPU computes, every other one by itself; in order.
 
-    With "auto", what another process will compute with is not known here: there every fit is a task.
+    With "auto", what another process will compute with is not known here: there every fit is a task. So it is with
+    decoys: each fit has gates of other columns.
     """
     on_gpu = ("cupy", "auto") if in_this_process else ("cupy",)
     groups: dict[str, list[list[Fit]]] = {}
     for fit in fits:
-        alike = groups.setdefault(_key(fit) if fit.settings["backend"] in on_gpu else fit.id, [[]])
+        together = fit.settings["backend"] in on_gpu and fit.settings["fdr"] is None
+        alike = groups.setdefault(_key(fit) if together else fit.id, [[]])
         if len(alike[-1]) == LARGEST:
             alike.append([])
         alike[-1].append(fit)

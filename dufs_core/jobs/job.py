@@ -44,7 +44,7 @@ _ELSEWHERE = {
     "callbacks": "a job file cannot hold functions",
     "verbose": "a sweep has one progress bar",
 }
-_REAL = ("lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
+_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
 _MANY = 10**6  # rows and columns with which parameters are checked before the data are read
 
 
@@ -192,7 +192,7 @@ def _parameters(table: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 def _value(name: str, value: Any, default: Any) -> Any:
     """The value of a parameter, the same however it is written: identities are hashes of it."""
-    if value == "none" and default is None:
+    if value == "none" and (default is None or name == "fdr"):
         return None
     return float(value) if name in _REAL and type(value) is int else value
 

@@ -1,4 +1,4 @@
-"""Pictures of a sweep: one for each data set, selected features and permutation gap over the grid."""
+"""Pictures of a sweep: for each data set, features selected and smallest q-value or permutation gap over the grid."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dufs_core.jobs.job import Job
-from dufs_core.jobs.table import cell_text, column_name
+from dufs_core.jobs.table import JUDGED, cell_text, column_name
 
 
 def draw(folder: Path, job: Job, table: Sequence[Mapping[str, Any]]) -> Iterator[Path]:
@@ -37,12 +39,14 @@ def picture(name: str, rows: Sequence[Mapping[str, Any]], varied: Sequence[str])
     labels = [", ".join(map(cell_text, point)) for point in points]
     if len(set(labels)) < len(labels):  # points that few digits do not tell apart
         labels = [", ".join("none" if value is None else str(value) for value in point) for point in points]
-    made, axes = figure(1, 2)
-    for ax, key, label, colour in zip(
-        axes, ("n_selected", "permutation_gap"), ("features selected", "permutation gap"), (BLUE, ORANGE), strict=True
-    ):
-        values = [[row[key] for row in members] for members in points.values()]
-        over_settings(labels, values, ax, colour)
+    known = {name: label for name, label in JUDGED.items() if any(row.get(name) is not None for row in rows)}
+    shown = {"n_selected": "features selected"} | known
+    made, axes = figure(1, len(shown))
+    for ax, (key, label) in zip(np.atleast_1d(axes), shown.items(), strict=True):
+        values = [[row[key] for row in members if row.get(key) is not None] for members in points.values()]
+        having = [i for i, column in enumerate(values) if column]  # only some points may have decoys
+        colour = BLUE if key == "n_selected" else ORANGE
+        over_settings([labels[i] for i in having], [values[i] for i in having], ax, colour)
         ax.set_xlabel(", ".join(varied) or "no parameter is varied")
         ax.set_ylabel(label)
         ax.set_title(f"{name}: each seed, and their mean")

@@ -31,30 +31,34 @@ def predict(job: Job, in_this_process: bool = True) -> list[dict[str, Any]]:
     Parameters and memory are checked for every fit. A probe takes some steps on the data with the fit's settings (once
     for fits of a data set that differ in nothing that steps cost). Fits that a GPU would compute as one population are
     probed as one: together is their number, bytes are those of all of them, seconds are each one's share. seconds:
-    those of one run that takes max_iter steps. A run that converges takes fewer, a search over n_restarts runs may take
-    as many times more.
+    those of one run that takes max_iter steps, with decoys after the search for their structure, which is measured. A
+    run that converges takes fewer, without decoys a search over n_restarts runs may take as many times more.
     """
     found: dict[str, dict[str, Any]] = {}
     for _, fits in job.grouped():
-        steps: dict[tuple[Any, ...], float | None] = {}  # seconds that one takes
+        steps: dict[tuple[Any, ...], tuple[float, float] | None] = {}  # seconds before the first one, and of one
         for task in group.tasks(fits, in_this_process):
             waiting, size = list(task), group.size(task)[0] if len(task) > 1 else 1
             while waiting:
                 some = waiting[:size]
                 try:
                     facts = [_facts(fit, len(some)) for fit in some]
-                    key = (len(some), facts[0]["engine"], *(some[0].settings[name] for name in _COSTLY))
+                    costly = (some[0].settings["fdr"] is None, *(some[0].settings[name] for name in _COSTLY))
+                    key = (len(some), facts[0]["engine"], *costly)
                     if key not in steps:
-                        steps[key] = _step_seconds(some)
+                        steps[key] = _probed(some)
                 except Exception as error:  # the sweep records it as the fit's; here it is the prediction
                     if len(some) > 1:  # the sweep then computes each alone
                         size = 1
                         continue
-                    facts, step = [{"error": one_line(error)}], None
+                    facts, measured = [{"error": one_line(error)}], None
                 else:
-                    step = steps[key]
+                    measured = steps[key]
                 for fit, one in zip(some, facts, strict=True):
-                    seconds = None if step is None else step * fit.settings["max_iter"] / len(some)
+                    seconds = None
+                    if measured is not None:
+                        before, step = measured
+                        seconds = before + step * fit.settings["max_iter"] / len(some)
                     found[fit.id] = {"id": fit.id, "together": len(some), **one, "seconds": seconds}
                 waiting = waiting[len(some) :]
     return [found[fit.id] for fit in job.fits]
@@ -66,10 +70,12 @@ class _Clock(Checkpoint):
     def __init__(self, fit: Fit) -> None:
         super().__init__(fit.id)  # a path that is never written to; those of a population differ
         self.start = Progress([], None)
+        self.begun = 0.0
         self.looks: list[tuple[int, float]] = []
 
     def begin(self, *_: Any) -> Any:
         """The keeper of the fit is the clock itself."""
+        self.begun = time.perf_counter()
         return self
 
     def keep(self, progress: Callable[[], Progress]) -> None:
@@ -84,6 +90,11 @@ class _Clock(Checkpoint):
 
     def finish(self, progress: Progress) -> None:
         """Called at the end of a fit that is not interrupted."""
+
+    @property
+    def seconds_before(self) -> float:
+        """From the beginning of the fit to the first look."""
+        return self.looks[0][1] - self.begun if self.looks else 0.0
 
     @property
     def step_seconds(self) -> float | None:
@@ -117,8 +128,11 @@ def _facts(fit: Fit, together: int) -> dict[str, Any]:
     return {"bytes": int(held + memory), "engine": selector.engine_}
 
 
-def _step_seconds(fits: Sequence[Fit]) -> float | None:
-    """Of fits that are computed together. Raises what they would raise."""
+def _probed(fits: Sequence[Fit]) -> tuple[float, float] | None:
+    """Seconds before the steps (0 without decoys) and of one step of fits that are computed together.
+
+    None where no step could be measured. Raises what the fits would raise.
+    """
     from dufs_core.population import fit_stack
 
     clocks = [_Clock(fit) for fit in fits]
@@ -128,4 +142,5 @@ def _step_seconds(fits: Sequence[Fit]) -> float | None:
     with warnings.catch_warnings(), suppress(InterruptedFit):
         warnings.simplefilter("ignore")
         fit_stack(probed, X) if len(probed) > 1 else probed[0].fit(X)
-    return clocks[0].step_seconds
+    step, decoys = clocks[0].step_seconds, fits[0].settings["fdr"] is not None
+    return None if step is None else (clocks[0].seconds_before if decoys else 0.0, step)

@@ -160,7 +160,10 @@ def _run(
                 report.pending -= 1
                 if failed:
                     report.errors[fit.id] = result.row["error"]
-                kept = ("n_iter", "n_selected", "permutation_gap", "together", "seconds", "error", "warnings")
+                kept = (
+                    "n_iter", "n_selected", "n_found", "smallest_fdr", "permutation_gap", "together", "seconds",
+                    "error", "warnings",
+                )  # fmt: skip
                 facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
                 store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
                 on_progress(report.done + report.failed, report.failed, len(job.fits))

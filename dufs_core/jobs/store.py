@@ -1,7 +1,7 @@
 """The directory of a sweep: what is done stays done.
 
     sweep.json           what was asked for, and the fits with their identities
-    fits/ID.npz          one file per fit that is over: the row of the table, mu, ranking, support, history
+    fits/ID.npz          one file per fit that is over: the row of the table, mu, ranking, support, q-values, history
     checkpoints/ID.ckpt  the state of fits in progress
     log.jsonl            what happened, one JSON object a line
     results.parquet      the table, one row per fit (results.csv without pyarrow); summary.csv, plots/
@@ -135,7 +135,7 @@ class Store:
         return row
 
     def arrays(self, fit: Fit) -> dict[str, Array]:
-        """mu, ranking, support and history of a fit that is over; empty for one that failed."""
+        """mu, ranking, support, history, and with decoys q_values and evidence of a fit; empty for one that failed."""
         path = self.result(fit)
         found = durable.unpacked(path.read_bytes(), path)
         return {name: array for name, array in found.items() if name != _ROW}

@@ -19,8 +19,10 @@ from dufs_core.jobs.job import Job
 
 _FACTS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "permutation_gap", "p_value", "backend", "engine", "together", "seconds", "warnings",
+    "n_found", "smallest_fdr", "price", "permutation_gap", "p_value", "backend", "engine", "together", "seconds",
+    "warnings",
 )  # fmt: skip
+JUDGED = {"smallest_fdr": "smallest q-value", "permutation_gap": "permutation gap"}  # with decoys, and without
 
 
 def rows(job: Job, row_of: Callable[[Fit], dict[str, Any] | None]) -> list[dict[str, Any]]:
@@ -76,8 +78,10 @@ def _of_one_type(values: list[Any]) -> list[Any]:
 def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[str], Array]) -> list[dict[str, Any]]:
     """One row for each data set and point of the grid: means over the seeds.
 
-    stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty.
+    stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty. Of
+    smallest_fdr (fits with decoys) and permutation_gap (fdr=None) those that the job's fits have.
     """
+    measures = ["n_selected", *(name for name in JUDGED if any(row.get(name) is not None for row in table)), "n_iter"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     columns = ["data", *map(column_name, job.varied)]
     for row in table:
@@ -90,7 +94,7 @@ def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[st
         found.append(
             dict(zip(columns, key, strict=True))
             | {"fits": len(members), "failed": len(members) - len(done)}
-            | {name: _mean([row[name] for row in done]) for name in ("n_selected", "permutation_gap", "n_iter")}
+            | {name: _mean([row[name] for row in done if row.get(name) is not None]) for name in measures}
             | {"stability": _mean(shared), "seconds": _mean([row["seconds"] for row in done])}
         )
     return found

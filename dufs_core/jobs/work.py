@@ -206,10 +206,16 @@ def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[
 
 
 def _measures(selector: Any) -> dict[str, Any]:
-    names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "permutation_gap", "p_value", "backend", "engine")
-    return {"n_selected": int(selector.support_.sum())} | {name: getattr(selector, f"{name}_") for name in names}
+    names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "backend", "engine")
+    measures = {"n_selected": int(selector.support_.sum())} | {name: getattr(selector, f"{name}_") for name in names}
+    if selector.fdr is None:
+        return measures | {"permutation_gap": selector.permutation_gap_, "p_value": selector.p_value_}
+    found = int((selector.q_values_ <= selector.fdr).sum())
+    return measures | {"n_found": found, "smallest_fdr": selector.smallest_fdr_, "price": selector.lam_}
 
 
 def _arrays(selector: Any) -> dict[str, Array]:
     history = {f"history/{name}": column for name, column in selector.history_.items()}
+    if selector.fdr is not None:
+        history |= {"q_values": selector.q_values_, "evidence": selector.evidence_}
     return {"mu": selector.mu_, "ranking": selector.ranking_, "support": selector.support_} | history

@@ -76,10 +76,21 @@ def log_note(d: int) -> str:
     return " (log scale)" if d > 2 * SMALL else ""
 
 
+def values_of(selector: Any) -> tuple[Array, str]:
+    """What the columns of a fitted selector are compared by (d,), and its name: evidence, mu, or a score."""
+    if hasattr(selector, "evidence_"):
+        return selector.evidence_, "evidence"
+    return selector.scores_, r"gate parameter $\mu$" if hasattr(selector, "mu_") else "score"
+
+
 def left_out(selector: Any) -> tuple[Array, str]:
-    """The columns (d,) bool that took no part in the fit, whose scores only say so, and what they are called."""
+    """The columns (d,) bool that took no part in the fit, whose values only say so, and what they are called."""
     mask = np.zeros(len(selector.support_), dtype=bool)
     kinds = []
+    if hasattr(selector, "decoy_evidence_"):
+        mask = np.isnan(selector.decoy_evidence_).any(axis=0)
+        some = len(selector.constant_features_) > 0, mask.sum() > len(selector.constant_features_)
+        return mask, " or ".join(kind for kind, any_ in zip(("constant", "not judged"), some, strict=True) if any_)
     for name, kind in (("constant_features_", "constant"), ("set_aside_features_", "set aside")):
         columns = getattr(selector, name, np.zeros(0, dtype=int))
         mask[columns] = True

@@ -9,6 +9,7 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.containers import dense_part, host_array, some_rows
 from dufs_core.data import prepare
+from dufs_core.graph_rules import WIDE, GraphRules, graph_rules
 from dufs_core.plotting.canvas import (
     BLUE,
     COLOURS,
@@ -19,6 +20,7 @@ from dufs_core.plotting.canvas import (
     figure,
     left_out,
     plain,
+    values_of,
     verbatim,
     whole_numbers,
 )
@@ -31,9 +33,9 @@ _MOST_ENTRIES = 1 << 25  # of the rows in hand
 
 
 def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
-    """The selected pixels, marked on an image; without one, mu (the score of a baseline) as an image.
+    """The selected pixels, marked on an image; without one, their evidence (mu, the score of a baseline) as an image.
 
-    Pixels that took no part in the fit, because they are constant or were set aside, are grey in the latter.
+    Pixels that took no part in the fit (constant, not judged, or set aside) are grey in the latter.
 
     Parameters
     ----------
@@ -72,12 +74,12 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     if image is None:
         absent, kind = left_out(selector)
         absent &= ~selector.support_
-        scores = np.ma.masked_array(np.asarray(selector.scores_, dtype=float), absent)
+        values, label = values_of(selector)
+        scores = np.ma.masked_array(np.asarray(values, dtype=float), absent)
         ax.set_facecolor(PALE)
         drawn = ax.imshow(scores.reshape(shape), cmap="viridis")
         title += f"\n(grey: {int(absent.sum())} {kind})" if absent.any() else ""
-        gated = hasattr(selector, "mu_")
-        ax.figure.colorbar(drawn, ax=ax, label=r"gate parameter $\mu$" if gated else "score", shrink=0.8)
+        ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
         ax.scatter(columns, rows, s=0.15 * size, marker="s", color="white", linewidths=0)
     else:
         ax.imshow(np.asarray(image, dtype=float).reshape(shape), cmap="gray")
@@ -96,7 +98,7 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
-        Fitted. Its scaling is used, and a DUFS selector's bandwidth rule.
+        Fitted. Its scaling is used, and the rules of a DUFS selector's graph.
     X : array-like (n_samples, n_features)
         As in `fit`. Of more than 600 rows so many are drawn (always the same).
     ax : matplotlib axes, optional
@@ -231,12 +233,17 @@ def _settings(selector: Any) -> Any:
 
 def _walk(selector: Any, X: Array, count: int) -> Spectrum:
     """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
-    settings = _settings(selector)
-    K = affinity(
-        X,
-        getattr(settings, "bandwidth", "max"),
-        min(getattr(settings, "n_neighbors", 2), len(X) - 1),
-        getattr(settings, "bandwidth_factor", 2.0),
-        getattr(settings, "self_loops", True),
-    )
+    rules = _rules(selector, len(X))
+    neighbors = min(rules.n_neighbors, len(X) - 1)
+    bandwidth: Any = rules.bandwidth
+    K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)
     return random_walk_spectrum(K, min(count, len(X)))
+
+
+def _rules(selector: Any, n: int) -> GraphRules:
+    """The graph of a fitted selector on n rows; for baselines what they say of it, and for the rest `WIDE`."""
+    settings = _settings(selector)
+    if settings is selector and hasattr(settings, "fdr"):
+        return graph_rules(settings, n)
+    own = {name: getattr(settings, name, None) for name in GraphRules._fields}  # the fits of a path are without decoys
+    return WIDE._replace(**{name: value for name, value in own.items() if value is not None})

@@ -76,9 +76,9 @@ def test_gradient_of_the_engine(device):
 
 def test_the_order_of_representatives(device):
     X = np.repeat(gen.three_clusters(60, 3).X, 4, axis=1) + 0.2 * gen.noise(60, 12)
-    mu, objective = np.linspace(2.0, -0.1, 12), Objective(self_loops=False)
-    expected = representatives(cpu, X, mu, objective, 12)
-    found = representatives(device, device.to_device(X), mu, objective, 12)
+    mu = np.linspace(2.0, -0.1, 12)
+    expected = representatives(cpu, X, mu, 12)
+    found = representatives(device, device.to_device(X), mu, 12)
     assert isinstance(found, np.ndarray)
     np.testing.assert_array_equal(found, expected)
 

@@ -169,6 +169,21 @@ def test_fits_from_either_side(device, engine):
     assert get_backend("auto").name == "cupy"
 
 
+def test_decoys_from_either_side(device):
+    """The competition of columns with their decoys finds on the card what it finds on the host."""
+    from dufs_core import DUFS
+
+    X = np.random.default_rng(0).normal(size=(200, 300))
+    X[:, :12] += X[:, 12:13]
+    settings = {"random_state": 0, "max_iter": 60, "dtype": "float64"}
+    want = DUFS(**settings, backend="numpy").fit(X)
+    assert want.support_[:13].all()
+    for given in (X, device.xp.asarray(X)):
+        got = DUFS(**settings, backend="cupy").fit(given)
+        np.testing.assert_array_equal(got.support_, want.support_)
+        np.testing.assert_allclose(got.evidence_, want.evidence_, rtol=1e-6, atol=1e-8)
+
+
 def test_entries_beyond_32_bits_on_the_card(device):
     n = 46_341
     free, _ = device.xp.cuda.runtime.memGetInfo()

@@ -28,7 +28,7 @@ def job(tmp_path):
 def test_every_data_set_with_every_combination_and_seed(job):
     found = job(
         'seeds = [3, 4]\nthreads = 2\n[[data]]\npath = "x.npy"\n[[data]]\npath = "x.csv"\nname = "text"\n'
-        'index_column = "name"\nsettings = {batch_size = 5}\n[settings]\nmax_iter = 7\n[grid]\nlam = ["none", 0.5]\n'
+        'index_column = "name"\nsettings = {batch_size = 7}\n[settings]\nmax_iter = 7\n[grid]\nlam = ["none", 0.5]\n'
         "power = [1, 2, 3]\n"
     )
     assert len(found.fits) == 2 * 2 * 3 * 2
@@ -38,7 +38,7 @@ def test_every_data_set_with_every_combination_and_seed(job):
     first, last = found.fits[0], found.fits[-1]
     assert (first.data.name, first.seed, first.settings["lam"], first.settings["batch_size"]) == ("x", 3, None, None)
     assert (last.data.name, last.seed, last.settings["lam"], last.settings["power"]) == ("text", 4, 0.5, 3)
-    assert (last.settings["batch_size"], last.settings["max_iter"], last.threads) == (5, 7, 2)
+    assert (last.settings["batch_size"], last.settings["max_iter"], last.threads) == (7, 7, 2)
     assert dict(last.data.reading) == {"index_column": ("name",)}
     assert [(data.name, len(fits)) for data, fits in found.grouped()] == [("x", 12), ("text", 12)]
 
@@ -56,8 +56,10 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
 
     plain = identity('[[data]]\npath = "x.npy"\n')
     assert plain == identity(
-        'checkpoint_seconds = 1\n[[data]]\npath = "x.npy"\nname = "other"\n[settings]\npower = 2\n'
+        'checkpoint_seconds = 1\n[[data]]\npath = "x.npy"\nname = "other"\n[settings]\nfdr = 0.1\npower = "none"\n'
     )
+    assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\nfdr = 0.2\n')
+    assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\nfdr = "none"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\npower = 3\n')
     assert plain != identity('seeds = [1]\n[[data]]\npath = "x.npy"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\ntranspose = true\n')
@@ -85,6 +87,11 @@ def test_a_grid_without_parameters_is_one_fit_for_each_seed(job):
 def test_paths_may_name_environment_variables(job, tmp_path, monkeypatch):
     monkeypatch.setenv("FOLDER", str(tmp_path))
     assert job('[[data]]\npath = "$FOLDER/x.npy"\n').fits[0].data.path == str(tmp_path / "x.npy")
+
+
+def test_a_grid_over_rates(job):
+    found = job(MOONS + '[grid]\nfdr = [0.05, "none"]\n')
+    assert [fit.settings["fdr"] for fit in found.fits] == [0.05, None]
 
 
 def test_presets(job):
@@ -125,6 +132,7 @@ MISTAKES = {
     ),
     "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
     "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
+    "bad rate": (MOONS + "[settings]\nfdr = 1", "fdr is a false discovery rate, above 0 and below 1"),
     "bad type": (MOONS + '[settings]\nlam = "much"', "lam must be None"),
     "unknown engine": (MOONS + '[settings]\nengine = "denss"', "engine must be one of auto, .*; got 'denss'"),
     "unknown backend": (MOONS + '[grid]\nbackend = ["torch"]', "backend must be one of auto, .*; got 'torch'"),

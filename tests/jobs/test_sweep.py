@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from dufs_core import DUFS, durable
 from dufs_core.cli import main
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
-from dufs_core.jobs import JobError, lock, plots, read_job, table
+from dufs_core.jobs import JobError, group, lock, plots, predict, read_job, table
 from dufs_core.jobs.run import Signals, run
 from dufs_core.jobs.store import Store
 from dufs_core.jobs.work import Task, _load, load, results, work
@@ -32,6 +33,7 @@ path = "two-moons"
 samples = 40
 features = 6
 [settings]
+fdr = "none"
 backend = "numpy"
 n_draws = 2
 n_restarts = 1
@@ -88,7 +90,9 @@ def wait_for(condition, seconds=60):
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
-def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys):
+@pytest.mark.parametrize("fdr", ['"none"', "0.2"])
+def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
+    job.write_text(JOB.replace('"none"', fdr, 1))
     assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
@@ -100,12 +104,22 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys):
         with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DufsWarning)
-                alone = DUFS(fdr=None, **fit.settings, random_state=fit.seed).fit(X)
+                alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
             np.testing.assert_array_equal(archive["mu"], alone.mu_)
             np.testing.assert_array_equal(archive["ranking"], alone.ranking_)
             np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
             row = json.loads(str(archive["row"]))
             assert (row["seed"], row["loss"], row["n_iter"]) == (fit.seed, alone.loss_, 30)
+            if alone.fdr is None:
+                assert (row["permutation_gap"], row["p_value"]) == (alone.permutation_gap_, alone.p_value_)
+                assert "q_values" not in archive
+                continue
+            assert alone.fdr == 0.2
+            for name in ("q_values", "evidence"):
+                np.testing.assert_array_equal(archive[name], getattr(alone, f"{name}_"))
+            assert row["n_found"] == (alone.q_values_ <= 0.2).sum()
+            assert (row["smallest_fdr"], row["price"]) == (alone.smallest_fdr_, alone.lam_)
+            assert "permutation_gap" not in row
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
     assert [event["event"] for event in events(tmp_path / "out")] == ["started", *["done"] * 4, "finished"]
 
@@ -127,6 +141,37 @@ def test_the_table_has_one_row_per_fit(job, tmp_path, monkeypatch, form):
         assert [row["lam"] for row in rows] == ["", "", "0.05", "0.05"]
     assert [row["id"] for row in rows] == [fit.id for fit in read_job(job).fits]
     assert {row["status"] for row in rows} == {"done"}
+
+
+def test_rates_in_a_grid(job, tmp_path, capsys):
+    """With decoys and without: each row has its own measures, the summary and the pictures those that there are."""
+    grid = JOB.replace('fdr = "none"\n', "").replace('lam = ["none", 0.05]', 'fdr = [0.2, "none"]')
+    job.write_text(grid.replace("max_iter = 30", "max_iter = 300"))
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 0
+    found, plain = json.loads(capsys.readouterr().out)["summary"]
+    assert (found["fdr"], plain["fdr"]) == (0.2, None)
+    assert (found["permutation_gap"], plain["smallest_fdr"]) == (None, None)
+    assert 0 < found["smallest_fdr"] <= 1
+    rows = table.rows(read_job(job), Store(tmp_path / "out").row)
+    assert [row["permutation_gap"] is None for row in rows] == [True, True, False, False]
+    assert found["smallest_fdr"] == np.mean([row["smallest_fdr"] for row in rows[:2]])
+    assert plain["permutation_gap"] == np.mean([row["permutation_gap"] for row in rows[2:]])
+    pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
+    selected, smallest, gap = plots.picture("two-moons", rows, ["fdr"]).axes
+    assert (smallest.get_ylabel(), gap.get_ylabel()) == ("smallest q-value", "permutation gap")
+    assert [[text.get_text() for text in ax.get_xticklabels()] for ax in (selected, smallest, gap)] == [
+        ["0.2", "none"], ["0.2"], ["none"],
+    ]  # fmt: skip
+    np.testing.assert_allclose(smallest.get_lines()[0].get_ydata(), [found["smallest_fdr"]])
+
+
+@pytest.mark.parametrize("backend", ["cupy", "numpy"])
+def test_with_decoys_every_fit_is_a_task_of_its_own(job, backend):
+    """Each has gates of other columns, so that no stack could hold several."""
+    for text, sizes in ((JOB, [4] if backend == "cupy" else [1] * 4), (JOB.replace('"none"', "0.1", 1), [1] * 4)):
+        job.write_text(text)
+        fits = [replace(fit, settings=dict(fit.settings) | {"backend": backend}) for fit in read_job(job).fits]
+        assert [len(task) for task in group.tasks(fits, in_this_process=True)] == sizes
 
 
 def test_columns_of_texts_and_numbers_become_texts():
@@ -203,6 +248,16 @@ def test_dry_run(job, tmp_path, capsys):
     assert main(["sweep", str(job), "--dry-run"]) == 0
     assert "n_neighbors must be" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml"]
+
+
+def test_a_dry_run_counts_the_search_for_decoys(job, monkeypatch, capsys):
+    job.write_text(JOB.replace('"none"', "0.1", 1))
+    monkeypatch.setattr(predict._Clock, "seconds_before", 1e6)
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    assert all(1e6 < fit["seconds"] < 1e6 + 100 for fit in json.loads(capsys.readouterr().out)["fits"])
+    job.write_text(JOB)
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    assert all(fit["seconds"] < 100 for fit in json.loads(capsys.readouterr().out)["fits"])
 
 
 def test_a_dry_run_checks_every_fit(job, capsys):
