@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+_MANY = 20  # columns, of which one by chance matters no more than the rate says
 
 
-def q_values(scores: Array) -> Array:
+def q_values(scores: Array, chance: Array | None = None) -> Array:
     """The smallest false discovery rate at which each column is selected.
 
     With the best score tau_k of the group of column k, and M decoys each, the columns that win their groups with
@@ -27,10 +28,18 @@ def q_values(scores: Array) -> Array:
     43:2055, 2015), for more its extension to several simultaneous knockoffs (Gimenez and Zou, AISTATS 2019). Several
     decoys make one shuffle matter less, and let few columns be found: one needs at least 1 / (M rate) of them.
 
+    Where few are found, one by chance weighs much: it is a third of three. With `chance` the rate is also at least
+
+        d chance_k / (m min(1, m / 20)^2),    m = #{groups with at least this tau}
+
+    which nothing but the best scores of the groups enters, so that the bound above holds as before.
+
     Parameters
     ----------
     scores : ndarray (1 + M, d)
         Larger is better; first the columns, then their decoys. One that equals a decoy's does not win.
+    chance : ndarray (d,), optional
+        How likely a shuffled column has more than tau_k.
 
     Returns
     -------
@@ -44,11 +53,9 @@ def q_values(scores: Array) -> Array:
     # of equal tau, all or none are selected: the counts of the last of them hold for each
     last = np.searchsorted(-tau[order], -tau[order], side="right") - 1
     rate = ((1 + lost) / (M * np.maximum(found, 1)))[last]
+    if chance is not None:
+        m = last + 1
+        rate = np.maximum(rate, len(tau) * chance[order][last] / (m * np.minimum(1.0, m / _MANY) ** 2))
     q = np.ones(len(tau))
     q[order] = np.minimum(1.0, np.minimum.accumulate(rate[::-1])[::-1])
     return np.where(wins, q, 1.0)
-
-
-def smallest_rate(scores: Array) -> float:
-    """The smallest false discovery rate at which any column is selected; at most 1."""
-    return float(q_values(scores).min(initial=1.0))

@@ -95,7 +95,7 @@ def discover(
     score = scores(bk, pool, members[is_open], weights[is_open], objective, threads)
     evidence = evidence_of(pool, score, evidence_of(pool, at_start, structure.ties))
     evidence = evidence[: pool.competing].reshape(-1, judged)
-    q = q_values(evidence)
+    q = q_values(evidence, np.exp(-evidence.max(axis=0)))
 
     outcome = gates._replace(
         run=gates.run._replace(mu=bk.xp.asarray(mu[own])), columns=pool.columns[members[own]], convincing=True

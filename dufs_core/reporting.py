@@ -141,7 +141,7 @@ def report(
     >>> from dufs_core import DUFS, report
     >>> from dufs_core.datasets import two_moons
     >>> X = two_moons(n_features=10).X
-    >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"].partition(",")[0]  # its q-value and its evidence follow
+    >>> report(DUFS(random_state=0).fit(X), X).rows[0]["reason"].partition(",")[0]  # its q-value follows
     'found'
     """
     check_fitted(selector)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, structure
+from dufs_core import DUFS, discovery, structure
 from dufs_core.datasets import two_moons
 from dufs_core.decoys import q_values
 from dufs_core.errors import DufsWarning, SelectionWarning
@@ -109,6 +109,31 @@ def test_a_nuisance_column_wins_against_its_decoys_as_often_as_each_of_them(monk
     for total, wins in ((alone.sum(), won.sum()), *zip(alone, won, strict=True)):
         error = np.sqrt(share * (1 - share) / total)
         assert abs(wins / total - share) < 3 * error, (alone, won)
+
+
+@pytest.mark.parametrize("clusters", [0, 4])
+def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, clusters):
+    """Where column and decoys change places, and the gates have (as good as) no noise, so does the evidence alone."""
+    with_gates = 0
+    for seed in range(4):
+        rng = np.random.default_rng([seed, clusters])
+        X = rng.normal(size=(30, 12))
+        X[:, :clusters] += 4.0 * (np.arange(30) % 2)[:, None]
+        places = rng.permuted(np.arange(6 * 12).reshape(6, 12), axis=0)
+
+        def renamed(*arguments, places=places):
+            pool = structure.build_pool(*arguments)
+            old = np.concatenate([places.ravel(), np.arange(pool.competing, len(pool.X))])
+            return pool._replace(X=pool.X[old], tiebreak=pool.tiebreak[old])
+
+        fits = []
+        for build in (structure.build_pool, renamed):
+            monkeypatch.setattr(discovery, "build_pool", build)
+            fits.append(fit_quietly(X, dtype="float64", gate_sigma=1e-9, max_iter=60, n_draws=2, tol=0.0))
+        a, b = (np.vstack([m.evidence_, m.decoy_evidence_]) for m in fits)
+        np.testing.assert_allclose(b, a.ravel()[places], rtol=1e-6, atol=1e-6)
+        with_gates += 12 - len(fits[0].set_aside_features_) < fits[0].history_["undecided_gates"][0]
+    assert with_gates or clusters  # decoys among them, where there is no structure
 
 
 # --- what is found

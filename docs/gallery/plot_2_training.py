@@ -3,7 +3,8 @@ Watching a fit
 ==============
 
 A ``Trajectory`` keeps the gates at every step, ``history_`` the loss and how many gates are open. The fit has converged
-when hardly a gate is left in the band where the noise can still turn it.
+when hardly a gate is left in the band where the noise can still turn it. Without decoys (``fdr=None``) all columns have
+gates, and the search of several runs is left out here.
 """
 
 import matplotlib.pyplot as plt
@@ -13,7 +14,7 @@ from dufs_core.datasets import two_moons
 
 problem = two_moons(n_features=12, random_state=1)
 trajectory = Trajectory()
-selector = DUFS(n_restarts=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
+selector = DUFS(fdr=None, n_restarts=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
 print(f"{selector.n_iter_} steps, converged: {selector.converged_}, selected: {selector.support_.nonzero()[0]}")
 
 fig, axes = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")

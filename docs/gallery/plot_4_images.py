@@ -15,7 +15,7 @@ from dufs_core import DUFS, plotting
 
 digits = load_digits(n_class=4)
 X, labels = digits.data[:300], digits.target[:300]
-selector = DUFS(n_features_to_select=16, scaling="global", n_restarts=1, random_state=0).fit(X)
+selector = DUFS(n_features_to_select=16, scaling="global", random_state=0).fit(X)
 rng = np.random.default_rng(0)
 
 

@@ -28,7 +28,7 @@ order = selector.ranking_[::-1]
 left.barh(
     wine.data.columns[order], selector.scores_[order], color=["C3" if selector.support_[j] else "0.7" for j in order]
 )
-left.set(title="scores, the selected in red", xlabel="mu")
+left.set(title="scores, the selected in red", xlabel="how much of a column its neighbours tell")
 shown = selector.transform(wine.data)
 right.scatter(shown[names[0]], shown[names[1]], c=wine.target, cmap="viridis", s=16)
 right.set(title="two of the selected columns", xlabel=names[0], ylabel=names[1])

@@ -12,7 +12,7 @@ import numpy as np
 from dufs_core import DUFS, Trajectory, plotting, report
 from dufs_core.datasets import two_moons
 
-moons = two_moons(n_features=10, random_state=0)
+moons = two_moons(n_features=20, random_state=0)
 copy = 2 * moons.X[:, :1] + 0.001 * np.random.default_rng(0).normal(size=(100, 1))
 X = np.hstack([moons.X, copy, np.ones((100, 1))])
 trajectory = Trajectory(every=5)

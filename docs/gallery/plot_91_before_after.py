@@ -11,8 +11,8 @@ import matplotlib.pyplot as plt
 from dufs_core import DUFS, plotting
 from dufs_core.datasets import two_moons
 
-moons = two_moons(n_features=20, random_state=1)
-selector = DUFS(random_state=1).fit(moons.X)
+moons = two_moons(n_features=20, random_state=0)
+selector = DUFS(random_state=0).fit(moons.X)
 
 fig, axes = plt.subplots(1, 4, figsize=(15, 3.6), layout="constrained")
 plotting.spectrum(selector, moons.X, axes[0])
