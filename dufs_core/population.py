@@ -115,7 +115,8 @@ def fit_stack(selectors: Sequence[DUFS], X: Any) -> list[Callable[[], None]]:
 def stack_size(selector: DUFS, X: Any, count: int) -> int:
     """How many of `count` fits like this one advance as one stack on X, each with the bits that it has alone.
 
-    1 where they cannot (each fit has decoys of its own), or where cuBLAS would multiply: its rounding may depend on how many matrices there are.
+    1 where they cannot (each fit has decoys of its own), or where cuBLAS would multiply: its rounding may depend on how
+    many matrices there are.
     """
     bk, accepted = selector._accept(X)
     n, d = accepted.shape

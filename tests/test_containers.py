@@ -142,7 +142,7 @@ def cells(label, folder):
 
     def fit(**more):
         if is_anndata:
-            return select_features(data, scaling="columns", **SETTINGS, **more)
+            return select_features(data, fdr=None, scaling="columns", **SETTINGS, **more)
         return DUFS(fdr=None, **SETTINGS, **more).fit(data)
 
     found = fit()

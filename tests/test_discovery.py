@@ -152,7 +152,8 @@ def test_clusters_are_found(found):
 def test_attributes_tell_of_the_competition(found):
     assert found.decoy_evidence_.shape == (5, 40)
     assert found.q_values_.shape == found.evidence_.shape == found.scores_.shape == (40,)
-    np.testing.assert_array_equal(q_values(np.vstack([found.evidence_, found.decoy_evidence_])), found.q_values_)
+    evidence = np.vstack([found.evidence_, found.decoy_evidence_])
+    np.testing.assert_array_equal(q_values(evidence, np.exp(-evidence.max(axis=0))), found.q_values_)
     assert found.smallest_fdr_ == found.q_values_.min() <= 1 / (5 * 8)
     np.testing.assert_array_equal(found.support_, found.q_values_ <= 0.1)
     np.testing.assert_array_equal(np.sort(found.ranking_), np.arange(40))
@@ -292,7 +293,7 @@ def test_signs_and_units_of_columns_do_not_matter(found):
     factor = np.where(np.arange(40) % 2, -1.0, 1.0) * 2.0 ** (np.arange(40) % 7 - 3)
     m = fit_quietly(blobs() * factor)
     np.testing.assert_allclose(m.evidence_, found.evidence_, rtol=1e-3, atol=1e-3)
-    np.testing.assert_allclose(m.q_values_, found.q_values_, rtol=1e-9)
+    np.testing.assert_allclose(m.q_values_, found.q_values_, rtol=1e-3)
     np.testing.assert_array_equal(m.support_, found.support_)
 
 
@@ -307,7 +308,7 @@ def test_neither_the_order_of_rows_nor_of_columns_hides_structure():
 
 def test_precision_does_not_decide(found):
     m = fit_quietly(blobs(), dtype="float64")
-    np.testing.assert_allclose(m.q_values_, found.q_values_, rtol=1e-9)
+    np.testing.assert_allclose(m.q_values_, found.q_values_, rtol=1e-3)
     np.testing.assert_allclose(m.scores_[BLOBS], found.scores_[BLOBS], rtol=1e-2)
     assert m.mu_.dtype == np.float64
 

@@ -77,8 +77,8 @@ def fit(adata: Any, out: Path) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DufsWarning)
             fits[scaling] = select_features(
-                genes, key_added=scaling, scaling=scaling, batch_size=BATCH, n_restarts=1, callbacks=[trajectory],
-                random_state=0,
+                genes, key_added=scaling, fdr=None, scaling=scaling, batch_size=BATCH, n_restarts=1,
+                callbacks=[trajectory], random_state=0,
             )  # fmt: skip
         print(f"\nscaling={scaling!r}, {time.perf_counter() - start:.0f} s", *(w.message for w in caught), sep="\n")
         print(genes.uns[scaling] | {"params": "..."})
@@ -140,7 +140,7 @@ def others(_: Any, out: Path) -> None:
     print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")
     for adata in (blood, cite):
         for scaling in ("columns", "global"):
-            found = select_features(adata, scaling=scaling, batch_size=350, n_restarts=1, random_state=0)
+            found = select_features(adata, fdr=None, scaling=scaling, batch_size=350, n_restarts=1, random_state=0)
             shape = " x ".join(map(str, adata.shape))
             print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.permutation_gap_:.3g} |", flush=True)
 

@@ -3,8 +3,8 @@ Sparse counts
 =============
 
 Words in texts on two subjects: 300 columns of small counts, 30 of them more frequent in one subject than in the other.
-The matrix stays sparse (but for the rows that decoys are made of), and so is what comes out of ``transform``. Which words
-belong to a subject, and how many do, is said at a false discovery rate of 0.1.
+The matrix stays sparse (but for the rows that decoys are made of), and so is what comes out of ``transform``. How many
+words belong to a subject is said at a false discovery rate of 0.1.
 """
 
 import matplotlib.pyplot as plt
@@ -22,9 +22,8 @@ print(f"{X.shape[0]} texts, {X.shape[1]} words, {X.nnz / np.prod(X.shape):.1%} o
 
 selector = DUFS(random_state=0).fit(X)
 chosen = selector.support_.nonzero()[0]
-print(
-    f"{len(chosen)} words are selected, {(chosen < 30).sum()} of the 30 among them; {type(selector.transform(X)).__name__}"
-)
+print(f"{len(chosen)} words are selected, {(chosen < 30).sum()} of the 30 among them")
+print(type(selector.transform(X)).__name__)
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")
 left.spy(X, markersize=0.6, aspect="auto", color="0.2")
