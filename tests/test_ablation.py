@@ -36,8 +36,9 @@ def test_annealing_from_the_number_itself_changes_nothing():
     class Still(ablation.Annealed):
         name, start = "bandwidth_factor", 2.0
 
-    X, settings = two_moons(n_features=6).X, {"max_iter": 3, "n_restarts": 1, "random_state": 0}
-    still, default = Still(**settings).fit(X), DUFS(fdr=None, **settings).fit(X)
+    X = two_moons(n_features=6).X
+    settings = {"fdr": None, "max_iter": 3, "n_restarts": 1, "random_state": 0}
+    still, default = Still(**settings).fit(X), DUFS(**settings).fit(X)
     np.testing.assert_allclose(still.mu_, default.mu_, rtol=1e-5)
     moved = ablation.AnnealedFactor(**settings).fit(X)
     assert moved.bandwidth_ > 2 * default.bandwidth_

@@ -27,7 +27,6 @@ from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.baselines.graphs import neighbours
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
-from dufs_core.objective import Objective
 from dufs_core.ops import distances, gram
 from dufs_core.remarks import warn_of
 
@@ -376,7 +375,7 @@ def test_s2_saturated_gates_keep_their_order(X):
         best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
         selector = dufs(n_features_to_select=2)
         selector._store(bk, np.zeros(5, dtype=bool), best, 1)
-        selector._rank(bk, X, Objective())
+        selector._rank(bk, X)
         np.testing.assert_array_equal(selector.ranking_, ranking)
         np.testing.assert_array_equal(selector.get_support(indices=True), sorted(ranking[:2]))
         along = path(n_features_to_select=2)

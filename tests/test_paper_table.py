@@ -194,7 +194,7 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
     assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
     assert table1.label_free(grid, "GISETTE", "LS") == 0
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
-    wide = DUFS(fdr=None, **grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
+    wide = DUFS(fdr=None, power=2, bandwidth="max", **grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
     assert wide.get_params() == DUFS.preset("wide").get_params()
 
 

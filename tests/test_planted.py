@@ -162,7 +162,7 @@ def test_slow_methods_have_two_cells_and_one_seed_unless_they_are_named():
     everything = fits()
     slow = [(c, f["seed"]) for c, plan in everything.items() for f in plan if f["method"] == "NDFS"]
     assert slow == [((8, 1000), 0), ((8, 1000), 0), ((20, 2000), 0), ((20, 2000), 0)]
-    assert {f["method"] for f in everything[0, 1000]} == {"DUFS", "DUFS gates"}
+    assert {f["method"] for f in everything[0, 1000]} == {"DUFS"}
     assert "dependence" not in {f["method"] for f in everything[15, 5000]}
     assert {f.get("fdr") for f in everything[8, 1000] if f["method"] == "DUFS"} == {0.2}
     assert not any("fdr" in f for f in everything[8, 1000] if f["method"] != "DUFS")

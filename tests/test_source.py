@@ -264,7 +264,20 @@ def test_command_line(ending, tmp_path, capsys):
         with pytest.importorskip("h5py").File(path, "w") as file:
             file["X"], file["Y"] = X, np.arange(100)
     assert is_source(read_table(path, on_disk=True).X)
-    options = ["--batch-size", "31", "--max-iter", "25", "--n-restarts", "1", "--n-draws", "2", "--tol", "0"]
+    options = [
+        "--fdr",
+        "none",
+        "--batch-size",
+        "31",
+        "--max-iter",
+        "25",
+        "--n-restarts",
+        "1",
+        "--n-draws",
+        "2",
+        "--tol",
+        "0",
+    ]
     options += ["--dtype", "float64", "--backend", "numpy", "--json", "--quiet"]
     assert main(["fit", str(path), *options]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]

@@ -19,6 +19,7 @@ from bench.paper.score_demo import SETTINGS, selector
 from dufs_core.backend import Array, get_backend
 from dufs_core.data import prepare
 from dufs_core.datasets import two_moons
+from dufs_core.graph_rules import graph_rules
 from dufs_core.metrics import clustering_accuracy, soft_precision_recall
 from dufs_core.ops.regulariser import probabilities
 from dufs_core.spectral import affinity, spectral_embedding
@@ -63,7 +64,7 @@ def trajectory(settings: str, d: int, seed: int, max_iter: int) -> dict[str, Any
     problem = two_moons(100, d, 0.1, seed)
     X = prepare(problem.X, "columns", np.float64).X
     fit = selector(settings, random_state=seed, max_iter=max_iter)
-    watch = Watch(X, problem.labels, problem.informative, fit.bandwidth_factor, fit.gate_sigma)
+    watch = Watch(X, problem.labels, problem.informative, graph_rules(fit, len(X)).bandwidth_factor, fit.gate_sigma)
     fit.set_params(callbacks=[watch]).fit(X)
     exact = np.array_equal(np.flatnonzero(fit.support_), problem.informative)
     return {"epochs": watch.epochs, "exact": exact, "n_iter": fit.n_iter_} | watch.curves

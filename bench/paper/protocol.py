@@ -99,6 +99,7 @@ class Score:
             share = settings.pop("lam_share", None)
             if share is not None:
                 settings["lam"] = lam_of_share(data.X, share, settings)
+            settings.setdefault("fdr", None)  # the paper's gates
             settings.setdefault("n_restarts", 1)  # a ranking of all columns is wanted
             settings |= {"backend": self.backend, "n_jobs": 1}
             if preset:

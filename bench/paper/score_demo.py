@@ -18,6 +18,7 @@ from dufs_core import DUFS
 from dufs_core.backend import Array
 from dufs_core.data import prepare
 from dufs_core.datasets import two_moons
+from dufs_core.graph_rules import graph_rules
 from dufs_core.spectral import affinity
 
 D = 10
@@ -45,7 +46,7 @@ def demo(settings: str, seed: int, max_iter: int) -> dict[str, Any]:
     fitted = selector(settings, random_state=seed, max_iter=max_iter).fit(X)
     history = fitted.history_
     kept = np.unique(np.linspace(1, fitted.n_iter_, POINTS_KEPT).round().astype(int)) - 1
-    factor = fitted.bandwidth_factor
+    factor = graph_rules(fitted, len(X)).bandwidth_factor
     return {
         "start": column_scores(X, factor, np.ones(D)).round(6),
         "end": column_scores(X, factor, np.clip(fitted.mu_.astype(float), 0, 1)).round(6),

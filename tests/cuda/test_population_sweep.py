@@ -29,6 +29,7 @@ path = "two-moons"
 samples = 8
 features = 3
 [settings]
+fdr = "none"
 backend = "cupy"
 n_draws = 2
 n_restarts = 2
@@ -125,7 +126,7 @@ def test_fits_of_a_data_set_are_one_population(on_gpu, job, whole):
     X = two_moons(8, 3, random_state=0).X
     for fit in job.fits:
         row, arrays = found[fit.id]
-        alone = DUFS(fdr=None, **fit.settings, random_state=fit.seed).fit(X)
+        alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
         assert (row["status"], row["together"]) == ("done", 4)
         assert (row["n_iter"], row["n_runs"], row["loss"]) == (alone.n_iter_, alone.n_runs_, alone.loss_)
         assert arrays["mu"] == alone.mu_.tobytes()
