@@ -204,7 +204,8 @@ def _check_alike(selectors: Sequence[DUFS]) -> None:
 
 def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
     """How many fits may be in work at once: cores on the CPU, draws that fit memory on a GPU; at least 1."""
-    most = min(count, n_threads(selector.n_jobs) if bk.name == "numpy" else _MOST_TOGETHER)
+    together = _MOST_TOGETHER if selector.fdr is None else 1  # each fit has decoys of its own
+    most = min(count, n_threads(selector.n_jobs) if bk.name == "numpy" else together)
     available = selector.max_memory or available_bytes(bk)
     if available is None:
         return most
@@ -347,7 +348,7 @@ class _Request:
         alone = id(self) if self.watched or self.over else None
         step = self.how["start"].step if self.how["start"] is not None else 0
         optimizer = self.optimizer.name, self.optimizer.learning_rate
-        return alone, step, id(self.X), self.columns.tobytes(), optimizer, self.how["jitter"]
+        return alone, step, self.columns.tobytes(), optimizer, self.how["jitter"]
 
 
 class _Together:

@@ -248,8 +248,6 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
                 r -= exist[a][block, None] * exist[b]
                 r *= pool.X.dtype.type(weight[a] * weight[b])
                 Q += r
-        if count == 1:
-            Q = r
         Q[xp.arange(len(Q)), xp.arange(block.start, block.stop)] = -xp.inf
         return Q
 
