@@ -24,7 +24,7 @@ from bench.common import markdown, number_of_runs, save
 from bench.recovery import problem
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
-from dufs_core.objective import Evaluate, Objective, Value
+from dufs_core.objective.chain import Evaluate, Objective, Value
 
 DIMS = (20, 50, 100)
 NOISE = 0.1

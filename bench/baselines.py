@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 from bench.common import data_file, save
 from dufs_core.baselines import MCFS, NDFS, LaplacianScore, graphs
 from dufs_core.baselines.mcfs import sparse_coefficients
-from dufs_core.data import prepare
+from dufs_core.data.dense import prepare
 
 PEER = "skfeature-chappers"
 DATA = ("COIL20", "Isolet", "Prostate-GE", "pixraw10P")

@@ -21,7 +21,7 @@ from scipy.io import loadmat
 
 from bench.common import data_file, save
 from dufs_core import DUFS
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 BEST = 100
 SIZES = (0, 1000, 500, 250)  # 0: the full batch

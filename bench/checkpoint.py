@@ -23,7 +23,7 @@ from scipy.io import loadmat
 
 from bench.common import data_file, save
 from dufs_core import DUFS
-from dufs_core.checkpoint import Checkpoint, Keeping
+from dufs_core.selection.checkpoint import Checkpoint, Keeping
 
 INTERVALS = (None, 60.0, 1.0, 0.0)  # seconds; 0: after every call of the engine
 

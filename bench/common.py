@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from dufs_core.durable import write_bytes
+from dufs_core.selection.atomic_io import write_bytes
 
 PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn", "joblib")
 OTHERS = ("torch", "featselectlib", "jax", "matplotlib")  # recorded where they are installed

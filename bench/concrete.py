@@ -26,7 +26,7 @@ from scipy.io import loadmat
 from bench.common import data_file, number_of_runs, save
 from dufs_core.baselines import ConcreteAutoencoder
 from dufs_core.baselines.concrete_autoencoder import distinct_choice
-from dufs_core.data import prepare
+from dufs_core.data.dense import prepare
 
 FILES = {"COIL20": "COIL20.mat", "MNIST": "t10k-images-idx3-ubyte.gz"}
 SETTINGS = {"COIL20": (32, 0.01), "MNIST": (128, 0.01)}  # batch size, learning rate

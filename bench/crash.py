@@ -33,8 +33,8 @@ from typing import Any
 from unittest import mock
 
 from bench.common import number_of_runs, save
-from dufs_core import durable
-from dufs_core.cli import main as command
+from dufs_core.cli.main import main as command
+from dufs_core.selection import atomic_io as durable
 
 JOB = """
 seeds = SEEDS
@@ -219,7 +219,7 @@ def main() -> int:
         job = folder / "job.toml"
         job.write_text(JOB.replace("SEEDS", str(list(range(arguments.seeds)))))
         alone = folder / "alone"
-        mock.patch("dufs_core.jobs.command.find_spec", return_value=None).start()  # no pictures: they take longest
+        mock.patch("dufs_core.cli.sweep.command.find_spec", return_value=None).start()  # no pictures: they take longest
         with redirect_stdout(io.StringIO()):  # imports and compiles, for every fork
             command(["sweep", str(job), "--out", str(folder / "warm-up")])
         began = time.perf_counter()

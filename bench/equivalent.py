@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench.planting import Mutant
 
-OPS, KERNELS = "dufs_core.ops.", "dufs_core.kernels."
+OPS, KERNELS = "dufs_core.objective.ops.", "dufs_core.kernels."
 
 _SQUARE = "the matrices are square: every axis of a matrix has length n"
 _OUT = (

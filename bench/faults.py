@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.planting import Mutant, install, source_of
 
-OPS, KERNELS, ENGINES = "dufs_core.ops.", "dufs_core.kernels.", "dufs_core.engines."
+OPS, KERNELS, ENGINES = "dufs_core.objective.ops.", "dufs_core.kernels.", "dufs_core.objective.engines."
 
 STEPS = "dufs_core.baselines.concrete_steps"
 
@@ -212,42 +212,42 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     # the chain through the operations
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "_stacked_scores_and_grad",
         "bandwidth path missing",
         "dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))",
         "dD = dD * 1.0",
     ),
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "_stacked_scores_and_grad",
         "a held bandwidth is not held",
         "if objective.bandwidth_gradient:",
         "if True:",
     ),
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "_stacked_scores_and_grad",
         "the score's own use of G dropped",
         "dG = dG + distances.backward",
         "dG = distances.backward",
     ),
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "_stacked_scores_and_grad",
         "the distances' use of G dropped",
         "dG = dG + distances.backward(bk, f.saved_D, dD)",
         "dG = dG * 1.0",
     ),
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "_stacked_scores_and_grad",
         "columns undecided in some rows only are left out",
         "undecided.any(axis=1)",
         "undecided.all(axis=1)",
     ),
     (
-        "dufs_core.objective",
+        "dufs_core.objective.chain",
         "value_and_grad",
         "regulariser's gradient dropped",
         " + regulariser.backward(bk, saved_p, dsum_p)",
@@ -480,12 +480,12 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
     (OPS + "affine", "backward", 2),
     (OPS + "leaky_relu", "backward", 0),
     (OPS + "squared_error", "backward", 0),
-    ("dufs_core.objective", "_stacked_scores_and_grad", 4),
+    ("dufs_core.objective.chain", "_stacked_scores_and_grad", 4),
     (ENGINES + "dense", "DenseEngine._scores_and_grad", 4),
 )
 
 ENGINES_OF = {
-    "dufs_core.objective": ("operations",),
+    "dufs_core.objective.chain": ("operations",),
     ENGINES + "dense": ("dense",),
     ENGINES + "streaming": ("streaming",),
     KERNELS + "streaming": ("streaming",),

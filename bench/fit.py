@@ -30,7 +30,7 @@ from bench.real import CHANGES
 from bench.steps import featselectlib_model
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 STEPS = {"two moons": 2000, "Prostate-GE": 500, "COIL20": 30, "Isolet": 30}  # at equal steps
 LOOK = {"two moons": 200, "Prostate-GE": 200, "COIL20": 20, "Isolet": 20}  # steps between two looks at the peer

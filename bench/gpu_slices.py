@@ -22,11 +22,11 @@ import numpy as np
 from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
+from dufs_core.backend.memory import Problem, predicted_bytes
 from dufs_core.datasets import two_moons
-from dufs_core.engines import cuda
-from dufs_core.engines.cuda import CudaEngine, Replay, is_captured
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import gpu_dense as cuda
+from dufs_core.objective.engines.gpu_dense import CudaEngine, Replay, is_captured
 
 ROOT = Path(__file__).resolve().parents[1]
 # rows, columns of single training steps beside the peers'

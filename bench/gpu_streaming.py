@@ -6,11 +6,11 @@ from typing import Any
 
 from bench.gpu_slices import _arrays, _timed, changed, machine
 from dufs_core.backend import Backend
-from dufs_core.engines import cuda_streaming
-from dufs_core.engines.cuda import CudaEngine
-from dufs_core.engines.cuda_streaming import CudaStreamingEngine
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
+from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import gpu_streaming as cuda_streaming
+from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
 
 SIZES = [(5000, 50), (20_000, 50), (20_000, 256), (100_000, 50), (100_000, 256)]  # rows, columns
 QUICK = [(5000, 50), (5000, 256)]

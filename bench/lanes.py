@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.engines import dense
 from dufs_core.kernels import panels, steps, streaming, team, tile, vector
+from dufs_core.objective.engines import cpu_dense as dense
 
 LANES, ROWS = 4, 2
 DEPTH = 8  # two panels

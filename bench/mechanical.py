@@ -23,23 +23,26 @@ class Target:
 
 TARGETS = (
     *(
-        Target(f"dufs_core.ops.{name}", ("backward",))
+        Target(f"dufs_core.objective.ops.{name}", ("backward",))
         for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
     ),
-    *(Target(f"dufs_core.ops.{name}", ("backward",)) for name in ("concrete", "affine", "leaky_relu", "squared_error")),
+    *(
+        Target(f"dufs_core.objective.ops.{name}", ("backward",))
+        for name in ("concrete", "affine", "leaky_relu", "squared_error")
+    ),
     Target("dufs_core.baselines.concrete_network", ("reconstruction",), after="squared_error.forward("),
     Target("dufs_core.baselines.concrete_steps", ("differentiate",)),
     Target("dufs_core.kernels.concrete", ("adam",)),
-    Target("dufs_core.ops.bandwidth", ("backward", "add_entries")),
-    Target("dufs_core.ops.power", ("backward", "backward_half")),
-    Target("dufs_core.objective", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
-    Target("dufs_core.engines.dense", ("_scores_and_grad",), ("dense",), after="len(RECORD)"),
+    Target("dufs_core.objective.ops.bandwidth", ("backward", "add_entries")),
+    Target("dufs_core.objective.ops.power", ("backward", "backward_half")),
+    Target("dufs_core.objective.chain", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
+    Target("dufs_core.objective.engines.cpu_dense", ("_scores_and_grad",), ("dense",), after="len(RECORD)"),
     Target("dufs_core.kernels.steps", ("_powers_and_derivative",), ("dense",)),
     Target(
         "dufs_core.kernels.panels", ("row_terms", "backward", "finish", "quadratic_forms", "column_dots"), ("dense",)
     ),
     Target("dufs_core.kernels.streaming", ("_slopes", "_dots"), ("streaming",)),
-    Target("dufs_core.engines.streaming", ("through_bandwidth",), ("streaming",)),
+    Target("dufs_core.objective.engines.cpu_streaming", ("through_bandwidth",), ("streaming",)),
 )
 
 

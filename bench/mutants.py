@@ -2,7 +2,8 @@
 
     python -m bench.mutants [--json FILE] [--jobs 2] [--only TEXT]
 
-Two kinds of faults. Mechanical ones come from an AST pass over the backward functions of dufs_core.ops and the
+Two kinds of faults. Mechanical ones come from an AST pass over the backward functions of dufs_core.objective.ops and
+the
 backward half of the engines and their kernels: every operator, sign, comparison, constant, axis, accumulation and
 choice is changed once (bench/mechanical.py). Chosen ones are meant to be hard: a dropped term, a missing bandwidth
 path, the wrong side of a kink, one coordinate off by 1e-6, a float32 leak (bench/faults.py).
@@ -43,8 +44,8 @@ ADAM = "dufs_core.kernels.concrete"
 def set_sizes() -> None:
     """Small panels and blocks and few rows for every mutant (and for the unchanged code that is tried first)."""
     from bench import lanes
-    from dufs_core import objective
-    from dufs_core.gradcheck import chain
+    from dufs_core.gradcheck.suite import chain
+    from dufs_core.objective import chain as objective
 
     lanes.install()
     objective._ELEMENTS_TOGETHER = ELEMENTS_TOGETHER
@@ -53,7 +54,7 @@ def set_sizes() -> None:
 
 def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
     """(kind, operation, engine, examples), the checks that could find the fault, the cheapest first."""
-    from dufs_core.gradcheck.registry import OPS, operations
+    from dufs_core.gradcheck.suite.registry import OPS, operations
 
     if mutant.target == ADAM:
         yield "update", "adam", OPS, 0
@@ -102,8 +103,8 @@ def check_update(*_: Any) -> Any:
 def judge(mutant: Mutant) -> None:
     """Run the plan up to the first failure; fills in killed_by and message."""
     from dufs_core.backend import get_backend
-    from dufs_core.gradcheck import suite
-    from dufs_core.gradcheck.registry import engines, operations
+    from dufs_core.gradcheck.suite import run as suite
+    from dufs_core.gradcheck.suite.registry import engines, operations
 
     checks = {
         "gradient": suite.check_gradients,

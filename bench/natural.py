@@ -29,8 +29,8 @@ from bench.common import data_file, markdown, save
 from bench.paper.cells import Cells
 from bench.paper.data import MissingData, read_mat
 from dufs_core import DUFS, baselines
-from dufs_core.data import prepare
-from dufs_core.metrics import clustering_accuracy
+from dufs_core.data.dense import prepare
+from dufs_core.inspection.metrics import clustering_accuracy
 
 Array = np.ndarray[Any, Any]
 HALVES = {

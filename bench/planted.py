@@ -32,7 +32,7 @@ from bench.paper.cells import Cells
 from bench.paper.data import MissingData, read_mat
 from dufs_core import DUFS, baselines
 from dufs_core.backend import get_backend
-from dufs_core.screening import dependence
+from dufs_core.significance.hsic import dependence
 
 Array = np.ndarray[Any, Any]
 ROWS = 300

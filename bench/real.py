@@ -21,7 +21,7 @@ from scipy.io import loadmat
 
 from bench.common import data_file, markdown, save
 from dufs_core import DUFS
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 CHANGES = {
     "COIL20": {"batch_size": 1000},

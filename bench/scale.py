@@ -116,7 +116,9 @@ class Peak:
 
 def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
-    from dufs_core import DUFS, estimator, memory
+    from dufs_core import DUFS
+    from dufs_core.backend import memory
+    from dufs_core.selection import dufs as estimator
 
     seconds, predicted = [], []
     train, check = estimator.train, memory.needed_bytes
@@ -143,9 +145,9 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
 def _error(engine: str, X: Any) -> float | None:
     """Relative error in norm of one float32 gradient."""
     from dufs_core.backend import get_backend
-    from dufs_core.engines import get_engine
-    from dufs_core.objective import Objective
-    from dufs_core.trainer import gate_noise
+    from dufs_core.objective.chain import Objective
+    from dufs_core.objective.engines import get_engine
+    from dufs_core.training.loop import gate_noise
 
     bk, rows = get_backend("numpy"), BATCH if engine == "minibatch" else X.shape[0]
     if rows * rows * X.shape[1] > _ERROR_WORK:
@@ -155,12 +157,12 @@ def _error(engine: str, X: Any) -> float | None:
     gradients = []
     for name, dtype in ((used, "float32"), (exact, "float64")):
         if engine == "sparse":
-            from dufs_core.sparse import prepare_sparse
+            from dufs_core.data.sparse import prepare_sparse
 
             table = prepare_sparse(X, "columns", dtype, by_rows=False).X
             given = table if name == "sparse" else table.dense(slice(None), np.arange(X.shape[1]))
         else:
-            from dufs_core.data import prepare
+            from dufs_core.data.dense import prepare
 
             given = prepare(np.asarray(X[:rows]), "columns", dtype).X
         d = X.shape[1]

@@ -50,10 +50,10 @@ def multiply_adds(program: str, n: int, d: int) -> float:
 
 
 def ours_problem(d: int, seed: int = 0) -> Any:
-    """The same settings as a `dufs_core.trainer.Problem`."""
-    from dufs_core.objective import Objective
-    from dufs_core.optim import get_optimizer
-    from dufs_core.trainer import Problem, Schedule
+    """The same settings as a `dufs_core.training.loop.Problem`."""
+    from dufs_core.objective.chain import Objective
+    from dufs_core.training.loop import Problem, Schedule
+    from dufs_core.training.optimizers import get_optimizer
 
     objective = Objective(bandwidth="median", n_neighbors=1, bandwidth_factor=FACTOR)
     schedule = Schedule(n_draws=1, max_iter=1 << 40, tol=0.0)
@@ -63,7 +63,7 @@ def ours_problem(d: int, seed: int = 0) -> Any:
 def ours_stepper(n: int, d: int, threads: int) -> Stepper:
     """The engine that `DUFS` uses, as its trainer calls it."""
     from dufs_core.backend import get_backend
-    from dufs_core.engines.dense import DenseEngine
+    from dufs_core.objective.engines.cpu_dense import DenseEngine
 
     X, task = np.asfortranarray(problem(n, d)), ours_problem(d)
     steps = DenseEngine(threads).steps(get_backend("numpy"), task, np.full(d, 0.5, np.float32))

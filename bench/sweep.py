@@ -24,11 +24,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import data_file, save
-from dufs_core.jobs import read_job
-from dufs_core.jobs.identity import Fit
-from dufs_core.jobs.store import Store
+from dufs_core.cli.sweep import read_job
+from dufs_core.cli.sweep.fit_id import Fit
+from dufs_core.cli.sweep.results import Store
 
-COMMAND = [sys.executable, "-c", "import sys; from dufs_core.cli import main; sys.exit(main())"]
+COMMAND = [sys.executable, "-c", "import sys; from dufs_core.cli.main import main; sys.exit(main())"]
 
 
 def digest(scores: Any) -> str:

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 from dufs_core._version import __version__
 
 if TYPE_CHECKING:
-    from dufs_core.estimator import DUFS as DUFS
-    from dufs_core.path import LambdaPath as LambdaPath
-    from dufs_core.population import fit_population as fit_population
-    from dufs_core.reporting import report as report
-    from dufs_core.stability import stability_selection as stability_selection
-    from dufs_core.trajectory import Trajectory as Trajectory
+    from dufs_core.inspection.report import report as report
+    from dufs_core.selection.dufs import DUFS as DUFS
+    from dufs_core.selection.fit_many import fit_population as fit_population
+    from dufs_core.selection.lambda_path import LambdaPath as LambdaPath
+    from dufs_core.selection.stability import stability_selection as stability_selection
+    from dufs_core.training.trajectory import Trajectory as Trajectory
 
 _MODULES = {
-    "DUFS": "estimator",
-    "LambdaPath": "path",
-    "Trajectory": "trajectory",
-    "fit_population": "population",
-    "report": "reporting",
-    "stability_selection": "stability",
+    "DUFS": "selection.dufs",
+    "LambdaPath": "selection.lambda_path",
+    "Trajectory": "training.trajectory",
+    "fit_population": "selection.fit_many",
+    "report": "inspection.report",
+    "stability_selection": "selection.stability",
 }
 __all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_population", "report", "stability_selection"]
 

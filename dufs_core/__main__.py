@@ -2,6 +2,6 @@
 
 import sys
 
-from dufs_core.cli import main
+from dufs_core.cli.main import main
 
 sys.exit(main())

@@ -13,9 +13,9 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.callers import users_level
 from dufs_core.choices import nearest
-from dufs_core.containers import dense_part, opened
+from dufs_core.data.accept import dense_part, opened
 from dufs_core.errors import DufsWarning
-from dufs_core.estimator import DUFS
+from dufs_core.selection.dufs import DUFS
 
 _COUNTED_CELLS = 100  # that are looked at for raw counts
 _COUNT = 10  # whole numbers up to here may be classes or grades
@@ -54,7 +54,7 @@ def select_features(
     Returns
     -------
     DUFS
-        The fitted selector, for `dufs_core.report` and `dufs_core.plotting`; adata.var_names are its
+        The fitted selector, for `dufs_core.report` and `dufs_core.inspection.plotting`; adata.var_names are its
         `var_names_`, by which these and get_feature_names_out call the columns. Written into adata:
 
         ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_q_value"]``,

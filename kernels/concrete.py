@@ -1,6 +1,7 @@
 """What the concrete autoencoder spends its steps on outside matrix products, with the bits of the plain forms.
 
-`uniforms` is that of `dufs_core.random`, rounded and held below 1; `adam` is that of `dufs_core.optim`, in one pass and
+`uniforms` is that of `dufs_core.backend.random`, rounded and held below 1; `adam` is that of
+`dufs_core.training.optimizers`, in one pass and
 in place. The order of the operations is theirs, and every operation is rounded for itself.
 """
 

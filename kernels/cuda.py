@@ -113,7 +113,7 @@ class Kernels:
         return found
 
     def words(self, seed: int, stream: int, step: int, draw: Any, row: Any, column: Any) -> Any:
-        """`dufs_core.random.words` in one launch."""
+        """`dufs_core.backend.random.words` in one launch."""
         xp = self._cupy
         counters = xp.broadcast_arrays(*(xp.asarray(c, dtype=xp.uint64) for c in (draw, row, column)))
         shape = counters[0].shape
@@ -128,7 +128,7 @@ class Kernels:
     def normals(
         self, seed: int, stream: int, step: int, n_draws: int, rows: Any | None, columns: Any, dtype: Any
     ) -> Any:
-        """`dufs_core.random.normals` in one launch."""
+        """`dufs_core.backend.random.normals` in one launch."""
         xp = self._cupy
         columns = xp.ascontiguousarray(xp.asarray(columns, dtype=xp.uint64))
         if rows is not None:
@@ -147,7 +147,8 @@ class Kernels:
         self, rule: str, grad: Any, params: Any, first: Any | None, second: Any | None, rate: float, momentum: float,
         t: int,
     ) -> tuple[Any, Any | None, Any | None]:  # fmt: skip
-        """Step t of a rule of `dufs_core.optim`: the next params, first and second (float64), in one launch."""
+        """Step t of a rule of `dufs_core.training.optimizers`: the next params, first and second (float64), in
+        one launch."""
         xp = self._cupy
         d = len(params)
 

@@ -57,7 +57,7 @@ __device__ Index nth_equal(Global<const T> values, Index base, Index n, T value,
 }
 
 // b (R,), whether a substitute was used (R,), 1 or 0, and the rows and weights (R, 2) that b was read from: the rules of
-// dufs_core.ops.bandwidth, with the quantile at position low + between of the sorted kth; relative and absolute are its
+// dufs_core.objective.ops.bandwidth, with the quantile at position low + between of the sorted kth; relative and absolute are its
 // noise_level. One block for each draw.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(

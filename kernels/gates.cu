@@ -2,7 +2,7 @@
 
 #include "common.cuh"
 
-// Philox-4x32-10 of one counter, as dufs_core.random.philox: w becomes four independent 32-bit words.
+// Philox-4x32-10 of one counter, as dufs_core.backend.random.philox: w becomes four independent 32-bit words.
 __device__ inline void philox(unsigned (&w)[4], unsigned k0, unsigned k1) {
     for (int round = 0; round < 10; ++round) {
         const Word64 p0 = (Word64)0xD2511F53u * w[0], p1 = (Word64)0xCD9E8D57u * w[2];
@@ -15,7 +15,7 @@ __device__ inline void philox(unsigned (&w)[4], unsigned k0, unsigned k1) {
     }
 }
 
-// One 64-bit word for each of `count` (draw, row, column), as dufs_core.random.words.
+// One 64-bit word for each of `count` (draw, row, column), as dufs_core.backend.random.words.
 __global__ void __launch_bounds__(THREADS, RESIDENT) words(
     Global<const Word64> draw, Global<const Word64> row, Global<const Word64> column, Index count, Word64 seed,
     Word64 stream, Word64 step, Global<Word64> out) {
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) words(
     }
 }
 
-// The four standard normals of one counter, as dufs_core.random.normals: Box-Muller in double.
+// The four standard normals of one counter, as dufs_core.backend.random.normals: Box-Muller in double.
 __device__ inline void four_normals(
     Word64 column, Word64 row, Word64 step, Word64 tag, Word64 seed, double (&out)[4]) {
     unsigned w[4] = {(unsigned)column, (unsigned)row, (unsigned)step, (unsigned)tag};
@@ -40,7 +40,7 @@ __device__ inline void four_normals(
     }
 }
 
-// Standard normals (draws, rows, columns), as dufs_core.random.normals. A thread makes the four draws of one counter.
+// Standard normals (draws, rows, columns), as dufs_core.backend.random.normals. A thread makes the four draws of one counter.
 // row may be null where rows = 1 does not number a row: the counter's word is then 0.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) normals(
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) normals(
 }
 
 // The gate noise (fits, R, d) of step clock[f] + 1 of every fit, with its own seed: one draw, or R / 2 and the same
-// with the other sign, as dufs_core.trainer.gate_noise.
+// with the other sign, as dufs_core.training.loop.gate_noise.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) gate_noise(
     Global<const Word64> column, Global<const Word64> seed, Global<const Index> clock, Index fits, Index R, Index d,
@@ -154,9 +154,9 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) loss(
     }
 }
 
-constexpr int ADAM = 1, NORMALIZED = 2;  // the rules of dufs_core.optim; any other number is SGD
+constexpr int ADAM = 1, NORMALIZED = 2;  // the rules of dufs_core.training.optimizers; any other number is SGD
 
-// Step clock[f] + 1 of an optimiser for every fit that is not done, in place, as dufs_core.optim: grad, params
+// Step clock[f] + 1 of an optimiser for every fit that is not done, in place, as dufs_core.training.optimizers: grad, params
 // (fits, d); first (fits, d), null where the rule has none; second (fits, d) for Adam, (fits) for normalized, else
 // null. Both start as zeros. One block for each fit.
 template <class T>
@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) update(
     }
 }
 
-constexpr int RECORD = 7;  // numbers of a record: dufs_core.trainer.RECORD
+constexpr int RECORD = 7;  // numbers of a record: dufs_core.training.loop.RECORD
 
 // What every fit that is not done reports of step clock[f] + 1, as records[f, clock[f] - start]: loss, S / n, b, open
 // gates, undecided gates, share of isolated rows, whether a bandwidth was substituted. Then the clock is set forward;

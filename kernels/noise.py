@@ -1,4 +1,4 @@
-"""The gate noise of `dufs_core.random`, number for number, in a form that LLVM vectorises.
+"""The gate noise of `dufs_core.backend.random`, number for number, in a form that LLVM vectorises.
 
 Philox-4x32-10 words and Box-Muller, as there; logarithm, sine and cosine as range reduction plus series (Numba's own
 are scalar library calls), within a few units in the last place of float64.

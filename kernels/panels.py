@@ -8,7 +8,8 @@ LANES columns at once.
 
     gather, symmetric_product  z, X -> G          neighbours  G -> k-th neighbours    affinity  G -> K, degrees
     symmetrise  K, G -> A, H                      symmetric_product  -> A^t, dA       row_terms -> S, d(degrees)
-    backward, finish  everything -> M             column_dots  x_k' M x_k             (equations: dufs_core.ops)
+    backward, finish  everything -> M             column_dots  x_k' M x_k             (equations:
+    dufs_core.objective.ops)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-// Gram matrix and quadratic forms of sparse columns (dufs_core.sparse). Thin columns hold their values as they are, and
+// Gram matrix and quadratic forms of sparse columns (dufs_core.data.sparse). Thin columns hold their values as they are, and
 // the mean m_k beside them; spread columns hold centred values, and an entry that is not stored stands for -m_k.
 //
 //   G_ij = sum_k z_k^2 x_ik x_jk - (a_i + a_j),   a_i = sum_k z_k^2 m_k x_ik - c / 2,   c = sum_k z_k^2 m_k^2

@@ -1,6 +1,7 @@
 """Gram matrix and quadratic forms of sparse columns; what lies between them is `dufs_core.kernels.steps`.
 
-A column is thin or spread (`dufs_core.sparse`). Thin columns are scattered: sum_k nnz_k^2 / 2 additions, on the columns
+A column is thin or spread (`dufs_core.data.sparse`). Thin columns are scattered: sum_k nnz_k^2 / 2 additions, on the
+columns
 as they are, whose centring is a correction of the sums:
 
     G_c = G - a 1' - 1 a' + c 1 1',   a = sum_k z_k^2 m_k x_k,   c = sum_k z_k^2 m_k^2

@@ -20,13 +20,13 @@ from dufs_core.kernels.team import SLOTS, wait_for_all
 from dufs_core.kernels.vector import LANES, load, small_code, spread, store
 
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
-SGD, ADAM, NORMALIZED = 0, 1, 2  # the rules of dufs_core.optim
+SGD, ADAM, NORMALIZED = 0, 1, 2  # the rules of dufs_core.training.optimizers
 _DECAY, _BETA1, _BETA2, _EPSILON = 0.9, 0.9, 0.999, 1e-8
 _ROOT_2, _DENSITY = sqrt(2), 1 / sqrt(2 * pi)
 
 
 class Settings(NamedTuple):
-    """The numbers of a `dufs_core.objective.Objective`, an optimiser and a schedule."""
+    """The numbers of a `dufs_core.objective.chain.Objective`, an optimiser and a schedule."""
 
     lam: float  # NaN: parameter-free
     delta: float
@@ -36,9 +36,9 @@ class Settings(NamedTuple):
     bandwidth_factor: float
     bandwidth_gradient: bool
     self_weight: float  # K_ii
-    lone_degree: float  # dufs_core.ops.normalise.lone_degree
+    lone_degree: float  # dufs_core.objective.ops.normalise.lone_degree
     zero_is_one: bool
-    relative: float  # dufs_core.ops.bandwidth.noise_level
+    relative: float  # dufs_core.objective.ops.bandwidth.noise_level
     absolute: float
     per_row: bool  # one gate per row and column
     only_scores: bool  # of the gates in Shared.z: one pass, no step
@@ -286,7 +286,8 @@ def _gradient(settings: Settings, mu: Any, dz: Any, dS: float, dsum_p: float, dm
 @inlined
 def _update(settings: Settings, t: int, mu: Any, first: Any, second: Any, mean_square: float, dmu: Any, by_chunk: Any,
             chunk: int) -> None:  # fmt: skip
-    """One step of the rule (dufs_core.optim), its memory in float64, for one chunk; counts open and undecided gates."""
+    """One step of the rule (dufs_core.training.optimizers), its memory in float64, for one chunk; counts open
+    and undecided gates."""
     n_open = n_undecided = 0
     rate, number = settings.learning_rate, mu.dtype.type
     scale = 1.0

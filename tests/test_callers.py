@@ -13,7 +13,7 @@ from sklearn.preprocessing import StandardScaler
 from dufs_core import DUFS, LambdaPath, fit_population, stability_selection
 from dufs_core.backend import _say_once
 from dufs_core.baselines import LLCFS, MCFS, LaplacianScore
-from dufs_core.containers import check_scales
+from dufs_core.data.accept import check_scales
 from dufs_core.errors import DufsWarning
 
 X = np.random.default_rng(0).normal(size=(30, 5))

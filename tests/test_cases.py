@@ -22,13 +22,14 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from dufs_core import DUFS, LambdaPath, data, report, stability_selection
+from dufs_core import DUFS, LambdaPath, report, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.baselines.graphs import neighbours
+from dufs_core.data import dense as data
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
-from dufs_core.ops import distances, gram
-from dufs_core.remarks import warn_of
+from dufs_core.objective.ops import distances, gram
+from dufs_core.selection.fit_warnings import warn_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 bk = get_backend("numpy")
@@ -217,7 +218,7 @@ def test_n4_duplicates_are_visible_in_the_bandwidth(name, rule):
 
     One step with one draw, whose gates are those of the paper's start, mu = 1/2.
     """
-    from dufs_core.trainer import gate_noise
+    from dufs_core.training.loop import gate_noise
 
     Z = gen.duplicates_and_others(40, 10, 4)
     settings = {"bandwidth": rule, "max_iter": 1, "n_draws": 1, "bandwidth_factor": 3.0, "dtype": "float64"}
@@ -579,7 +580,7 @@ def test_t8_threads_and_earlier_fits_change_no_bit(selector, X):
 @every_baseline
 def test_m1_square_arrays_are_refused_before_they_are_allocated(selector, monkeypatch):
     """60,000 rows: 28.8 GB for each n x n array; the methods that hold none are not refused."""
-    monkeypatch.setattr("dufs_core.memory.available_bytes", lambda bk: 20 * 10**9)
+    monkeypatch.setattr("dufs_core.backend.memory.available_bytes", lambda bk: 20 * 10**9)
     squares = selector._squares() if hasattr(selector, "_squares") else 0
     assert (squares > 0) == (selector in [BASELINES[name] for name in ("random walk", "NDFS", "LLCFS")])
     if not squares:

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, checkpoint, durable
-from dufs_core.checkpoint import Checkpoint
+from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
+from dufs_core.selection import atomic_io as durable
+from dufs_core.selection import checkpoint
+from dufs_core.selection.checkpoint import Checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +123,7 @@ def test_how_steps_are_grouped_changes_no_bit(moons, tmp_path):
 
 
 def test_a_checkpoint_leaves_steps_in_groups(moons, tmp_path, monkeypatch):
-    from dufs_core.engines import dense
+    from dufs_core.objective.engines import cpu_dense as dense
 
     counts = []
     advance = dense._CompiledSteps.advance
@@ -253,7 +255,7 @@ def test_another_fit_is_refused_with_what_differs(saved, moons):
 
 
 def test_another_version_is_refused(saved, moons, monkeypatch):
-    monkeypatch.setattr("dufs_core.checkpoint.__version__", "99.0")
+    monkeypatch.setattr("dufs_core.selection.checkpoint.__version__", "99.0")
     with pytest.raises(CheckpointError, match=r"version was '.*' and is now '99\.0'"):
         DUFS.resume(saved, moons)
 

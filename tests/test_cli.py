@@ -20,16 +20,16 @@ import numpy as np
 import pytest
 
 import dufs_core
-from dufs_core import output
-from dufs_core.cli import main
-from dufs_core.commands.arguments import build_parser
-from dufs_core.commands.fit_result import agreement
-from dufs_core.commands.options import OPTIONS, constructor_defaults
+from dufs_core.cli import output
+from dufs_core.cli.fit_result import agreement
+from dufs_core.cli.main import main
+from dufs_core.cli.options import OPTIONS, constructor_defaults
+from dufs_core.cli.parser import build_parser
+from dufs_core.data.files.arrays import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
-from dufs_core.estimator import DUFS
-from dufs_core.io import file_fingerprint
-from dufs_core.remarks import rate_text
+from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.fit_warnings import rate_text
 
 QUICK = ["--n-restarts", "1", "--max-iter", "20", "--n-draws", "2"]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
@@ -673,7 +673,7 @@ def test_help(capsys, command):
 
 def test_help_and_version_import_nothing_heavy():
     code = (
-        "import sys; from dufs_core.cli import main; "
+        "import sys; from dufs_core.cli.main import main; "
         "codes = [main(['--help']), main(['fit', '--help']), main(['--version']), main(['fit', '--power', 'x'])]; "
         "heavy = {'numpy', 'scipy', 'sklearn', 'numba', 'matplotlib'} & set(sys.modules); "
         "sys.exit(f'{codes} {heavy}')"

@@ -19,7 +19,7 @@ from scipy import sparse
 from dufs_core import DUFS, LambdaPath, fit_population, report
 from dufs_core.anndata import select_features
 from dufs_core.baselines import LaplacianScore
-from dufs_core.cli import main
+from dufs_core.cli.main import main
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "array-support.md"

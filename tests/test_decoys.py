@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dufs_core.decoys import q_values
+from dufs_core.significance.decoys import q_values
 
 RATES = (0.05, 0.1, 0.2, 0.5)
 

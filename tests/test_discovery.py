@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, discovery, structure
+from dufs_core import DUFS
 from dufs_core.datasets import two_moons
-from dufs_core.decoys import q_values
 from dufs_core.errors import DufsWarning, SelectionWarning
+from dufs_core.selection import discovery
+from dufs_core.significance import structure
+from dufs_core.significance.decoys import q_values
 
 quiet = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 

@@ -21,11 +21,11 @@ PUBLIC = (
     "dufs_core.datasets",
     "dufs_core.errors",
     "dufs_core.gradcheck",
-    "dufs_core.jobs",
-    "dufs_core.metrics",
-    "dufs_core.plotting",
-    "dufs_core.spectral",
-    "dufs_core.theory",
+    "dufs_core.cli.sweep",
+    "dufs_core.inspection.metrics",
+    "dufs_core.inspection.plotting",
+    "dufs_core.inspection.spectral",
+    "dufs_core.inspection.theory",
 )
 
 

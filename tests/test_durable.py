@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import durable
 from dufs_core.backend import get_backend
-from dufs_core.fingerprint import described
+from dufs_core.data.fingerprint import described
+from dufs_core.selection import atomic_io as durable
 
 
 def failing(monkeypatch, name, number, when=lambda *args: True):
@@ -103,7 +103,7 @@ def test_fingerprints_on_disk(tmp_path, monkeypatch):
     bk = get_backend("numpy")
     np.save(tmp_path / "X.npy", np.arange(70.0).reshape(10, 7))
     X = np.load(tmp_path / "X.npy", mmap_mode="c")
-    monkeypatch.setattr("dufs_core.fingerprint.CHUNK_BYTES", 3 * 7 * 8)
+    monkeypatch.setattr("dufs_core.data.fingerprint.CHUNK_BYTES", 3 * 7 * 8)
     before = described(bk, X)
     assert before["kind"] == "on disk"
     assert described(bk, X) == before

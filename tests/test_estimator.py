@@ -27,8 +27,8 @@ from dufs_core.errors import (
     SelectionWarning,
     UnconvergedWarning,
 )
-from dufs_core.gap import permutation_gap
-from dufs_core.search import convincing_gap
+from dufs_core.selection.search import convincing_gap
+from dufs_core.significance.permutation_test import permutation_gap
 
 ENGINES = ("operations", "dense")
 

@@ -17,8 +17,8 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dufs_core.data.files.arrays import array_fingerprint, file_fingerprint, read_table
 from dufs_core.errors import DufsWarning, FileFormatError
-from dufs_core.io import array_fingerprint, file_fingerprint, read_table
 
 X = np.array([[1.0, 2.5, -3.0], [4.0, 5.0, 6.25], [7.0, 8.0, 9.0], [0.5, 1e-3, 2e6]])
 Y = np.array([[0], [1], [1], [0]])

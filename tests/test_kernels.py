@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numba import njit
 
-from dufs_core import random
-from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, dense, get_engine
+from dufs_core.backend import get_backend, random
 from dufs_core.kernels import noise, panels, steps, tile
 from dufs_core.kernels.vector import LANES, exp_nonpositive, load, store
-from dufs_core.objective import Objective
-from dufs_core.ops import bandwidth as bandwidth_op
-from dufs_core.ops import distances as distances_op
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines import cpu_dense as dense
+from dufs_core.objective.ops import bandwidth as bandwidth_op
+from dufs_core.objective.ops import distances as distances_op
 
 bk = get_backend("numpy")
 

@@ -14,9 +14,7 @@ import pytest
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, get_engine
-from dufs_core.errors import DufsError, MemoryLimitError
-from dufs_core.memory import (
+from dufs_core.backend.memory import (
     Problem,
     available_bytes,
     check_memory,
@@ -25,9 +23,11 @@ from dufs_core.memory import (
     representatives_bytes,
     screening_bytes,
 )
-from dufs_core.objective import Objective
-from dufs_core.representatives import representatives
-from dufs_core.screening import Screening
+from dufs_core.errors import DufsError, MemoryLimitError
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.selection.diverse_ranking import representatives
+from dufs_core.significance.hsic import Screening
 
 bk = get_backend("numpy")
 GB = 10**9

@@ -10,9 +10,10 @@ import pytest
 from scipy import sparse
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report
+from dufs_core import DUFS, LambdaPath, Trajectory, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.errors import BackendUnavailableError, DegenerateBandwidthWarning, DufsWarning, SelectionWarning
+from dufs_core.inspection import plotting
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6))

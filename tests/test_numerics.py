@@ -10,10 +10,10 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.data import prepare
-from dufs_core.engines import ENGINES, get_engine
-from dufs_core.objective import Objective
-from dufs_core.ops import bandwidth, distances, gaussian, gram, normalise
+from dufs_core.data.dense import prepare
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.ops import bandwidth, distances, gaussian, gram, normalise
 
 bk = get_backend("numpy")
 engines = pytest.mark.parametrize("engine", ENGINES)

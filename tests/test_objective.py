@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, get_engine
-from dufs_core.objective import Objective
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import ENGINES, get_engine
 
 bk = get_backend("numpy")
 LOSSES = [None, 0.3]

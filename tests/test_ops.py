@@ -10,7 +10,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend
-from dufs_core.ops import bandwidth, distances, gates, gaussian, gram, loss, normalise, power, regulariser, score
+from dufs_core.objective.ops import (
+    bandwidth,
+    distances,
+    gates,
+    gaussian,
+    gram,
+    loss,
+    normalise,
+    power,
+    regulariser,
+    score,
+)
 
 bk = get_backend("numpy")
 some = settings(max_examples=25)

@@ -11,7 +11,7 @@ from bench.paper.cells import Cells
 from bench.paper.data import Data
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 CALLS = []
 

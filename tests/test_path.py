@@ -11,13 +11,13 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dufs_core import DUFS, LambdaPath, Trajectory, stability_selection
 from dufs_core.backend import get_backend
-from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
-from dufs_core.gap import Gap, shuffled_scores
-from dufs_core.held_out import agreement, combined, judge, smallest_p_value
-from dufs_core.path import _Fits, _judged_at
-from dufs_core.prices import first_prices, further_prices, price_range, start_prices
+from dufs_core.selection.checkpoint import Checkpoint
+from dufs_core.selection.lambda_grid import first_prices, further_prices, price_range, start_prices
+from dufs_core.selection.lambda_path import _Fits, _judged_at
+from dufs_core.significance.held_out import agreement, combined, judge, smallest_p_value
+from dufs_core.significance.permutation_test import Gap, shuffled_scores
 from tests.generators import noise, standardise
 
 NUMPY = get_backend("numpy")
@@ -218,7 +218,9 @@ def test_judgement_is_the_definition():
 def test_the_level_of_the_judgement(monkeypatch):
     """Scores of noise at 8 prices, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
     rng = np.random.default_rng(0)
-    monkeypatch.setattr("dufs_core.held_out.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19)))
+    monkeypatch.setattr(
+        "dufs_core.significance.held_out.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19))
+    )
     selections = [np.arange(2)] * 8
     smallest = np.array([judge(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
     assert (smallest <= 0.05).mean() == pytest.approx(0.05, abs=0.015)
@@ -316,8 +318,8 @@ def test_the_bar_counts_fits(moons, monkeypatch):
         bars.append(Counter(*arguments))
         return bars[-1]
 
-    monkeypatch.setattr("dufs_core.path.bar_of_fits", bar)
-    monkeypatch.setattr("dufs_core.stability.bar_of_fits", bar)
+    monkeypatch.setattr("dufs_core.selection.lambda_path.bar_of_fits", bar)
+    monkeypatch.setattr("dufs_core.selection.stability.bar_of_fits", bar)
     found = quick(lams=[0.01, 1e3, 0.011], n_splits=2, verbose=1, n_permutations=3).fit(moons)
     np.testing.assert_array_equal(found.n_selected_, [2, 2, 0])
     assert (bars[0].verbose, bars[0].first_total) == (1, 3 * 5)

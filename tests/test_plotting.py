@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, LambdaPath, Trajectory, plotting
+from dufs_core import DUFS, LambdaPath, Trajectory
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
-from dufs_core.graph_rules import LOCAL, WIDE
-from dufs_core.plotting import canvas
-from dufs_core.plotting.data import _rules as rules_of
-from dufs_core.plotting.paths import over_settings
-from dufs_core.remarks import rate_text
+from dufs_core.inspection import plotting
+from dufs_core.inspection.plotting import canvas
+from dufs_core.inspection.plotting.data import _rules as rules_of
+from dufs_core.inspection.plotting.paths import over_settings
+from dufs_core.selection.fit_warnings import rate_text
+from dufs_core.selection.graph_rules import LOCAL, WIDE
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -263,7 +264,7 @@ def test_the_walk_before_and_after(fitted, container):
 
 
 def test_rows_are_drawn_from_many(fitted, monkeypatch):
-    monkeypatch.setattr("dufs_core.plotting.data._MOST_ROWS", 40)
+    monkeypatch.setattr("dufs_core.inspection.plotting.data._MOST_ROWS", 40)
     ax = drawn(plotting.spectrum(fitted[0], MOONS.X))
     assert "40 of 60 rows" in ax.get_title()
     plotting.embedding(fitted[0], MOONS.X, MOONS.labels)
@@ -282,7 +283,7 @@ def test_what_cannot_be_drawn(fitted):
 
 def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
     code = (
-        "import sys\nfrom dufs_core.plotting.paths import over_settings\n"
+        "import sys\nfrom dufs_core.inspection.plotting.paths import over_settings\n"
         "assert 'matplotlib' not in sys.modules\n"
         "over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
         "print('matplotlib.pyplot' in sys.modules)"

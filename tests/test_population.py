@@ -8,9 +8,9 @@ from joblib import parallel_config
 from scipy.sparse import csr_array
 
 from dufs_core import DUFS, Trajectory, fit_population
-from dufs_core.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError, SelectionWarning
+from dufs_core.selection.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 FITTED = ("mu_", "ranking_", "support_", "gate_probabilities_")

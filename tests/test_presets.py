@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import reference
 
-from dufs_core import DUFS, random
-from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES
+from dufs_core import DUFS
+from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
-from dufs_core.trainer import Schedule, batches
+from dufs_core.objective.engines import ENGINES
+from dufs_core.training.loop import Schedule, batches
 
 bk = get_backend("numpy")
 SEED, N, D, STEPS = 20, 17, 5, 12

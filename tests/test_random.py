@@ -8,10 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from dufs_core import random
-from dufs_core.backend import get_backend
-from dufs_core.random import Stream
-from dufs_core.validation import seed_of
+from dufs_core.backend import get_backend, random
+from dufs_core.backend.random import Stream
+from dufs_core.selection.parameters import seed_of
 
 bk = get_backend("numpy")
 some = settings(max_examples=25)

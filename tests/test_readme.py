@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dufs_core.commands.arguments import build_parser
+from dufs_core.cli.parser import build_parser
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not (ROOT / "README.md").is_file(), reason="README.md is in the repository only")

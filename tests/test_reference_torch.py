@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import reference
 
-from dufs_core import DUFS, random
-from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, get_engine
-from dufs_core.objective import Objective
-from dufs_core.trainer import initial_mu
+from dufs_core import DUFS
+from dufs_core.backend import get_backend, random
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.training.loop import initial_mu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the comparison with its autograd is left out")
 bk = get_backend("numpy")

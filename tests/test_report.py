@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, plotting, report, report_page, reporting
+from dufs_core import DUFS, LambdaPath, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
-from dufs_core.remarks import rate_text
-from dufs_core.stability import Stability
+from dufs_core.inspection import html as report_page
+from dufs_core.inspection import plotting
+from dufs_core.inspection import report as reporting
+from dufs_core.selection.fit_warnings import rate_text
+from dufs_core.selection.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 MOONS = two_moons(100, 10, random_state=0)
@@ -69,7 +72,7 @@ def test_correlated_features_are_a_group(selector, data):
 
 @pytest.mark.parametrize("block", [3, 256])
 def test_the_best_of_all_groups_are_uncorrelated_and_the_others_near_one(block, monkeypatch):
-    monkeypatch.setattr("dufs_core.reporting._BLOCK", block)
+    monkeypatch.setattr("dufs_core.inspection.report._BLOCK", block)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(50, 4))[:, rng.integers(0, 4, 30)] + 0.3 * rng.normal(size=(50, 30))
     selector = LaplacianScore(n_features_to_select=20).fit(X)
@@ -255,7 +258,7 @@ def test_the_page_is_whole_and_escapes_what_users_write(selector, data):
 
 
 def test_of_many_selected_features_the_best_are_compared(monkeypatch):
-    monkeypatch.setattr("dufs_core.reporting._MOST_COLUMNS", 3)
+    monkeypatch.setattr("dufs_core.inspection.report._MOST_COLUMNS", 3)
     X = np.repeat(MOONS.X[:, :3], 2, axis=1)
     selector = LaplacianScore(n_features_to_select=6).fit(X)
     found = report(selector, X)
@@ -283,10 +286,10 @@ def test_a_page_of_nothing_and_of_many():
 
 def test_a_page_without_matplotlib_or_with_a_picture_that_fails(selector, data, monkeypatch):
     found = report(selector, data)
-    monkeypatch.setattr("dufs_core.report_page.find_spec", lambda name: None)
+    monkeypatch.setattr("dufs_core.inspection.html.find_spec", lambda name: None)
     assert re.search(r"Pictures need matplotlib: pip install", found.html())
     monkeypatch.undo()
-    monkeypatch.setattr("dufs_core.plotting.spectrum", lambda *_: 1 / 0)
+    monkeypatch.setattr("dufs_core.inspection.plotting.spectrum", lambda *_: 1 / 0)
     with pytest.warns(DufsWarning, match="a picture of the report could not be drawn: division by zero"):
         page = found.html()
     assert page.count("<img ") == 1

@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dufs_core import DUFS, LambdaPath, fit_population, random, report, representatives
-from dufs_core.backend import get_backend
-from dufs_core.data import prepare
+from dufs_core import DUFS, LambdaPath, fit_population, report
+from dufs_core.backend import get_backend, random
+from dufs_core.backend.memory import needed_bytes
+from dufs_core.data.dense import prepare
+from dufs_core.data.sparse import prepare_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.memory import needed_bytes
-from dufs_core.representatives import neighbour_walk
-from dufs_core.representatives import representatives as order
-from dufs_core.sparse import prepare_sparse
+from dufs_core.selection import diverse_ranking as representatives
+from dufs_core.selection.diverse_ranking import neighbour_walk
+from dufs_core.selection.diverse_ranking import representatives as order
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
@@ -395,7 +396,9 @@ def test_data_on_disk_and_populations(data, tmp_path):
 
 
 def test_the_memory_of_a_population_is_that_of_its_largest_fit(monkeypatch):
-    monkeypatch.setattr("dufs_core.gap.WORDS", 1000)  # of random words at once: else the gap takes more
+    monkeypatch.setattr(
+        "dufs_core.significance.permutation_test.WORDS", 1000
+    )  # of random words at once: else the gap takes more
     X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="representatives")]
     need = [needed_bytes("dense", *fit.memory_of(X, 1)) for fit in together]
     assert need[1] > need[0]
@@ -414,7 +417,7 @@ def test_blas_is_held_to_one_thread(data, monkeypatch):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return order(*arguments)
 
-    monkeypatch.setattr("dufs_core.estimator.representatives", order_seen)
+    monkeypatch.setattr("dufs_core.selection.dufs.representatives", order_seen)
     with threadpool_limits(3, user_api="blas"):
         quick(ranking="representatives").fit(data)
     assert seen

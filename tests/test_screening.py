@@ -8,7 +8,7 @@ import pytest
 from dufs_core import DUFS, report
 from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
-from dufs_core.screening import Screening, dependence
+from dufs_core.significance.hsic import Screening, dependence
 from tests.generators import noise, standardise
 
 NUMPY = get_backend("numpy")

@@ -14,13 +14,13 @@ from scipy import sparse
 from sklearn.base import clone
 
 from dufs_core import DUFS
-from dufs_core import source as source_module
 from dufs_core.backend import get_backend
+from dufs_core.backend.memory import Problem, chunked_bytes, predicted_bytes
 from dufs_core.baselines import LaplacianScore
-from dufs_core.containers import dense_part
-from dufs_core.data import prepare
-from dufs_core.memory import Problem, chunked_bytes, predicted_bytes
-from dufs_core.source import Source, is_source, statistics
+from dufs_core.data import on_disk as source_module
+from dufs_core.data.accept import dense_part
+from dufs_core.data.dense import prepare
+from dufs_core.data.on_disk import Source, is_source, statistics
 
 bk = get_backend("numpy")
 QUICK = {
@@ -254,8 +254,8 @@ def test_predicted_memory(tmp_path):
 @pytest.mark.parametrize("ending", ["npy", "h5"])
 def test_command_line(ending, tmp_path, capsys):
     """With --batch-size the file is read by the fit; the result is that of the table in memory."""
-    from dufs_core.cli import main
-    from dufs_core.io import read_table
+    from dufs_core.cli.main import main
+    from dufs_core.data.files.arrays import read_table
 
     X, path = table(), tmp_path / f"X.{ending}"
     if ending == "npy":

@@ -13,14 +13,14 @@ from scipy import sparse
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.data import prepare
-from dufs_core.engines import get_engine
-from dufs_core.engines.sparse import SparseEngine
+from dufs_core.backend.memory import Problem, predicted_bytes, sparse_problem
+from dufs_core.data.dense import prepare
+from dufs_core.data.sparse import prepare_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.gap import permutation_gap
-from dufs_core.memory import Problem, predicted_bytes, sparse_problem
-from dufs_core.objective import Objective, dense_scores_and_grad
-from dufs_core.sparse import prepare_sparse
+from dufs_core.objective.chain import Objective, dense_scores_and_grad
+from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines.cpu_sparse import SparseEngine
+from dufs_core.significance.permutation_test import permutation_gap
 
 bk = get_backend("numpy")
 QUICK = {"max_iter": 60, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "tol": 0.0}
@@ -228,7 +228,7 @@ def test_permutation_gap_in_blocks(monkeypatch):
     columns = np.arange(8, 60)
     everything = data.dense(slice(None), np.arange(60))
     at_once = permutation_gap(bk, everything, columns)
-    monkeypatch.setattr("dufs_core.gap.WORDS", 90 * 5)
+    monkeypatch.setattr("dufs_core.significance.permutation_test.WORDS", 90 * 5)
     assert permutation_gap(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
 
 

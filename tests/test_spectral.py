@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import reference
 
-from dufs_core import spectral
 from dufs_core.datasets import two_moons
+from dufs_core.inspection import spectral
 
 
 @pytest.fixture

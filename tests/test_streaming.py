@@ -8,10 +8,10 @@ import pytest
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.engines import get_engine, operations
-from dufs_core.engines.streaming import StreamingEngine
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
+from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import get_engine, operations
+from dufs_core.objective.engines.cpu_streaming import StreamingEngine
 
 bk = get_backend("numpy")
 
@@ -59,7 +59,7 @@ def test_float32_is_as_near_as_the_dense_form():
 @pytest.mark.parametrize("threads", [1, 2])
 def test_interruption_inside_a_step(threads, monkeypatch):
     """What is raised between two compiled calls ends the step; the engine is whole afterwards."""
-    from dufs_core.engines import streaming
+    from dufs_core.objective.engines import cpu_streaming as streaming
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
     arrays = problem(1100, 4)
@@ -83,7 +83,7 @@ def test_interruption_inside_a_step(threads, monkeypatch):
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
-    from dufs_core.engines import streaming
+    from dufs_core.objective.engines import cpu_streaming as streaming
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
     settings = {"max_iter": 2, "n_restarts": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}

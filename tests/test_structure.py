@@ -12,21 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dufs_core import structure
 from dufs_core.backend import get_backend
-from dufs_core.data import prepare
-from dufs_core.discovery import _on_all_rows
-from dufs_core.objective import Objective
-from dufs_core.structure import (
-    ROWS,
-    build_pool,
-    chance,
-    find_structure,
-    n_calibration,
-    n_decoys,
-    scores,
-)
-from dufs_core.threads import one_blas_thread
+from dufs_core.backend.blas import one_blas_thread
+from dufs_core.data.dense import prepare
+from dufs_core.objective.chain import Objective
+from dufs_core.selection.discovery import _on_all_rows
+from dufs_core.significance import structure
+from dufs_core.significance.structure import ROWS, build_pool, chance, find_structure, n_calibration, n_decoys, scores
 
 bk = get_backend("numpy")
 pytestmark = pytest.mark.usefixtures("as_in_a_fit")

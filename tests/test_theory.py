@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.distance import cdist
 from scipy.stats import chi2
 
-from dufs_core import theory
+from dufs_core.inspection import theory
 
 
 def holds(d, r, n, epsilon, s):

@@ -11,14 +11,13 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dufs_core import random
-from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES, get_engine
+from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
-from dufs_core.estimator import DUFS
-from dufs_core.objective import Objective, Value
-from dufs_core.optim import get_optimizer, sgd
-from dufs_core.trainer import Schedule, batches, gate_noise, initial_mu, train, undecided
+from dufs_core.objective.chain import Objective, Value
+from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.selection.dufs import DUFS
+from dufs_core.training.loop import Schedule, batches, gate_noise, initial_mu, train, undecided
+from dufs_core.training.optimizers import get_optimizer, sgd
 
 bk = get_backend("numpy")
 some = settings(max_examples=50)

@@ -16,8 +16,8 @@ from bench.common import save
 from bench.paper.cells import Cells
 from bench.paper.drawing import picture
 from bench.paper.registry import MODULES, experiment, options
-from dufs_core.durable import write_bytes
-from dufs_core.output import plain
+from dufs_core.cli.output import plain
+from dufs_core.selection.atomic_io import write_bytes
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -19,7 +19,7 @@ from joblib import Parallel, delayed, parallel_config
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from dufs_core.output import plain
+from dufs_core.cli.output import plain
 
 Function = Callable[..., Any]  # of keyword arguments that JSON can hold, to what JSON can hold
 

@@ -1,4 +1,5 @@
-"""How many nuisance dimensions two clusters bear: psi_2 against the labels, beside the bound of dufs_core.theory.
+"""How many nuisance dimensions two clusters bear: psi_2 against the labels, beside the bound of
+dufs_core.inspection.theory.
 
 50 points per cluster, the clusters at distance r in one coordinate, d more coordinates N(0, s^2) with s = 1 / sqrt(2),
 so that differences have variance 1 (the paper's text prints s = 0.5). Columns are not scaled; the affinity has the
@@ -17,8 +18,8 @@ from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.diffusion import correlation
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
-from dufs_core.spectral import affinity, random_walk_spectrum
-from dufs_core.theory import max_nuisance_dimensions
+from dufs_core.inspection.spectral import affinity, random_walk_spectrum
+from dufs_core.inspection.theory import max_nuisance_dimensions
 
 POINTS = 50  # per cluster
 S = sqrt(0.5)

@@ -17,13 +17,13 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import figure
 from bench.paper.score_demo import SETTINGS, selector
 from dufs_core.backend import Array, get_backend
-from dufs_core.data import prepare
+from dufs_core.data.dense import prepare
 from dufs_core.datasets import two_moons
-from dufs_core.graph_rules import graph_rules
-from dufs_core.metrics import clustering_accuracy, soft_precision_recall
-from dufs_core.ops.regulariser import probabilities
-from dufs_core.spectral import affinity, spectral_embedding
-from dufs_core.trainer import StepInfo
+from dufs_core.inspection.metrics import clustering_accuracy, soft_precision_recall
+from dufs_core.inspection.spectral import affinity, spectral_embedding
+from dufs_core.objective.ops.regulariser import probabilities
+from dufs_core.selection.graph_rules import graph_rules
+from dufs_core.training.loop import StepInfo
 
 EVERY = 10  # epochs
 CURVES = ("soft_precision", "soft_recall", "accuracy")

@@ -17,7 +17,7 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core.backend import Array
 from dufs_core.datasets import two_moons
-from dufs_core.spectral import affinity, algebraic_connectivity, random_walk_spectrum
+from dufs_core.inspection.spectral import affinity, algebraic_connectivity, random_walk_spectrum
 
 COUNTS = (0, 1, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 60, 80, 100)
 SHOWN = (0, 10, 40)  # in the scatter plots

@@ -11,7 +11,7 @@ from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, ORANGE, figure
 from dufs_core.backend import get_backend
-from dufs_core.ops import gates
+from dufs_core.objective.ops import gates
 
 SIGMA = 0.5
 MEANS = (0.5, -1.0)

@@ -14,7 +14,7 @@ from bench.common import data_file
 from bench.paper.data import MissingData, read_idx, read_mat, read_pix10
 from bench.paper.protocol import COUNTS
 from dufs_core.backend import Array
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 SHADES = ScalarMappable(  # of the first 50 pixels, the next 50, ...
     BoundaryNorm((0, *COUNTS), len(COUNTS)),

@@ -17,7 +17,7 @@ from bench.paper.data import MissingData
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
 from bench.paper.protocol import ALL, RUNS, Score, cached_load
 from dufs_core import DUFS, LambdaPath
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.inspection.metrics import kmeans_accuracy
 
 DATA = ("Yale", "GLIOMA", "TOX-171", "ALLAML", "PROSTATE", "PIX10")
 QUICK_DATA = ("Yale",)

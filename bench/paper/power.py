@@ -17,9 +17,9 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure
 from bench.paper.score_demo import selector
 from dufs_core.backend import Array
-from dufs_core.data import prepare
+from dufs_core.data.dense import prepare
 from dufs_core.datasets import two_moons
-from dufs_core.metrics import clustering_accuracy
+from dufs_core.inspection.metrics import clustering_accuracy
 
 POWERS = (1, 2, 3)
 RUNS = dict.fromkeys((3, 8, 18, 48, 98), 100)  # of each number of nuisance dimensions

@@ -17,9 +17,9 @@ import numpy as np
 from bench.paper.data import Data, load
 from dufs_core import DUFS, baselines
 from dufs_core.backend import get_backend
-from dufs_core.data import prepare
-from dufs_core.gap import permutation_gap
-from dufs_core.metrics import kmeans_accuracy
+from dufs_core.data.dense import prepare
+from dufs_core.inspection.metrics import kmeans_accuracy
+from dufs_core.significance.permutation_test import permutation_gap
 
 Array = np.ndarray[Any, Any]
 COUNTS = (50, 100, 150, 200, 250, 300)

@@ -16,10 +16,10 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core import DUFS
 from dufs_core.backend import Array
-from dufs_core.data import prepare
+from dufs_core.data.dense import prepare
 from dufs_core.datasets import two_moons
-from dufs_core.graph_rules import graph_rules
-from dufs_core.spectral import affinity
+from dufs_core.inspection.spectral import affinity
+from dufs_core.selection.graph_rules import graph_rules
 
 D = 10
 POINTS_KEPT = 300  # of a history, at most

@@ -19,8 +19,8 @@ from bench.paper.data import SOURCES, MissingData
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from bench.paper.protocol import ALL, RUNS, cached_load
 from bench.paper.table1 import QUICK_DATA
-from dufs_core.data import prepare
-from dufs_core.metrics import clustering_accuracy
+from dufs_core.data.dense import prepare
+from dufs_core.inspection.metrics import clustering_accuracy
 
 SCALINGS = {"file": "units of the file", "columns": "z-scored"}
 STARTS = {"k-means++": "k-means++", "random": "random rows"}

@@ -18,11 +18,12 @@ from scipy.io import loadmat
 
 from bench.large import required
 from bench.walks import run
-from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report
+from dufs_core import DUFS, LambdaPath, Trajectory, report
 from dufs_core.baselines import MCFS, LaplacianScore
 from dufs_core.errors import DufsWarning
-from dufs_core.metrics import clustering_accuracy
-from dufs_core.plotting.canvas import figure
+from dufs_core.inspection import plotting
+from dufs_core.inspection.metrics import clustering_accuracy
+from dufs_core.inspection.plotting.canvas import figure
 
 
 def mnist(digits: tuple[int, ...]) -> tuple[Any, Any]:

@@ -17,10 +17,11 @@ from scipy import sparse
 
 from bench.common import data_file
 from bench.walks import run
-from dufs_core import DUFS, LambdaPath, Trajectory, plotting, report, stability_selection
+from dufs_core import DUFS, LambdaPath, Trajectory, report, stability_selection
 from dufs_core.anndata import select_features
 from dufs_core.errors import DufsWarning
-from dufs_core.metrics import clustering_accuracy
+from dufs_core.inspection import plotting
+from dufs_core.inspection.metrics import clustering_accuracy
 
 FILE = "mouse_bladder_cell_select_2100.h5"
 BATCH = 500

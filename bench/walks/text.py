@@ -19,8 +19,9 @@ from scipy import sparse
 from bench.large import RCV1, RCV1_COLUMNS, required, vowpal_wabbit
 from bench.walks import run
 from bench.walks.images import fitted
-from dufs_core import plotting, report
-from dufs_core.plotting.canvas import figure
+from dufs_core import report
+from dufs_core.inspection import plotting
+from dufs_core.inspection.plotting.canvas import figure
 
 MODULES = ("linalg", "optimize", "signal", "stats")
 

@@ -9,8 +9,9 @@ gates, and the search of several runs is left out here.
 
 import matplotlib.pyplot as plt
 
-from dufs_core import DUFS, Trajectory, plotting
+from dufs_core import DUFS, Trajectory
 from dufs_core.datasets import two_moons
+from dufs_core.inspection import plotting
 
 problem = two_moons(n_features=12, random_state=1)
 trajectory = Trajectory()

@@ -10,7 +10,8 @@ on the other.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_wine
 
-from dufs_core import DUFS, LambdaPath, plotting
+from dufs_core import DUFS, LambdaPath
+from dufs_core.inspection import plotting
 
 wine = load_wine(as_frame=True)
 X = wine.data[::2]  # 89 wines, 13 measurements

@@ -11,7 +11,8 @@ import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from dufs_core import DUFS, plotting
+from dufs_core import DUFS
+from dufs_core.inspection import plotting
 
 digits = load_digits(n_class=4)
 X, labels = digits.data[:300], digits.target[:300]

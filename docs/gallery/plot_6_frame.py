@@ -13,7 +13,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dufs_core import DUFS
-from dufs_core.metrics import clustering_accuracy
+from dufs_core.inspection.metrics import clustering_accuracy
 
 wine = load_wine(as_frame=True)
 selector = DUFS(n_features_to_select=4, random_state=0).set_output(transform="pandas")

@@ -9,8 +9,9 @@ moon's coordinate was added, and one column is constant. ``report(...).html()`` 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from dufs_core import DUFS, Trajectory, plotting, report
+from dufs_core import DUFS, Trajectory, report
 from dufs_core.datasets import two_moons
+from dufs_core.inspection import plotting
 
 moons = two_moons(n_features=20, random_state=0)
 copy = 2 * moons.X[:, :1] + 0.001 * np.random.default_rng(0).normal(size=(100, 1))

@@ -8,8 +8,9 @@ eigenvector, and, since the answer is known here, precision and recall of the ra
 
 import matplotlib.pyplot as plt
 
-from dufs_core import DUFS, plotting
+from dufs_core import DUFS
 from dufs_core.datasets import two_moons
+from dufs_core.inspection import plotting
 
 moons = two_moons(n_features=20, random_state=0)
 selector = DUFS(random_state=0).fit(moons.X)

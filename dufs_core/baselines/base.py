@@ -12,17 +12,17 @@ import numpy as np
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.backend.blas import one_blas_thread
+from dufs_core.backend.memory import check_squares
 from dufs_core.callers import users_level
 from dufs_core.choices import unknown
-from dufs_core.containers import check_samples, check_scales, opened
-from dufs_core.data import SCALINGS, prepare
+from dufs_core.data.accept import check_samples, check_scales, opened
+from dufs_core.data.dense import SCALINGS, prepare
+from dufs_core.data.on_disk import is_source
 from dufs_core.errors import all_constant
-from dufs_core.memory import check_squares
-from dufs_core.ops.bandwidth import check_n_neighbors
-from dufs_core.selection import ColumnSelector
-from dufs_core.source import is_source
-from dufs_core.threads import one_blas_thread
-from dufs_core.validation import is_int, n_wanted, seed_of
+from dufs_core.objective.ops.bandwidth import check_n_neighbors
+from dufs_core.selection.base import ColumnSelector
+from dufs_core.selection.parameters import is_int, n_wanted, seed_of
 
 DEFAULT_CLUSTERS = 5
 _SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS

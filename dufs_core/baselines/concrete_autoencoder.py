@@ -10,12 +10,12 @@ import numpy as np
 from scipy.linalg import eigh
 
 from dufs_core.backend import Array, Backend, get_backend
+from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_steps import CompiledSteps, PlainSteps
+from dufs_core.baselines.layers.concrete import softmax
 from dufs_core.choices import unknown
-from dufs_core.ops.concrete import softmax
-from dufs_core.random import Stream, normals, permutation, uniforms
-from dufs_core.validation import is_int
+from dufs_core.selection.parameters import is_int
 
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
 

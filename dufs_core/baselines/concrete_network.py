@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dufs_core.backend import Array, Backend
-from dufs_core.ops import affine, concrete, leaky_relu, squared_error
+from dufs_core.baselines.layers import affine, concrete, leaky_relu, squared_error
 
 SLOPE = 0.2  # of the leaky rectifier for negative inputs
 

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.backend.random import Stream, uniforms
 from dufs_core.baselines.concrete_network import reconstruction, value_and_grad
-from dufs_core.optim import BETA1, BETA2, EPSILON, State, adam
-from dufs_core.random import Stream, uniforms
+from dufs_core.training.optimizers import BETA1, BETA2, EPSILON, State, adam
 
 _BLOCK = 1 << 15  # numbers in hand at once: 128 KiB in float32
 
@@ -73,7 +73,7 @@ class CompiledSteps:
         return loss
 
     def _select(self, temperature: float) -> None:
-        """S = softmax((l + g) / T): noise, then `dufs_core.ops.concrete.softmax`."""
+        """S = softmax((l + g) / T): noise, then `dufs_core.baselines.layers.concrete.softmax`."""
         from dufs_core.kernels import concrete
 
         S = self._S
@@ -93,7 +93,8 @@ class CompiledSteps:
 
 
 def differentiate(S: Array, dS: Array, temperature: float, rows: int) -> None:
-    """dS (k, d) becomes dl, as in `dufs_core.ops.concrete.backward`, so many rows at a time; S (k, d) the softmax."""
+    """dS (k, d) becomes dl, as in `dufs_core.baselines.layers.concrete.backward`, so many rows at a time; S (k,
+    d) the softmax."""
     for first in range(0, len(S), rows):
         s, ds = S[first : first + rows], dS[first : first + rows]
         ds -= (ds * s).sum(axis=1, keepdims=True)

@@ -20,10 +20,10 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.backend.memory import check_squares
 from dufs_core.callers import users_level
 from dufs_core.errors import isolated_rows
-from dufs_core.memory import check_squares
-from dufs_core.ops.bandwidth import quantile_of
+from dufs_core.objective.ops.bandwidth import quantile_of
 
 Rule = str | float
 _DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whole matrix is decomposed

@@ -19,7 +19,7 @@ from dufs_core.baselines.graphs import (
 from dufs_core.callers import users_level
 from dufs_core.choices import unknown
 from dufs_core.errors import isolated_rows
-from dufs_core.ops import bandwidth, distances, gaussian, normalise
+from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
 

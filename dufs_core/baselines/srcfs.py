@@ -7,10 +7,10 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.backend.random import Stream, words
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import neighbours, symmetric_graph
 from dufs_core.baselines.laplacian_score import locality
-from dufs_core.random import Stream, words
 
 
 def subspace_scores(X: Array, k: int) -> Array:

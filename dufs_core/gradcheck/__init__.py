@@ -4,7 +4,7 @@
     assert_gradient(function, backward, inputs)        # raises GradientError with a readable report
 
 `check_gradient` compares with five-point differences, `check_complex_step` with a complex step, `check_random`
-draws examples until one is free of kinks. `dufs_core.gradcheck.registry` lists this library's own operations
+draws examples until one is free of kinks. `dufs_core.gradcheck.suite.registry` lists this library's own operations
 and engines, `dufs_core.gradcheck.strategies` (needs hypothesis) gives the awkward inputs they are tried on.
 """
 

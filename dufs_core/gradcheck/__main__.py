@@ -2,7 +2,7 @@
 
 import sys
 
-from dufs_core.gradcheck.command import main
+from dufs_core.cli.gradcheck import main
 
 if __name__ == "__main__":
     sys.exit(main())

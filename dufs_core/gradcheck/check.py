@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.gradcheck import stencil
+from dufs_core.gradcheck import differences as stencil
 from dufs_core.gradcheck.arrays import array_module, as_tuple, dot, magnitude, to_host, unit_directions
 from dufs_core.gradcheck.report import Comparison, Report, Status
 

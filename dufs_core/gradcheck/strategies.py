@@ -13,8 +13,8 @@ import numpy as np
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from dufs_core.gradcheck import examples
-from dufs_core.gradcheck.examples import KINDS, Host, Noise, Problem
+from dufs_core.gradcheck.suite import examples
+from dufs_core.gradcheck.suite.examples import KINDS, Host, Noise, Problem
 
 __all__ = ["KINDS", "affinities", "data_sets", "kinds", "problems", "seeds", "symmetric_matrices"]
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from dufs_core.backend import get_backend
+from dufs_core.backend.random import Stream, uniforms
 from dufs_core.baselines.concrete_autoencoder import initial_parameters
 from dufs_core.baselines.concrete_steps import _BLOCK, CompiledSteps, PlainSteps
 from dufs_core.kernels import concrete as kernels
-from dufs_core.random import Stream, uniforms
 
 bk = get_backend("numpy")
 SHAPES = [(1, 1, ()), (3, 17, ()), (6, 33, (5,)), (9, _BLOCK // 4, ()), (2, _BLOCK + 5, ()), (5, 16, (4, 3))]

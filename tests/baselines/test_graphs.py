@@ -129,7 +129,7 @@ def test_sparse_solver_that_gives_up(monkeypatch):
 def test_a_dense_decomposition_without_room_is_refused(monkeypatch):
     X = np.random.default_rng(0).normal(size=(60, 3))
     W = graphs.heat_kernel(graphs.neighbours(X, 5), "median")
-    monkeypatch.setattr("dufs_core.memory.available_bytes", lambda bk: 50_000)
+    monkeypatch.setattr("dufs_core.backend.memory.available_bytes", lambda bk: 50_000)
     with pytest.raises(MemoryLimitError, match=r"holds 3 arrays of 60 x 60 numbers, 86.4 kB; 50 kB are available"):
         graphs.spectral_embedding(W, 4, X)
 

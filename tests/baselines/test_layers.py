@@ -7,7 +7,7 @@ import numpy as np
 from dufs_core.backend import get_backend
 from dufs_core.baselines.concrete_autoencoder import aligned
 from dufs_core.baselines.concrete_network import value_and_grad
-from dufs_core.ops import affine, concrete, leaky_relu, squared_error
+from dufs_core.baselines.layers import affine, concrete, leaky_relu, squared_error
 
 bk = get_backend("numpy")
 

@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend
+from dufs_core.backend.random import Stream, uniforms, words
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.baselines import concrete_autoencoder as cae
 from dufs_core.baselines.laplacian_score import locality
 from dufs_core.baselines.llcfs import local_models
 from dufs_core.baselines.mcfs import sparse_coefficients
 from dufs_core.baselines.ndfs import indicator_step, ridge
-from dufs_core.random import Stream, uniforms, words
 
 bk = get_backend("numpy")
 
@@ -270,7 +270,7 @@ def test_concrete_autoencoder_trains_as_coded_by_hand(hidden):
     columns = np.arange(7)
     logits, *decoder = cae.initial_parameters(bk, seed, k, columns, hidden, np.float64)
     noise, batches, temperatures = [], [], []
-    from dufs_core.random import permutation
+    from dufs_core.backend.random import permutation
 
     for epoch in range(epochs):
         order = permutation(bk, seed, Stream.SHUFFLE, epoch, 20)

@@ -9,7 +9,7 @@ import fake_cupy
 import pytest
 from scipy import special
 
-from dufs_core.cupy_backend import make_backend
+from dufs_core.backend.cupy import make_backend
 from dufs_core.kernels import cuda
 
 

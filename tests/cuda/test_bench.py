@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.fixture
 def pretended(device, monkeypatch):
     """bench.gpu with the stand-in for a card, tiny problems, and no slices that start other processes."""
-    from dufs_core import cupy_backend
+    from dufs_core.backend import cupy as cupy_backend
 
     monkeypatch.setattr(cupy_backend, "cupy_backend", lambda: device)
     monkeypatch.setattr(gpu, "get_backend", lambda name: device)
@@ -93,7 +93,7 @@ def test_without_a_gpu_it_says_why(tmp_path, monkeypatch):
 
 def test_the_command_itself(tmp_path, device):
     if find_spec("cupy") is not None:
-        from dufs_core.cupy_backend import _try
+        from dufs_core.backend.cupy import _try
 
         if not isinstance(_try(), str):
             pytest.skip("this machine has a GPU: the command would measure on it")

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from emulator import Order
 
-from dufs_core import random, trainer
-from dufs_core.backend import get_backend
+from dufs_core.backend import get_backend, random
 from dufs_core.kernels import cuda
-from dufs_core.ops import bandwidth as bandwidth_op
-from dufs_core.ops import distances as distances_op
-from dufs_core.ops import gates as gates_op
-from dufs_core.ops import gaussian, normalise, power, regulariser
-from dufs_core.ops import loss as loss_op
-from dufs_core.ops import score as score_op
-from dufs_core.optim import State, adam, normalized, sgd
+from dufs_core.objective.ops import bandwidth as bandwidth_op
+from dufs_core.objective.ops import distances as distances_op
+from dufs_core.objective.ops import gates as gates_op
+from dufs_core.objective.ops import gaussian, normalise, power, regulariser
+from dufs_core.objective.ops import loss as loss_op
+from dufs_core.objective.ops import score as score_op
+from dufs_core.training import loop as trainer
+from dufs_core.training.optimizers import State, adam, normalized, sgd
 
 pytestmark = pytest.mark.cuda_emulated
 bk = get_backend("numpy")

@@ -9,12 +9,12 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.engines import cuda as cuda_engine
-from dufs_core.engines import get_engine
-from dufs_core.engines.cuda import CudaEngine
+from dufs_core.backend.memory import Problem, predicted_bytes
 from dufs_core.kernels import cuda
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines import gpu_dense as cuda_engine
+from dufs_core.objective.engines.gpu_dense import CudaEngine
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")

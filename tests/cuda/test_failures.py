@@ -15,11 +15,12 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, cupy_backend
-from dufs_core.engines.cuda import CudaEngine
+from dufs_core import DUFS
+from dufs_core.backend import cupy as cupy_backend
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError, MemoryLimitError
 from dufs_core.kernels import cuda
-from dufs_core.objective import Objective
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines.gpu_dense import CudaEngine
 
 pytestmark = pytest.mark.cuda_launch
 

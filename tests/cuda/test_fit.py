@@ -9,22 +9,24 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, fit_population, population, random, search
-from dufs_core.backend import get_backend
-from dufs_core.checkpoint import Checkpoint
-from dufs_core.data import prepare
+from dufs_core import DUFS, fit_population
+from dufs_core.backend import get_backend, random
+from dufs_core.data.dense import prepare
 from dufs_core.datasets import two_moons
-from dufs_core.engines import get_engine, operations
-from dufs_core.engines.cuda_steps import CudaSteps
 from dufs_core.errors import InterruptedFit
-from dufs_core.gap import permutation_gap
-from dufs_core.gradcheck import suite
-from dufs_core.gradcheck.registry import OPS, engines
-from dufs_core.gradcheck.registry import operations as registered
-from dufs_core.objective import Objective
-from dufs_core.optim import State, adam, get_optimizer, normalized, sgd
-from dufs_core.representatives import representatives
-from dufs_core.trainer import Schedule, train
+from dufs_core.gradcheck.suite import run as suite
+from dufs_core.gradcheck.suite.registry import OPS, engines
+from dufs_core.gradcheck.suite.registry import operations as registered
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import get_engine, operations
+from dufs_core.objective.engines.gpu_steps import CudaSteps
+from dufs_core.selection import fit_many as population
+from dufs_core.selection import search
+from dufs_core.selection.checkpoint import Checkpoint
+from dufs_core.selection.diverse_ranking import representatives
+from dufs_core.significance.permutation_test import permutation_gap
+from dufs_core.training.loop import Schedule, train
+from dufs_core.training.optimizers import State, adam, get_optimizer, normalized, sgd
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
@@ -33,9 +35,9 @@ cpu = get_backend("numpy")
 @pytest.fixture
 def on_gpu(device, monkeypatch):
     """Every backend that is asked for is the stand-in, except by the name "numpy"."""
-    import dufs_core.cupy_backend
+    import dufs_core.backend.cupy
 
-    monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
+    monkeypatch.setattr(dufs_core.backend.cupy, "cupy_backend", lambda: device)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
     return device

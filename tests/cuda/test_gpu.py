@@ -17,14 +17,13 @@ import test_sparse_kernels
 import test_streaming_engine
 import test_streaming_kernels
 
-from dufs_core import memory
-from dufs_core.backend import get_backend
-from dufs_core.engines.cuda import CudaEngine
-from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+from dufs_core.backend import get_backend, memory
 from dufs_core.kernels import cuda
-from dufs_core.objective import Objective
-from dufs_core.optim import get_optimizer
-from dufs_core.trainer import Problem, Schedule
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
+from dufs_core.training.loop import Problem, Schedule
+from dufs_core.training.optimizers import get_optimizer
 
 pytestmark = pytest.mark.gpu
 
@@ -57,7 +56,7 @@ def device():
     """The CuPy backend; skips, with the cause, where it cannot compute."""
     if importlib.util.find_spec("cupy") is None:
         pytest.skip("CuPy is not installed")
-    from dufs_core.cupy_backend import cupy_backend
+    from dufs_core.backend.cupy import cupy_backend
 
     found = cupy_backend()
     if isinstance(found, str):

@@ -18,7 +18,8 @@ import test_population_sweep
 from test_gpu import device, on_gpu
 from test_population_sweep import rows_and_bits
 
-from dufs_core.jobs import group, read_job
+from dufs_core.cli.sweep import read_job
+from dufs_core.cli.sweep import stacking as group
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")]
 __all__ = ["device", "on_gpu"]
@@ -52,7 +53,7 @@ lam = ["none", 0.01, 0.1]
 
 
 def sweep(job, out):
-    command = "import sys; from dufs_core.cli import main; sys.exit(main())"
+    command = "import sys; from dufs_core.cli.main import main; sys.exit(main())"
     return subprocess.Popen(
         [sys.executable, "-c", command, "sweep", str(job), "--out", str(out), "--resume", "--json"], cwd=ROOT,
         env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -112,7 +113,7 @@ def test_what_cublas_multiplies_is_computed_one_by_one(device, tmp_path):
 
 
 def test_a_dry_run_on_the_card(device, tmp_path, capsys):
-    from dufs_core.cli import main
+    from dufs_core.cli.main import main
 
     (tmp_path / "job.toml").write_text(LONG)
     assert main(["sweep", str(tmp_path / "job.toml"), "--dry-run", "--json"]) == 0

@@ -10,15 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, durable, population
-from dufs_core.checkpoint import Checkpoint
-from dufs_core.cli import main
+from dufs_core import DUFS
+from dufs_core.cli.main import main
+from dufs_core.cli.sweep import read_job
+from dufs_core.cli.sweep import stacking as group
+from dufs_core.cli.sweep.results import Store
+from dufs_core.cli.sweep.runner import run
 from dufs_core.datasets import two_moons
-from dufs_core.engines.cuda_steps import CudaSteps
 from dufs_core.errors import SelectionWarning
-from dufs_core.jobs import group, read_job
-from dufs_core.jobs.run import run
-from dufs_core.jobs.store import Store
+from dufs_core.objective.engines.gpu_steps import CudaSteps
+from dufs_core.selection import atomic_io as durable
+from dufs_core.selection import fit_many as population
+from dufs_core.selection.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")]
 JOB = """
@@ -43,9 +46,9 @@ lam = ["none", 0.3]
 
 def pretend(device, monkeypatch):
     """Every backend that is asked for is the stand-in, except by the name "numpy"."""
-    import dufs_core.cupy_backend
+    import dufs_core.backend.cupy
 
-    monkeypatch.setattr(dufs_core.cupy_backend, "cupy_backend", lambda: device)
+    monkeypatch.setattr(dufs_core.backend.cupy, "cupy_backend", lambda: device)
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: find("numpy" if name == "cupy" else name))
 
@@ -143,7 +146,7 @@ def test_a_population_is_stopped_and_goes_on(on_gpu, job, tmp_path, sizes, monke
     """All states are saved, those of fits that have ended too; one is lost, and goes on from the state before it."""
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("dufs_core.jobs.run.Signals.__call__", lambda self: len(sizes) >= looks)
+        patch.setattr("dufs_core.cli.sweep.runner.Signals.__call__", lambda self: len(sizes) >= looks)
         assert swept(job, out).interrupted
     assert len(sizes) == looks
     saved = [durable.unpacked(path.read_bytes(), path) for path in out.glob("checkpoints/*.ckpt")]
@@ -194,7 +197,7 @@ def test_memory_and_cublas_limit_a_population(on_gpu, job, monkeypatch):
         sizes.append(group.size([replace(fit, settings=fit.settings | {"max_memory": limit}) for fit in job.fits])[0])
     assert sizes == sorted(sizes)
     assert {1, 2, 4} <= set(sizes)
-    monkeypatch.setattr("dufs_core.engines.cuda.CAPTURED_WORK", 0)
+    monkeypatch.setattr("dufs_core.objective.engines.gpu_dense.CAPTURED_WORK", 0)
     assert group.size(job.fits)[0] == 1
 
 

@@ -14,17 +14,18 @@ from test_fit import on_gpu  # noqa: F401 (a fixture)
 
 from dufs_core import DUFS, fit_population
 from dufs_core.backend import get_backend
-from dufs_core.data import prepare
-from dufs_core.engines import cuda as cuda_engine
-from dufs_core.engines import cuda_sparse, get_engine
-from dufs_core.engines.cuda_sparse import CudaSparseEngine
+from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.data.dense import prepare
+from dufs_core.data.sparse import prepare_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.gradcheck import suite
-from dufs_core.gradcheck.registry import engines
-from dufs_core.gradcheck.registry import operations as registered
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
-from dufs_core.sparse import prepare_sparse
+from dufs_core.gradcheck.suite import run as suite
+from dufs_core.gradcheck.suite.registry import engines
+from dufs_core.gradcheck.suite.registry import operations as registered
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines import gpu_dense as cuda_engine
+from dufs_core.objective.engines import gpu_sparse as cuda_sparse
+from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")]
 cpu = get_backend("numpy")

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from dufs_core.backend import get_backend
-from dufs_core.engines import cuda as cuda_engine
-from dufs_core.engines import cuda_steps, operations
-from dufs_core.engines.cuda import CudaEngine
-from dufs_core.objective import Objective
-from dufs_core.optim import get_optimizer
-from dufs_core.trainer import Problem, Schedule, train
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import gpu_dense as cuda_engine
+from dufs_core.objective.engines import gpu_steps as cuda_steps
+from dufs_core.objective.engines import operations
+from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.training.loop import Problem, Schedule, train
+from dufs_core.training.optimizers import get_optimizer
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")

@@ -13,16 +13,17 @@ import reference
 from test_engine import both, check, cpu, problem
 
 from dufs_core import DUFS
-from dufs_core.engines import cuda_streaming, get_engine
-from dufs_core.engines.cuda import CudaEngine
-from dufs_core.engines.cuda_streaming import CudaStreamingEngine
+from dufs_core.backend.memory import Problem, predicted_bytes
 from dufs_core.errors import MemoryLimitError
-from dufs_core.gradcheck import suite
-from dufs_core.gradcheck.registry import engines
-from dufs_core.gradcheck.registry import operations as registered
+from dufs_core.gradcheck.suite import run as suite
+from dufs_core.gradcheck.suite.registry import engines
+from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.kernels import cuda
-from dufs_core.memory import Problem, predicted_bytes
-from dufs_core.objective import Objective
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines import gpu_streaming as cuda_streaming
+from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
 
 pytestmark = pytest.mark.cuda_launch
 FORMS = ["fused", "rows"]
@@ -194,7 +195,7 @@ def test_gradient_of_the_streaming_engine(device, name):
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_streaming_fit(device, monkeypatch):
-    from dufs_core import cupy_backend
+    from dufs_core.backend import cupy as cupy_backend
 
     monkeypatch.setattr(cupy_backend, "cupy_backend", lambda: device)
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")

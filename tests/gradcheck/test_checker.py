@@ -11,7 +11,9 @@ from dufs_core.gradcheck import (
     check_complex_step,
     check_gradient,
     check_random,
-    stencil,
+)
+from dufs_core.gradcheck import (
+    differences as stencil,
 )
 from dufs_core.gradcheck.arrays import array_module, magnitude, unit_directions
 

@@ -9,8 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from dufs_core.gradcheck import command, registry
-from dufs_core.ops import gaussian
+from dufs_core.cli import gradcheck as command
+from dufs_core.gradcheck.suite import registry
+from dufs_core.objective.ops import gaussian
 
 
 def run(*argv):
@@ -110,7 +111,7 @@ def test_light_and_without_hypothesis():
     """The command runs where the test extra is not installed, and imports nothing heavy before it needs it."""
     code = (
         "import sys; sys.modules['hypothesis'] = None\n"
-        "import dufs_core.gradcheck.command as c\n"
+        "import dufs_core.cli.gradcheck as c\n"
         "assert not {'numba', 'cupy', 'sklearn'} & set(sys.modules)\n"
         "sys.exit(c.main(['--only', 'loss', '--examples', '2']))"
     )

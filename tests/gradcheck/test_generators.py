@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from scipy.integrate import quad
 
-from dufs_core.gradcheck import examples, strategies
-from dufs_core.gradcheck.precision import Errors, ratios
-from dufs_core.gradcheck.registry import Samples
-from dufs_core.gradcheck.statistical import expected_gate, judge
+from dufs_core.gradcheck import strategies
+from dufs_core.gradcheck.suite import examples
+from dufs_core.gradcheck.suite.expectation import expected_gate, judge
+from dufs_core.gradcheck.suite.precision import Errors, ratios
+from dufs_core.gradcheck.suite.registry import Samples
 
 some = settings(max_examples=40)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import dufs_core.ops
-from dufs_core.engines import ENGINES
+import dufs_core.objective.ops
+from dufs_core.objective.engines import ENGINES
 
 mutants = pytest.importorskip("bench.mutants", reason="bench is not beside the tests")
 
@@ -24,8 +24,8 @@ def test_enough_faults_everywhere():
     assert origins["mechanical"] >= len(planted) / 2
     assert origins["chosen"] >= 60
     by_target = Counter(m.target for m in planted)
-    for module in pkgutil.iter_modules(dufs_core.ops.__path__):
-        assert by_target[f"dufs_core.ops.{module.name}"] >= 5, f"too few faults in {module.name}"
+    for module in pkgutil.iter_modules(dufs_core.objective.ops.__path__):
+        assert by_target[f"dufs_core.objective.ops.{module.name}"] >= 5, f"too few faults in {module.name}"
     by_engine = Counter(engine for m in planted for engine in m.engines)
     for engine in ENGINES:
         assert by_engine[engine] >= 5, f"too few faults in the engine {engine}"
@@ -43,7 +43,7 @@ def test_proofs_belong_to_mutants():
 
 def test_a_few_are_killed():
     root = Path(mutants.__file__).parents[1]
-    command = [sys.executable, "-m", "bench.mutants", "--only", "dufs_core.ops.loss.backward: d"]
+    command = [sys.executable, "-m", "bench.mutants", "--only", "dufs_core.objective.ops.loss.backward: d"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "survivors 0" in done.stdout

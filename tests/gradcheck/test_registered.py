@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import dufs_core.engines
-import dufs_core.ops
+import dufs_core.objective.engines
+import dufs_core.objective.ops
 from dufs_core.backend import get_backend
-from dufs_core.engines import ENGINES
-from dufs_core.gradcheck import check_gradient, suite
-from dufs_core.gradcheck.chain import RULES
-from dufs_core.gradcheck.registry import OPS, Engine, Operation, engines, operations, register, register_engine
-from dufs_core.ops import bandwidth
+from dufs_core.gradcheck import check_gradient
+from dufs_core.gradcheck.suite import run as suite
+from dufs_core.gradcheck.suite.chain import RULES
+from dufs_core.gradcheck.suite.registry import OPS, Engine, Operation, engines, operations, register, register_engine
+from dufs_core.objective.engines import ENGINES
+from dufs_core.objective.ops import bandwidth
 
 bk = get_backend("numpy")
 loaded = {name: engine.load() for name, engine in engines().items() if "numpy" in engine.backends}
@@ -25,21 +26,21 @@ IDS = [f"{op.name}-{name}" for op, name in PAIRS]
 
 
 def test_every_operation_is_registered():
-    modules = {module.name for module in pkgutil.iter_modules(dufs_core.ops.__path__)}
+    modules = {module.name for module in pkgutil.iter_modules(dufs_core.objective.ops.__path__)}
     missing = modules - {op.module for op in operations()}
-    assert not missing, f"not registered in dufs_core/gradcheck/operations.py: {sorted(missing)}"
+    assert not missing, f"not registered in dufs_core/gradcheck/suite/operations.py: {sorted(missing)}"
 
 
 def test_every_engine_is_registered():
-    modules = {module.name for module in pkgutil.iter_modules(dufs_core.engines.__path__)}
+    modules = {module.name for module in pkgutil.iter_modules(dufs_core.objective.engines.__path__)}
     modules.discard("cuda_steps")  # whole steps of the engine "cuda"
     missing = (modules | set(ENGINES)) - set(engines())
-    assert not missing, f"not registered in dufs_core/gradcheck/chain.py: {sorted(missing)}"
+    assert not missing, f"not registered in dufs_core/gradcheck/suite/chain.py: {sorted(missing)}"
 
 
 def test_every_bandwidth_rule_is_registered():
     missing = (set(bandwidth._QUANTILE) | {"fixed"}) - set(RULES)
-    assert not missing, f"not in RULES of dufs_core/gradcheck/chain.py: {sorted(missing)}"
+    assert not missing, f"not in RULES of dufs_core/gradcheck/suite/chain.py: {sorted(missing)}"
     assert {f"bandwidth[{rule}]" for rule in bandwidth._QUANTILE} <= {op.name for op in operations()}
 
 
@@ -98,8 +99,8 @@ def test_kinks_are_rare_and_redrawn():
 @pytest.mark.parametrize("engine", ["operations", "dense"])
 def test_gradient_in_chunks_and_threads(engine, monkeypatch):
     """A few draws made several chunks, or spread over three threads."""
-    from dufs_core import objective
-    from dufs_core.engines import dense
+    from dufs_core.objective import chain as objective
+    from dufs_core.objective.engines import cpu_dense as dense
 
     monkeypatch.setattr(objective, "_ELEMENTS_TOGETHER", 64)
     monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dufs_core.jobs import JobError, read_job
+from dufs_core.cli.sweep import JobError, read_job
 
 MOONS = '[[data]]\npath = "two-moons"\n'
 
@@ -63,7 +63,7 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
     assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\npower = 3\n')
     assert plain != identity('seeds = [1]\n[[data]]\npath = "x.npy"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\ntranspose = true\n')
-    monkeypatch.setattr("dufs_core.jobs.identity.__version__", "99")
+    monkeypatch.setattr("dufs_core.cli.sweep.fit_id.__version__", "99")
     assert plain != identity('[[data]]\npath = "x.npy"\n')
     monkeypatch.undo()
     np.save(tmp_path / "other.npy", 2 * np.eye(6))

@@ -17,14 +17,29 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, durable
-from dufs_core.cli import main
+from dufs_core import DUFS
+from dufs_core.cli.main import main
+from dufs_core.cli.sweep import (
+    JobError,
+    lock,
+    plots,
+    read_job,
+)
+from dufs_core.cli.sweep import (
+    estimate as predict,
+)
+from dufs_core.cli.sweep import (
+    stacking as group,
+)
+from dufs_core.cli.sweep import (
+    tables as table,
+)
+from dufs_core.cli.sweep.results import Store
+from dufs_core.cli.sweep.runner import Signals, run
+from dufs_core.cli.sweep.worker import Task, _load, load, results, work
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
-from dufs_core.jobs import JobError, group, lock, plots, predict, read_job, table
-from dufs_core.jobs.run import Signals, run
-from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Task, _load, load, results, work
+from dufs_core.selection import atomic_io as durable
 
 JOB = """
 seeds = [0, 1]
@@ -48,7 +63,7 @@ LONG = JOB.replace(
 IMPORTS = str(Path(__file__).resolve().parents[2])
 COMMAND = [
     sys.executable, "-c",
-    f"import sys; sys.path.insert(0, {IMPORTS!r}); from dufs_core.cli import main; sys.exit(main())",
+    f"import sys; sys.path.insert(0, {IMPORTS!r}); from dufs_core.cli.main import main; sys.exit(main())",
 ]  # fmt: skip
 
 
@@ -513,7 +528,7 @@ def test_data_of_fits_with_batches_stay_on_the_disk_and_are_let_go(tmp_path, mon
     (tmp_path / "job.toml").write_text(text.replace("[settings]", "[settings]\nbatch_size = 20"))
     fit = read_job(tmp_path / "job.toml").fits[0]
     assert isinstance(load(fit), np.memmap)
-    monkeypatch.setattr("dufs_core.jobs.work._IDLE", 0.01)
+    monkeypatch.setattr("dufs_core.cli.sweep.worker._IDLE", 0.01)
     (result,) = work(Task((fit,), ("nowhere/x",), 60, "nowhere/stop", None))
     assert result.row["status"] == "done"
     wait_for(lambda: _load.cache_info().currsize == 0)

@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 from test_sweep import bits
 
-from dufs_core.cli import main
+from dufs_core.cli.main import main
+from dufs_core.cli.sweep import JobError, read_job
+from dufs_core.cli.sweep import pool as spread
+from dufs_core.cli.sweep import stacking as group
+from dufs_core.cli.sweep.results import Store
+from dufs_core.cli.sweep.runner import Signals, run
+from dufs_core.cli.sweep.worker import Result, Task
 from dufs_core.errors import InterruptedFit
-from dufs_core.jobs import JobError, group, read_job, spread
-from dufs_core.jobs.run import Signals, run
-from dufs_core.jobs.store import Store
-from dufs_core.jobs.work import Result, Task
 
 JOB = """
 seeds = [0, 1, 2, 3, 4, 5, 6, 7]
@@ -83,7 +85,7 @@ def test_processes_killed_workers_and_a_killed_leader(job, tmp_path, in_one_proc
     out = tmp_path / "out"
     command = [
         sys.executable, "-c",
-        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli.main import main; sys.exit(main())",
         "sweep", str(job), "--out", str(out), "--workers", "2", "--resume", "--json",
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(SPAWN)}
@@ -285,7 +287,7 @@ def test_a_scheduler_that_dies_is_an_interruption(job, tmp_path):
 def in_a_process(*arguments):
     command = [
         sys.executable, "-c",
-        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli.main import main; sys.exit(main())",
         "sweep", *map(str, arguments),
     ]  # fmt: skip
     return subprocess.Popen(command, env=os.environ | {"PYTHONPATH": str(SPAWN)}, stderr=subprocess.PIPE, text=True)
@@ -297,7 +299,7 @@ def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_pat
     out = tmp_path / "out"
     command = [
         sys.executable, "-c",
-        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli import main; sys.exit(main())",
+        f"import sys; sys.path.insert(0, {str(SPAWN)!r}); from dufs_core.cli.main import main; sys.exit(main())",
         "sweep", str(job), "--workers", "2", "--resume", "-q", "--out",
     ]  # fmt: skip
     environment = os.environ | {"PYTHONPATH": str(SPAWN)}

@@ -1,0 +1,1 @@
+"""The operations of the concrete autoencoder, forward and backward."""

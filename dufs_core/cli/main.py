@@ -1,0 +1,112 @@
+"""The command line: dufs-core fit, sweep, gradcheck, info.
+
+Results go to stdout; notes, warnings and errors to stderr, one sentence each. Exit codes: 0 done, 2 bad usage or
+input, 3 interrupted and resumable (sweep), 130 interrupted, 1 anything else. Nothing heavy is imported before the
+arguments are understood.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from dufs_core.cli.common import BAD_INPUT, DONE, FAILED, INTERRUPTED, UsageError, sentence
+from dufs_core.cli.parser import build_parser
+
+
+@contextmanager
+def _clean_warnings() -> Iterator[None]:
+    """Warnings for users as one sentence on stderr, each once; those for developers are dropped."""
+    seen: set[str] = set()
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        text = sentence(message)
+        if text not in seen:
+            seen.add(text)
+            print(f"dufs-core: warning: {text}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for category in (UserWarning, RuntimeWarning):
+            warnings.simplefilter("always", category)
+        warnings.showwarning = show
+        yield
+
+
+def _fit(args: argparse.Namespace) -> int:
+    from dufs_core.cli import fit
+
+    return fit.run(args)
+
+
+def _sweep(args: argparse.Namespace) -> int:
+    from dufs_core.cli.sweep import JobError, command
+
+    try:
+        return int(command.run(args))
+    except JobError as error:
+        raise UsageError(sentence(error)) from error
+
+
+def _gradcheck(args: argparse.Namespace) -> int:
+    from dufs_core.cli import gradcheck as command
+
+    return int(command.run(args))
+
+
+def _info(args: argparse.Namespace) -> int:
+    from dufs_core.cli import info
+
+    return info.run(args)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments, without the program's name; by default the process's own.
+
+    Returns
+    -------
+    int
+        0 done, 2 bad usage or input, 3 interrupted and resumable, 130 interrupted, 1 anything else.
+    """
+    argv = sys.argv[1:] if argv is None else list(argv)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a feature's name is not worth losing the result for
+    try:
+        with _clean_warnings():
+            args = build_parser(argv[0] if argv else None).parse_args(argv)
+            if args.command is None:
+                raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
+            code = {"fit": _fit, "sweep": _sweep, "gradcheck": _gradcheck, "info": _info}[args.command](args)
+            sys.stdout.flush()
+            return code
+    except SystemExit as end:  # argparse, after --help or an error it has told
+        return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
+    except UsageError as error:
+        print(f"dufs-core: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt as interruption:
+        said = sentence(interruption) or "nothing was written"
+        print(f"dufs-core: interrupted, {said}", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader of stdout has gone, as in a pipe to head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except MemoryError as error:
+        print(f"dufs-core: out of memory ({sentence(error) or 'no more is known'})", file=sys.stderr)
+        return FAILED
+    except Exception as error:
+        traceback.print_exc()
+        print(f"dufs-core: unexpected {type(error).__name__}: {sentence(error)}", file=sys.stderr)
+        return FAILED

@@ -1,0 +1,177 @@
+"""Data that stay where they are stored: minibatches are read, scaled and put into columns one at a time.
+
+A source is anything two-dimensional with .shape, .dtype and slices of rows: numpy.memmap, an h5py dataset, a zarr
+array, the .X of an AnnData object in backed mode (its CSR too: the rows in hand are made dense). Only slices are asked
+for, in ascending order: rows that lie close together come in one read, which costs less than as many reads of single
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from dufs_core.backend import Array, Backend
+from dufs_core.data.dense import check_range, check_underflow, not_finite
+
+CHUNK_BYTES = 1 << 24  # of the float64 rows in hand
+_GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another read does
+
+
+def is_source(X: Any) -> bool:
+    """Whether X is two-dimensional, outside the memory or read by slices, and neither an array nor a sparse matrix."""
+    if isinstance(X, np.ndarray):
+        return isinstance(X, np.memmap) and X.ndim == 2
+    if sparse.issparse(X) or hasattr(X, "__dlpack__") or hasattr(X, "iloc"):
+        return False
+    named = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
+    return named and isinstance(X.shape, tuple) and len(X.shape) == 2
+
+
+class Statistics(NamedTuple):
+    """What one pass over the rows finds; float64 (d,)."""
+
+    mean: Array
+    squares: Array  # sum of squared differences from the mean
+    low: Array
+    high: Array
+
+
+def statistics(X: Any) -> Statistics:
+    """Mean, sum of squares about it, smallest and largest value of every column, in one pass.
+
+    Chunks of rows are joined by the rule of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for
+    computing sample variances", 1979), mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which
+    loses no digits of data far from 0.
+
+    Raises ValueError, with their number and the first column, if values are NaN or infinite.
+    """
+    n, d = X.shape
+    mean, squares = np.zeros(d), np.zeros(d)
+    low, high = np.full(d, np.inf), np.full(d, -np.inf)
+    bad, first_bad, seen = 0, d, 0
+    for start, stop in slices(np.arange(n), d):
+        block = _read(X, start, stop)
+        finite = np.isfinite(block)
+        if not finite.all():
+            bad += int((~finite).sum())
+            first_bad = min(first_bad, int(np.flatnonzero(~finite.all(axis=0))[0]))
+        if bad:
+            continue
+        low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
+        with np.errstate(over="ignore", invalid="ignore"):  # Source refuses what overflows, by column
+            count, block_mean = stop - start, block.mean(axis=0)
+            block -= block_mean
+            delta = block_mean - mean
+            seen += count
+            mean += delta * (count / seen)
+            squares += np.einsum("ij,ij->j", block, block) + delta**2 * ((seen - count) * count / seen)
+    if bad:
+        raise not_finite(bad, n * d, first_bad)
+    return Statistics(mean, squares, low, high)
+
+
+class Source:
+    """A source with the scaling of its columns: a `dufs_core.data.matrix.Table` of dense rows.
+
+    Parameters
+    ----------
+    bk : Backend
+        Where batches go.
+    X
+        See the module.
+    scaling : "columns", "global" or "none"
+        As `dufs_core.data.dense.prepare`; the numbers differ from its in rounding, since the mean and the variance are
+        added up in another order.
+    dtype : float32 or float64
+
+    Raises
+    ------
+    ValueError
+        If values are not finite, or their squares overflow or vanish in float64 or, after scaling, in `dtype`.
+    """
+
+    def __init__(self, bk: Backend, X: Any, scaling: str, dtype: Any) -> None:
+        n, d = X.shape
+        mean, squares, low, high = statistics(X)
+        self.constant = low == high
+        strange = ~(np.isfinite(squares) & (self.constant | (squares > 0)))
+        if strange.any():
+            k = int(strange.argmax())
+            raise ValueError(
+                f"Column {k} runs from {low[k]:.3g} to {high[k]:.3g}; squares of such values are beyond float64: "
+                f"divide or multiply it by a constant first"
+            )
+        varying = squares[~self.constant]
+        if scaling == "columns":
+            scale = np.sqrt(squares / n)
+        elif scaling == "global":
+            scale = np.full(d, np.sqrt(varying.sum() / (n * max(1, len(varying)))))
+        else:
+            scale = np.ones(d)
+            peak = np.where(self.constant, 0, np.maximum(high - mean, mean - low))
+            check_range(peak, 0, n, d, dtype)
+            check_underflow(peak, dtype)
+        scale[self.constant] = np.inf  # to 0
+        self._bk, self._X, self._mean, self._scale = bk, X, mean, scale
+        self._columns: Array | None = None
+        self.shape: tuple[int, int] = (n, d)
+        self.dtype = np.dtype(dtype)
+
+    def take_columns(self, columns: Array) -> Source:
+        """Some of the columns; nothing is read."""
+        part = object.__new__(Source)
+        part.__dict__.update(self.__dict__)
+        part._columns = columns if self._columns is None else self._columns[columns]
+        part.shape = (self.shape[0], len(columns))
+        return part
+
+    def take_rows(self, rows: Array) -> Array:
+        """Some of the rows, in the order asked for, scaled, in Fortran order."""
+        return self._bk.to_device(self._scaled(self._bk.to_host(rows), self._columns))
+
+    def dense(self, rows: Array | slice, columns: Array) -> Array:
+        """Rows and columns, scaled, in Fortran order."""
+        rows = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else self._bk.to_host(rows)
+        columns = np.asarray(columns)
+        return self._bk.to_device(self._scaled(rows, columns if self._columns is None else self._columns[columns]))
+
+    def _scaled(self, rows: Array, columns: Array | None) -> Array:
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        mean, scale = (v if columns is None else v[columns] for v in (self._mean, self._scale))
+        out = np.empty((len(rows), len(mean)), dtype=self.dtype, order="F")
+        done = 0
+        for start, stop in slices(ascending, self._X.shape[1]):
+            count = int(np.searchsorted(ascending, stop)) - done
+            block = _read(self._X, start, stop)[ascending[done : done + count] - start]
+            if columns is not None:
+                block = block[:, columns]
+            block -= mean
+            block /= scale
+            out[order[done : done + count]] = block
+            done += count
+        return out
+
+
+def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
+    """Slices that together hold the ascending `rows`, short enough for a chunk, without gaps worth a read."""
+    most, gap = max(1, CHUNK_BYTES // (8 * d)), max(1, _GAP_BYTES // (8 * d))
+    at = 0
+    while at < len(rows):
+        start = int(rows[at])
+        end = int(np.searchsorted(rows, start + most))
+        far = np.flatnonzero(np.diff(rows[at:end]) > gap)
+        if len(far):
+            end = at + int(far[0]) + 1
+        yield start, int(rows[end - 1]) + 1
+        at = end
+
+
+def _read(X: Any, start: int, stop: int) -> Array:
+    """Rows start to stop as a float64 array of its own."""
+    rows = X[start:stop]
+    return np.array(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")

@@ -1,0 +1,196 @@
+"""The whole chain through every engine, registered: both losses, every bandwidth rule, both noises, all powers.
+
+An engine is one line at the end of this file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend
+from dufs_core.gradcheck.suite import expectation as statistical
+from dufs_core.gradcheck.suite import formulas as plain
+from dufs_core.gradcheck.suite.examples import GATE_SIGMA, KINDS, problem
+from dufs_core.gradcheck.suite.operations import POWERS
+from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register, register_engine
+from dufs_core.objective.chain import Evaluate, Objective
+
+LOSSES = ("regularised", "parameter-free")
+RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
+NOISES = ("batch", "sample")
+MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
+
+
+def _example(
+    loss: str, rule: str, noise: Any, bk: Backend, evaluate: Evaluate, rng: np.random.Generator, index: int
+) -> Example:
+    t = POWERS[index % len(POWERS)]
+    kind = KINDS[(index // 2) % len(KINDS)]
+    n = 2 * int(rng.integers(2, 5)) + index // len(POWERS) % 2
+    d = None
+    if index % 6 == 3:
+        n, d = int(rng.integers(*MANY_ROWS)), int(rng.integers(*MANY_COLUMNS))
+    p = problem(rng, kind, noise, n, d=d)
+    name, _, held = rule.partition(" ")
+    objective = Objective(
+        lam=float(rng.uniform(0.05, 1)) * p.scale if loss == "regularised" else None,
+        power=t,
+        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if name == "fixed" else name,  # type: ignore[arg-type]
+        n_neighbors=p.n_neighbors,
+        bandwidth_factor=p.bandwidth_factor,
+        bandwidth_gradient=not held,
+        self_loops=index % 5 != 2,
+        gate_sigma=GATE_SIGMA,
+        zero_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
+    )
+    X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
+    fixed: list[float] | None = None
+    if held:
+        fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)]
+
+    def function(mu: Array) -> Any:
+        if fixed is None:
+            return evaluate(bk, objective, mu, eps, X)[0].loss
+        scores = [
+            float(evaluate(bk, replace(objective, bandwidth=b), mu, eps[r : r + 1], X)[0].score[0])
+            for r, b in enumerate(fixed)
+        ]
+        sum_p = float(plain.probability_sum(bk, mu, GATE_SIGMA))
+        return plain.loss(scores, sum_p, len(X), objective.lam, objective.delta)
+
+    def low_precision(mu: Array) -> tuple[Any, Any]:
+        dtype = mu.dtype
+        return plain.chain_gradient(bk, objective, mu, eps.astype(dtype), X.astype(dtype))
+
+    def engine(mu: Array) -> tuple[Any, Any]:
+        value, gradient = evaluate(bk, objective, mu, eps.astype(mu.dtype), X.astype(mu.dtype))
+        return value.loss, gradient
+
+    return Example(
+        function,
+        lambda mu: engine(mu)[1],
+        (mu,),
+        f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}, self_loops={objective.self_loops}",
+        analytic=lambda mu: plain.chain(bk, objective, mu, eps, X, fixed),
+        plain=low_precision,
+        low_precision=engine,
+    )
+
+
+def _gradient_at(u: float, noise: str) -> Any:
+    """dL/dmu where every mu + sigma eps = u, parameter by parameter less the regulariser's share: 0 at a kink."""
+
+    def gradient(bk: Backend, evaluate: Evaluate) -> Any:
+        X = np.random.default_rng(0).standard_normal((5, 2))
+        mu = np.full(2, 0.5)
+        eps = np.full((1, 2) if noise == "batch" else (1, 5, 2), (u - 0.5) / 0.5)
+        eps[..., 1] = 0.0
+        objective = Objective(lam=0.0, power=2, bandwidth="max", n_neighbors=1)
+        moved = [bk.xp.asarray(a) for a in (mu, eps, np.asfortranarray(X))]
+        return bk.to_host(evaluate(bk, objective, *moved)[1])[0]
+
+    return gradient
+
+
+def _all_closed(bk: Backend, evaluate: Evaluate) -> Any:
+    """Every gate closed: only the regulariser, lam exp(-mu^2 / (2 sigma^2)) / (sqrt(2 pi) sigma), is left."""
+    X = bk.xp.asarray(np.asfortranarray(np.random.default_rng(0).standard_normal((5, 2))))
+    mu, eps = bk.xp.asarray([-1.0, -1.5]), bk.xp.zeros((2, 2))
+    value, gradient = evaluate(bk, Objective(lam=1.0), mu, eps, X)
+    return [*bk.to_host(gradient), *bk.to_host(value.score)]
+
+
+_CLOSED = [float(np.exp(-m * m / 0.5) / (np.sqrt(2 * np.pi) * 0.5)) for m in (-1.0, -1.5)] + [0.0, 0.0]
+
+
+def _kinks(noise: str) -> tuple[Kink, ...]:
+    return (
+        Kink("gate at u = 0: slope 0", _gradient_at(0.0, noise), 0.0),
+        Kink("gate at u = 1: slope 0", _gradient_at(1.0, noise), 0.0),
+        Kink("all gates closed: the regulariser alone", _all_closed, _CLOSED),
+    )
+
+
+for _loss in LOSSES:
+    for _rule in RULES:
+        for _noise in NOISES:
+            _first = _rule == "max" and _loss == "regularised"
+            _whole = _rule == "fixed" and _noise == "batch"
+            register(
+                Operation(
+                    f"chain[{_loss}, {_rule}, {_noise}]",
+                    "objective",
+                    partial(_example, _loss, _rule, _noise),
+                    complex_rtol=1e-10,
+                    kinks=_kinks(_noise) if _first else (),
+                    expectation=partial(statistical.whole_chain, lam=0.3 if _loss == "regularised" else None)
+                    if _whole
+                    else None,
+                )
+            )
+
+
+def _load(name: str, threads: int = 1) -> Evaluate:
+    from dufs_core.backend import get_backend
+    from dufs_core.objective.engines import get_engine
+
+    return get_engine(name, get_backend("numpy"), threads)[1]
+
+
+def _load_cuda() -> Evaluate:
+    from dufs_core.objective.engines.gpu_dense import CudaEngine
+
+    return CudaEngine()
+
+
+def _load_cuda_streaming() -> Evaluate:
+    from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
+
+    return CudaStreamingEngine()
+
+
+def _load_sparse() -> Evaluate:
+    from dufs_core.objective.engines.cpu_sparse import SparseEngine
+
+    return _with_sparse_columns(SparseEngine(1))
+
+
+def _load_cuda_sparse() -> Evaluate:
+    from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
+
+    return _with_sparse_columns(CudaSparseEngine())
+
+
+def _with_sparse_columns(engine: Evaluate) -> Evaluate:
+    """A sparse engine on columns made sparse: odd ones thin, less their first entry, which is their shift then.
+
+    Draws with one gate a sample, which it cannot take, go through the operations.
+    """
+    from scipy.sparse import csc_array
+
+    from dufs_core.data.sparse import SparseTable
+    from dufs_core.objective.engines import operations
+
+    def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
+        if eps.ndim == 3:
+            return operations(bk, objective, mu, eps, X)
+        X = bk.to_host(X)
+        thin = np.arange(X.shape[1]) % 2 == 1
+        shift = np.where(thin, -X[0], 0)
+        table = SparseTable(csc_array(X + shift), shift.astype(np.float64), thin, bk)
+        return engine(bk, objective, mu, eps, table)
+
+    return evaluate
+
+
+register_engine(Engine("operations", partial(_load, "operations")))
+register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
+register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
+register_engine(Engine("sparse", _load_sparse, backends=("numpy",)))
+register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
+register_engine(Engine("cuda_sparse", _load_cuda_sparse, backends=("cupy",)))
+register_engine(Engine("cuda_streaming", _load_cuda_streaming, backends=("cupy",)))

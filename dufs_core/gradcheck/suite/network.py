@@ -1,0 +1,232 @@
+"""The layers of the concrete autoencoder and the whole network, registered."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend
+from dufs_core.baselines.concrete_network import SLOPE, value_and_grad
+from dufs_core.baselines.concrete_steps import differentiate
+from dufs_core.baselines.layers import affine, concrete, leaky_relu, squared_error
+from dufs_core.gradcheck.suite.examples import KINDS, data
+from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, register
+
+Rng = np.random.Generator
+KINK_MARGIN = 0.02  # distance of every input of the leaky rectifier from 0
+
+
+def _softmax(bk: Backend, logits: Array, gumbel: Array, temperature: float) -> Array:
+    """From the definition, shifted by the largest real part of a row; takes complex logits."""
+    scaled = (logits + gumbel) / temperature
+    E = bk.xp.exp(scaled - scaled.real.max(axis=1)[:, None])
+    return E / E.sum(axis=1)[:, None]
+
+
+def _concrete(bk: Backend, rng: Rng, index: int, derivative: Any) -> Example:
+    """derivative(saved, dU) -> dl."""
+    kind = KINDS[index % len(KINDS)]
+    X = bk.xp.asarray(data(rng, kind))
+    shape = (int(rng.integers(1, 5)), X.shape[1])
+    logits, gumbel = bk.xp.asarray(rng.normal(size=shape)), bk.xp.asarray(rng.gumbel(size=shape))
+    temperature = float(10.0 ** rng.uniform(-0.5, 1))
+
+    def backward(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[None, Array]:
+        return None, derivative(concrete.forward(bk, X, logits, gumbel, temperature)[1], dU)
+
+    def reference(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[Any, Any]:
+        S = _softmax(bk, logits, gumbel, temperature)
+        dl = bk.xp.zeros_like(logits)
+        for i, s in enumerate(S):  # one node at a time: the Jacobian (diag(s) - s s') / T times X' dU_i
+            dl[i] = (bk.xp.diag(s) - bk.xp.outer(s, s)) @ (X.T @ dU[:, i]) / temperature
+        return X @ S.T, (None, dl)
+
+    return Example(
+        lambda X, logits, gumbel: concrete.forward(bk, X, logits, gumbel, temperature)[0],
+        backward,
+        (X, logits, gumbel),
+        f"{kind}, k={shape[0]}, T={temperature:.2g}",
+        scales=(1.0, min(1.0, temperature), 1.0),
+        analytic=lambda X, logits, gumbel: X @ _softmax(bk, logits, gumbel, temperature).T,
+        plain=reference,
+        sizes=(0.0, _largest_terms(bk, X, temperature)),
+    )
+
+
+def _largest_terms(bk: Backend, X: Array, temperature: float) -> float:
+    """The size of the terms of dl that cancel: where one column has nearly all the weight, little is left of them."""
+    return float(bk.xp.abs(X).max()) / temperature / 4
+
+
+def _as_written(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    return _concrete(bk, rng, index, lambda saved, dU: concrete.backward(bk, saved, dU))
+
+
+def _in_place(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    """As steps on the CPU have it, here two rows at a time."""
+
+    def derivative(saved: concrete.Saved, dU: Array) -> Array:
+        dS = dU.T @ saved.X
+        differentiate(saved.S, dS, saved.temperature, 2)
+        return dS
+
+    return _concrete(bk, rng, index, derivative)
+
+
+register(Operation("concrete", "concrete", _as_written, complex_rtol=1e-11))
+register(Operation("concrete, in place", "baselines.concrete_steps", _in_place, complex_rtol=1e-11))
+
+
+def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = KINDS[index % len(KINDS)]
+    U = bk.xp.asarray(data(rng, kind))
+    m = int(rng.integers(1, 6))
+    W, c = bk.xp.asarray(rng.normal(size=(U.shape[1], m))), bk.xp.asarray(rng.normal(size=m))
+
+    def backward(U: Array, W: Array, c: Array, dV: Array) -> Any:
+        return affine.backward(bk, affine.forward(bk, U, W, c)[1], dV)
+
+    def formula(U: Array, W: Array, c: Array) -> Array:
+        return (U[:, :, None] * W[None, :, :]).sum(axis=1) + c
+
+    def reference(U: Array, W: Array, c: Array, dV: Array) -> tuple[Any, Any]:
+        dU = (dV[:, None, :] * W[None, :, :]).sum(axis=2)
+        dW = (U[:, :, None] * dV[:, None, :]).sum(axis=0)
+        return formula(U, W, c), (dU, dW, bk.xp.ones(len(U), dtype=dV.dtype) @ dV)
+
+    return Example(
+        lambda U, W, c: affine.forward(bk, U, W, c)[0], backward, (U, W, c), kind, analytic=formula, plain=reference
+    )
+
+
+register(Operation("affine", "affine", _affine))
+
+
+def _leaky(bk: Backend, V: Array) -> Array:
+    return V * bk.xp.where(V.real > 0, 1.0, SLOPE).astype(V.real.dtype)
+
+
+def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = KINDS[index % len(KINDS)]
+    V = data(rng, kind)
+    size = np.abs(V).max()
+    V = bk.xp.asarray(np.where(np.abs(V) < KINK_MARGIN * size, np.copysign(KINK_MARGIN * size, V), V))
+
+    def reference(V: Array, dH: Array) -> tuple[Any, Any]:
+        return _leaky(bk, V), dH * bk.xp.where(V > 0, 1.0, SLOPE).astype(V.dtype)
+
+    return Example(
+        lambda V: leaky_relu.forward(bk, V, SLOPE)[0],
+        lambda V, dH: leaky_relu.backward(bk, leaky_relu.forward(bk, V, SLOPE)[1], dH),
+        (V,),
+        kind,
+        analytic=lambda V: _leaky(bk, V),
+        plain=reference,
+    )
+
+
+def _slope_at_zero(bk: Backend, _: Any) -> Any:
+    V = bk.xp.asarray([0.0, 2.0**-40, -(2.0**-40)])
+    return bk.to_host(leaky_relu.backward(bk, leaky_relu.forward(bk, V, SLOPE)[1], bk.xp.ones_like(V)))
+
+
+_BEND = Kink("bend at V = 0: the negative side's slope; 1 above", _slope_at_zero, [SLOPE, 1.0, SLOPE])
+register(Operation("leaky_relu", "leaky_relu", _leaky_relu, kinks=(_BEND,)))
+
+
+def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = KINDS[index % len(KINDS)]
+    X = bk.xp.asarray(data(rng, kind))
+    Xhat = bk.xp.asarray(rng.normal(size=X.shape)) * float(bk.xp.abs(X).max() or 1.0)
+
+    def backward(Xhat: Array, X: Array) -> tuple[Array]:
+        return (squared_error.backward(bk, squared_error.forward(bk, Xhat, X)[1]),)
+
+    def formula(Xhat: Array, X: Array) -> Any:
+        return ((Xhat - X) ** 2).sum() / X.size
+
+    def reference(Xhat: Array, X: Array) -> tuple[Any, Any]:
+        return formula(Xhat, X), (2 * (Xhat - X) / X.size,)
+
+    return Example(
+        lambda Xhat, X: squared_error.forward(bk, Xhat, X)[0],
+        backward,
+        (Xhat, X),
+        kind,
+        analytic=formula,
+        plain=reference,
+    )
+
+
+register(Operation("squared_error", "squared_error", _squared_error))
+
+
+def _network(hidden: int) -> Any:
+    """The whole network with that many hidden layers."""
+
+    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+        kind = ("plain", "duplicates", "constant_column", "two_rows", "one_column", "two_components")[index % 6]
+        X = bk.xp.asarray(data(rng, kind))
+        d, k = X.shape[1], int(rng.integers(1, 4))
+        widths = [k, *(int(w) for w in rng.integers(1, 5, hidden)), d]
+        parameters = [rng.normal(size=(k, d))]
+        for a, b in pairwise(widths):
+            parameters += [rng.normal(size=(a, b)), rng.normal(size=b)]
+        gumbel, temperature = bk.xp.asarray(rng.gumbel(size=(k, d))), float(10.0 ** rng.uniform(-0.5, 1))
+
+        def inputs(p: tuple[Array, ...]) -> tuple[Any, ...]:
+            real = p[0].real.dtype
+            return p, X.astype(real), gumbel.astype(real), temperature
+
+        def formula(*p: Array) -> Any:
+            (logits, *decoder), X, g, T = inputs(p)
+            H = X @ _softmax(bk, logits, g, T).T
+            for i in range(0, len(decoder), 2):
+                H = (_leaky(bk, H) if i else H) @ decoder[i] + decoder[i + 1]
+            return ((H - X) ** 2).sum() / X.size
+
+        def reference(*p: Array) -> tuple[Any, Any]:
+            """The chain rule with Jacobians written out, everything in the parameters' dtype."""
+            (logits, *decoder), X, g, T = inputs(p)
+            S = _softmax(bk, logits, g, T)
+            Hs, Vs = [X @ S.T], []
+            for i in range(0, len(decoder), 2):
+                Vs.append(Hs[-1] @ decoder[i] + decoder[i + 1])
+                Hs.append(_leaky(bk, Vs[-1]))
+            d_out = 2 * (Vs[-1] - X) / X.size
+            gradients: list[Array] = []
+            for i in reversed(range(0, len(decoder), 2)):
+                gradients = [Hs[i // 2].T @ d_out, d_out.sum(axis=0), *gradients]
+                d_out = d_out @ decoder[i].T
+                if i:
+                    d_out = d_out * bk.xp.where(Vs[i // 2 - 1] > 0, 1.0, SLOPE).astype(d_out.dtype)
+            dS = d_out.T @ X
+            dl = bk.xp.stack([(bk.xp.diag(s) - bk.xp.outer(s, s)) @ v / T for s, v in zip(S, dS, strict=True)])
+            return ((Vs[-1] - X) ** 2).sum() / X.size, (dl, *gradients)
+
+        terms = float((bk.xp.abs(X).max() + 1) ** 2) / temperature / 4
+        return Example(
+            lambda *p: value_and_grad(bk, *inputs(p))[0],
+            lambda *p: tuple(value_and_grad(bk, *inputs(p))[1]),
+            tuple(bk.xp.asarray(p) for p in parameters),
+            f"{kind}, k={k}, widths={widths[1:]}, T={temperature:.2g}",
+            scales=(min(1.0, temperature), *(1.0 for _ in parameters[1:])),
+            analytic=formula,
+            plain=reference,
+            sizes=(terms,),
+        )
+
+    return example
+
+
+for _hidden in (0, 1, 2):
+    register(
+        Operation(
+            f"concrete_autoencoder[hidden={_hidden}]",
+            "baselines.concrete_network",
+            _network(_hidden),
+            complex_rtol=1e-11,
+        )
+    )

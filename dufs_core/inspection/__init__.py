@@ -1,0 +1,1 @@
+"""A fitted selector as words, tables, pictures and measures."""

@@ -1,0 +1,249 @@
+"""Pictures of the data that were fitted: pixels, and the random walk before and after the selection."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.data.accept import dense_part, host_array, some_rows
+from dufs_core.data.dense import prepare
+from dufs_core.inspection.plotting.canvas import (
+    BLUE,
+    COLOURS,
+    GREY,
+    ORANGE,
+    PALE,
+    axes_of,
+    figure,
+    left_out,
+    plain,
+    values_of,
+    verbatim,
+    whole_numbers,
+)
+from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
+from dufs_core.selection.base import check_fitted
+from dufs_core.selection.graph_rules import WIDE, GraphRules, graph_rules
+
+_MOST_ROWS = 600  # of the eigenproblems
+_LISTED = 24  # labels of a legend
+_MOST_ENTRIES = 1 << 25  # of the rows in hand
+
+
+def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
+    """The selected pixels, marked on an image; without one, their evidence (mu, the score of a baseline) as an image.
+
+    Pixels that took no part in the fit (constant, not judged, or set aside) are grey in the latter.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted on images, a row each.
+    shape : (height, width)
+        Their product is the number of features; rows of X are images in C order. MATLAB's, of .mat files, are turned by
+        ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)`` before the fit.
+    image : array with height * width numbers, optional
+        One row of X, or the mean of several.
+    ax : matplotlib axes, optional
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If shape, image and selector disagree.
+    NotFittedError
+        If the selector is not fitted.
+    """
+    check_fitted(selector)
+    d = len(selector.support_)
+    if np.size(shape) != 2 or shape[0] * shape[1] != d:
+        raise ValueError(
+            f"shape must be (height, width) with height * width = {d}, the number of features; got {shape}"
+        )
+    if image is not None and np.size(image) != d:
+        raise ValueError(f"image must have {d} numbers, one for each feature; got {np.size(image)}")
+    ax = axes_of(ax)
+    rows, columns = np.nonzero(selector.support_.reshape(shape))
+    size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
+    title = f"{len(rows)} of {d} pixels selected"
+    if image is None:
+        absent, kind = left_out(selector)
+        absent &= ~selector.support_
+        values, label = values_of(selector)
+        scores = np.ma.masked_array(np.asarray(values, dtype=float), absent)
+        ax.set_facecolor(PALE)
+        drawn = ax.imshow(scores.reshape(shape), cmap="viridis")
+        title += f"\n(grey: {int(absent.sum())} {kind})" if absent.any() else ""
+        ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
+        ax.scatter(columns, rows, s=0.15 * size, marker="s", color="white", linewidths=0)
+    else:
+        ax.imshow(np.asarray(image, dtype=float).reshape(shape), cmap="gray")
+        ax.scatter(columns, rows, s=0.6 * size, marker="s", color=ORANGE, alpha=0.75, linewidths=0)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_title(title)
+    return ax
+
+
+def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
+    """The largest eigenvalues of the random walk P, with all columns and with the selected ones.
+
+    As many eigenvalues near 1 as there are clusters, and a gap after them, are what a good selection brings forth.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+        Fitted. Its scaling is used, and the rules of a DUFS selector's graph.
+    X : array-like (n_samples, n_features)
+        As in `fit`. Of more than 600 rows so many are drawn (always the same).
+    ax : matplotlib axes, optional
+    n_values : int, default 10
+
+    Returns
+    -------
+    matplotlib axes
+
+    Raises
+    ------
+    ValueError
+        If nothing is selected, or X has another number of features.
+    """
+    ax = axes_of(ax)
+    rows, all_columns, selected = _before_and_after(selector, X)
+    for part, colour, label in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
+        values = _walk(selector, part, n_values).values
+        ax.plot(np.arange(1, len(values) + 1), values, color=colour, marker="o", markersize=4,
+                label=label.format(part.shape[1]))  # fmt: skip
+    whole_numbers(ax.xaxis)
+    ax.set_xlabel("number of the eigenvalue")
+    ax.set_ylabel("eigenvalue of P")
+    ax.set_title(f"spectrum of the random walk{rows}")
+    ax.legend(frameon=False)
+    return plain(ax)
+
+
+def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
+    """The rows in the second and third eigenvector of P, with all columns and with the selected ones.
+
+    Parameters
+    ----------
+    selector, X
+        As in `spectrum`.
+    labels : array-like (n_samples,), optional
+        For colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing
+        of them.
+    axes : two matplotlib axes, optional
+
+    Returns
+    -------
+    array of two matplotlib axes
+        Before and after the selection.
+
+    Raises
+    ------
+    ValueError
+        As `spectrum`, and if labels are not one for each row.
+    """
+    check_fitted(selector)
+    if labels is not None:
+        labels = labels if isinstance(labels, np.ndarray) else np.asarray(labels, dtype=object)
+        if labels.shape != (n := host_array(X).shape[0],):
+            got = len(labels) if labels.ndim == 1 else f"an array of shape {labels.shape}"
+            raise ValueError(f"labels must be one for each of the {n} rows of X; got {got}")
+        labels = labels[some_rows(n, _most_rows(len(selector.support_)))]
+    axes = figure(1, 2)[1] if axes is None else axes
+    rows, all_columns, selected = _before_and_after(selector, X)
+    groups = [(None, slice(None))] if labels is None else _groups(labels)
+    for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
+        points = _walk(selector, part, 3).vectors[:, 1:]
+        for i, (group, mask) in enumerate(groups):
+            ax.scatter(
+                points[mask, 0], points[mask, 1], s=12 if len(points) <= 300 else 5, linewidths=0,
+                color=_of_many(i, len(groups)) if len(groups) > len(COLOURS) else COLOURS[i], label=group,
+            )  # fmt: skip
+        ax.set_xlabel(r"$\psi_2$")
+        ax.set_ylabel(r"$\psi_3$")
+        ax.set_xticks([])
+        ax.set_yticks([])
+        ax.set_title(what.format(part.shape[1]) + rows)
+        if 1 < len(groups) <= len(COLOURS):
+            ax.legend(frameon=False, fontsize="small", markerscale=2)
+        plain(ax)
+    if len(COLOURS) < len(groups) <= _LISTED:  # beside both pictures, where it hides no point
+        ax.legend(frameon=False, fontsize="x-small", markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+    return axes
+
+
+def _groups(labels: Array) -> list[tuple[str | None, Any]]:
+    """What each label is called, in their order, and the rows that have it; missing ones last."""
+    missing = np.array([_is_missing(label) for label in labels], dtype=bool)
+    kinds = dict.fromkeys(labels[~missing])
+    try:
+        ordered = sorted(kinds)
+    except TypeError:  # numbers beside text
+        ordered = sorted(kinds, key=lambda kind: (type(kind).__name__, str(kind)))
+    number = {kind: i for i, kind in enumerate(ordered)}
+    which = np.array([-1 if out else number[label] for label, out in zip(labels, missing, strict=True)])
+    found: list[tuple[str | None, Any]] = [(verbatim(kind), which == i) for i, kind in enumerate(ordered)]
+    return [*found, ("no label", missing)] if missing.any() else found
+
+
+def _is_missing(label: Any) -> bool:
+    """None, and what does not equal itself: NaN, NaT."""
+    try:
+        return label is None or bool(label != label)
+    except TypeError:  # pandas.NA, which is neither
+        return True
+
+
+def _of_many(i: int, count: int) -> Any:
+    from matplotlib import colormaps
+
+    return colormaps["turbo"](i / max(1, count - 1))
+
+
+def _most_rows(d: int) -> int:
+    return min(_MOST_ROWS, max(100, _MOST_ENTRIES // d))
+
+
+def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
+    """A note of the rows drawn, and their scaled data with all columns and with the selected ones."""
+    check_fitted(selector)
+    X, d = host_array(X), len(selector.support_)
+    if len(X.shape) != 2 or X.shape[1] != d:
+        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")
+    if not selector.support_.any():
+        raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
+    rows = some_rows(X.shape[0], _most_rows(d))
+    settings = _settings(selector)
+    scaled = prepare(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
+    note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
+    return note, scaled, scaled[:, selector.support_]
+
+
+def _settings(selector: Any) -> Any:
+    """Who holds the parameters: the selector of a path, or the selector itself."""
+    return getattr(selector, "selector", None) or selector
+
+
+def _walk(selector: Any, X: Array, count: int) -> Spectrum:
+    """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
+    rules = _rules(selector, len(X))
+    neighbors = min(rules.n_neighbors, len(X) - 1)
+    bandwidth: Any = rules.bandwidth
+    K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)
+    return random_walk_spectrum(K, min(count, len(X)))
+
+
+def _rules(selector: Any, n: int) -> GraphRules:
+    """The graph of a fitted selector on n rows; for baselines what they say of it, and for the rest `WIDE`."""
+    settings = _settings(selector)
+    if settings is selector and hasattr(settings, "fdr"):
+        return graph_rules(settings, n)
+    own = {name: getattr(settings, name, None) for name in GraphRules._fields}  # the fits of a path are without decoys
+    return WIDE._replace(**{name: value for name, value in own.items() if value is not None})

@@ -1,0 +1,161 @@
+"""Eigenvectors of a neighbourhood graph: how well separated its clusters are, and along what.
+
+Everything is computed in float64 by LAPACK's symmetric solver, from a dense affinity matrix K (n, n).
+"""
+
+from __future__ import annotations
+
+from numbers import Real
+from typing import NamedTuple
+
+import numpy as np
+
+from dufs_core.backend import Array, get_backend
+from dufs_core.objective.ops import bandwidth as bandwidth_rule
+from dufs_core.objective.ops import distances, gaussian
+from dufs_core.objective.ops.normalise import SELF_WEIGHT
+
+_SYMMETRY = 1e-9  # largest difference between K and its transpose that is taken for rounding, for entries of size 1
+
+
+class Spectrum(NamedTuple):
+    """The largest eigenvalues of the random walk, and their right eigenvectors."""
+
+    values: Array  # (m,) lambda_1 = 1 >= lambda_2 >= ...
+    vectors: Array  # (n, m) psi_1 (constant), psi_2, ..., unit length each
+
+
+def affinity(
+    X: Array, bandwidth: bandwidth_rule.Rule = "max", n_neighbors: int = 2, bandwidth_factor: float = 2.0,
+    self_loops: bool = True,
+) -> Array:  # fmt: skip
+    """K_ij = exp(-||x_i - x_j||^2 / b), the affinity that DUFS builds on its gated data, on X as it is.
+
+    Parameters
+    ----------
+    X : array-like (n, d)
+        Centred in float64, which changes no distance; not scaled: see `dufs_core.data.dense.prepare`.
+    bandwidth : "max", "median", "q90" or float
+        b = bandwidth_factor times this statistic of the squared distances to the n_neighbors-th other row; a number
+        is b itself.
+    n_neighbors : int
+    bandwidth_factor : float
+    self_loops : bool
+        Whether K_ii is 1, or as good as 0 (`dufs_core.objective.ops.normalise.SELF_WEIGHT`).
+
+    Returns
+    -------
+    ndarray (n, n) float64, symmetric, in [0, 1]
+
+    Raises
+    ------
+    ValueError
+        If X is not a finite table, its squared distances overflow, n_neighbors is not in 1..n - 1, the bandwidth is not
+        a rule or positive number, or the factor not a positive number.
+    """
+    X = np.asarray(X, dtype=np.float64)
+    if X.ndim != 2 or len(X) < 2:
+        raise ValueError(f"X must be a table of at least 2 rows; its shape is {X.shape}")
+    if not np.isfinite(X).all():
+        raise ValueError(f"X has {int((~np.isfinite(X)).sum())} values that are NaN or infinite; fill or remove them")
+    if not isinstance(bandwidth, str) and not (isinstance(bandwidth, Real) and 0 < bandwidth < np.inf):
+        raise ValueError(f"bandwidth must be a rule or a positive number; got {bandwidth!r}")
+    if not isinstance(bandwidth_factor, Real) or not 0 < bandwidth_factor < np.inf:
+        raise ValueError(f"bandwidth_factor must be a positive number; got {bandwidth_factor!r}")
+    bk = get_backend("numpy")
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused in the next lines
+        centred = X - X.mean(axis=0)
+        D, _ = distances.forward(bk, centred @ centred.T)
+    if not np.isfinite(D).all():
+        raise ValueError(
+            f"Squared distances between rows of X overflow float64 (entries reach {abs(X).max():.3g}): divide X by a "
+            f"constant first"
+        )
+    factor = bandwidth_factor if isinstance(bandwidth, str) else 1.0
+    b, _, _ = bandwidth_rule.forward(bk, D, bandwidth, n_neighbors, factor)
+    return np.asarray(gaussian.forward(bk, D, b, 1.0 if self_loops else SELF_WEIGHT)[0])
+
+
+def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
+    """The `n_vectors` largest eigenvalues of P = diag(K 1)^(-1) K, and P's right eigenvectors.
+
+        P psi = lambda psi,   through the symmetric A = deg^(-1/2) K deg^(-1/2):  A u = lambda u,  psi = deg^(-1/2) u
+
+    lambda_1 = 1 with psi_1 constant. lambda_2 close to 1 means two groups of rows that the walk hardly leaves, and
+    psi_2 tells them apart (arXiv 2007.04728, section 3). A graph in several pieces has lambda_2 = 1 too, and psi_1 and
+    psi_2 are then some basis of the vectors that are constant on each piece.
+
+    Parameters
+    ----------
+    K : array-like (n, n)
+        Symmetric, not negative, every row with a positive sum.
+    n_vectors : int
+        1 to n.
+
+    Returns
+    -------
+    Spectrum
+        Vectors have unit length; the entry of each that is largest in size is positive (the first of them, if several
+        are within one part in 10^6), so that the sign does not depend on the machine.
+
+    Raises
+    ------
+    ValueError
+        If K is not such a matrix, or n_vectors out of range.
+    """
+    K = _checked(K)
+    n = len(K)
+    if not 1 <= n_vectors <= n:
+        raise ValueError(f"n_vectors must be from 1 to the number of rows, {n}; got {n_vectors}")
+    from scipy.linalg import eigh
+
+    q = K.sum(axis=1) ** -0.5
+    values, U = eigh(q[:, None] * K * q, subset_by_index=(n - n_vectors, n - 1))
+    psi = q[:, None] * U[:, ::-1]
+    psi /= np.linalg.norm(psi, axis=0)
+    size = abs(psi)
+    largest = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
+    return Spectrum(values[::-1], psi * np.sign(psi[largest, np.arange(n_vectors)]))
+
+
+def algebraic_connectivity(K: Array) -> float:
+    """Second smallest eigenvalue of the graph Laplacian diag(K 1) - K; the smallest is 0.
+
+    K (n, n), n >= 2, as in `random_walk_spectrum`. It is 0 for a graph in two pieces. Unlike lambda_2 it grows with the
+    degrees (Fiedler 1973). Raises ValueError if K is not such a matrix.
+    """
+    K = _checked(K)
+    if len(K) < 2:
+        raise ValueError("The second smallest eigenvalue needs at least 2 rows; K has 1")
+    from scipy.linalg import eigh
+
+    values = eigh(np.diag(K.sum(axis=1)) - K, eigvals_only=True, subset_by_index=(1, 1))
+    return max(float(values[0]), 0.0)
+
+
+def spectral_embedding(K: Array, n_components: int) -> Array:
+    """psi_2, ..., psi_(n_components + 1), (n, n_components): what spectral clustering gives to k-means.
+
+    For k clusters k - 1 components tell the groups apart. K as in `random_walk_spectrum`; n_components from 1 to n - 1,
+    else ValueError. Source: Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
+    """
+    if not 1 <= n_components < len(K):
+        raise ValueError(
+            f"n_components must be from 1 to the number of rows less one, {len(K) - 1}; got {n_components}"
+        )
+    return random_walk_spectrum(K, n_components + 1).vectors[:, 1:]
+
+
+def _checked(K: Array) -> Array:
+    K = np.asarray(K, dtype=np.float64)
+    if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
+        raise ValueError(f"K must be a square matrix; its shape is {K.shape}")
+    if not np.isfinite(K).all() or (K < 0).any():
+        raise ValueError(f"K must be finite and not negative; {int((~(K >= 0) | np.isinf(K)).sum())} entries are not")
+    gap = abs(K - K.T).max()
+    if gap > _SYMMETRY * K.max():
+        raise ValueError(f"K must be symmetric; K and its transpose differ by up to {gap:.3g}. Use (K + K.T) / 2")
+    empty = np.flatnonzero(K.sum(axis=1) <= 0)
+    if len(empty):
+        raise ValueError(f"{len(empty)} rows of K have sum 0, the first is {empty[0]}: remove rows without neighbours")
+    return K

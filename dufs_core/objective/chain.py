@@ -1,0 +1,211 @@
+"""The chain, and the only file that knows its order.
+
+    mu, eps -> gates z -> Gram G -> distances D -> bandwidth b -> kernel K -> normalised A -> power A^t
+            -> score S -> loss L (with the regulariser sum p)
+
+and the gradient flows back through the same list. Several draws (rows of eps) are evaluated together:
+their matrices are stacked, as many as stay in the processor's cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple
+
+from dufs_core.backend import Array, Backend
+from dufs_core.objective.ops import (
+    bandwidth,
+    distances,
+    gates,
+    gaussian,
+    gram,
+    loss,
+    normalise,
+    power,
+    regulariser,
+    score,
+)
+
+_ELEMENTS_TOGETHER = 1 << 15  # entries of the stacked (draws, n, n) matrices: temporaries stay in cache
+
+
+class Value(NamedTuple):
+    """What one evaluation gives beside its gradient."""
+
+    loss: float
+    score: Array  # (R,) S of every draw, float64, host or device as the backend
+    bandwidth: Array  # (R,) b of every draw
+    substituted: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
+    isolated: (
+        float  # share of rows without any neighbour in the kernel (see `dufs_core.objective.ops.normalise.lone_degree`)
+    )
+
+
+class Scores(NamedTuple):
+    """What an engine computes: the part of the chain from gates to scores, with its derivative."""
+
+    S: Array  # (R,) float64
+    b: Array  # (R,)
+    substituted: Array  # (R,) bool
+    isolated: Array  # (R,) share of rows without any neighbour
+    dz: Array  # dS_r/dz of each draw, in the shape of z; 0 where the gate is not undecided
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The gated Laplacian loss of arXiv 2007.04728 and its gradient, in the Gram form.
+
+    L(mu) = mean over draws of -S / n + lam sum p, or with ``lam=None`` of -S / (n sum p + delta), where
+    S = Tr(Xt' P^t Xt), Xt = X * z, z = clip(mu + gate_sigma eps, 0, 1), P = diag(K 1)^(-1) K,
+    K_ij = exp(-||xt_i - xt_j||^2 / b), p = Phi(mu / gate_sigma); without self_loops K_ii is (as good as) 0.
+
+    Parameters
+    ----------
+    lam : float or None
+        Price of an open gate, in units of one feature's score (a column of variance 1 scores at most 1).
+        None: the parameter-free quotient.
+    power : int
+        t, at least 1.
+    bandwidth : "median", "max" or float
+        Rule for b (see `dufs_core.objective.ops.bandwidth`), or the number b itself.
+    n_neighbors : int
+        k of the rule, counting OTHER rows.
+    bandwidth_factor : float
+        C of the rule; a bandwidth given as a number is used as it is.
+    bandwidth_gradient : bool
+        Whether the gradient flows through the bandwidth. False treats b as a constant.
+    self_loops : bool
+        Whether a row is its own neighbour.
+    gate_sigma : float
+        Standard deviation of the gate noise.
+    delta : float
+        Added to n sum p in the parameter-free quotient.
+    zero_rule : "data" or "one"
+        Substitute for a bandwidth of zero (see `dufs_core.objective.ops.bandwidth`).
+    """
+
+    lam: float | None = None
+    power: int = 2
+    bandwidth: bandwidth.Rule = "max"
+    n_neighbors: int = 2
+    bandwidth_factor: float = 5.0
+    bandwidth_gradient: bool = True
+    self_loops: bool = True
+    gate_sigma: float = 0.5
+    delta: float = 1e-6
+    zero_rule: Literal["data", "one"] = "data"
+
+    @property
+    def self_weight(self) -> float:
+        """K_ii."""
+        return 1.0 if self.self_loops else normalise.SELF_WEIGHT
+
+    def value_and_grad(
+        self, bk: Backend, mu: Array, eps: Array, X: Array, scores_and_grad: ScoresAndGrad | None = None
+    ) -> tuple[Value, Array]:
+        """The loss and its derivative with respect to mu.
+
+        Parameters
+        ----------
+        mu : (d,)
+        eps : (R, d) or (R, n, d)
+            R draws of the gate noise, one vector for the batch or one per sample; N(0, 1).
+        X : (n, d)
+            Scaled data, fastest in Fortran order. mu, eps and X have one dtype, which is computed in.
+        scores_and_grad
+            Another engine's way from gates to scores and dS/dz; None: the operations in this file's order.
+
+        Returns
+        -------
+        Value, dmu (d,)
+        """
+        n = X.shape[0]
+        z, saved_gates = gates.forward(bk, mu, eps, self.gate_sigma)
+        scores = (scores_and_grad or dense_scores_and_grad)(bk, self, X, z, saved_gates.undecided)
+        S, dz = scores.S, scores.dz
+
+        sum_p, saved_p = regulariser.forward(bk, mu, self.gate_sigma)
+        L, saved_loss = loss.forward(bk, S, sum_p, n, self.lam, self.delta)
+        dS, dsum_p = loss.backward(bk, saved_loss)
+        dz = dz * dS.astype(dz.dtype).reshape(-1, *(1,) * (dz.ndim - 1))
+        dmu = gates.backward(bk, saved_gates, dz) + regulariser.backward(bk, saved_p, dsum_p)
+        return Value(L, S, scores.b, scores.substituted, float(scores.isolated.mean())), dmu.astype(mu.dtype)
+
+
+ScoresAndGrad = Callable[[Backend, Objective, Array, Array, Array], Scores]
+Evaluate = Callable[[Backend, Objective, Array, Array, Array], tuple[Value, Array]]
+
+
+def dense_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+    """Scores of all draws and dS/dz through the operations, a few draws at a time."""
+    n, R = X.shape[0], len(z)
+    together = max(1, _ELEMENTS_TOGETHER // (n * n))
+    parts = [
+        _stacked_scores_and_grad(bk, objective, X, z[start : start + together], undecided[start : start + together])
+        for start in range(0, R, together)
+    ]
+    return parts[0] if len(parts) == 1 else Scores(*(bk.xp.concatenate(p) for p in zip(*parts, strict=True)))
+
+
+class _Forward(NamedTuple):
+    """The chain from gates to scores: values, and what each operation keeps for its backward."""
+
+    S: Array  # (R,)
+    b: Array  # (R,)
+    substituted: Array  # (R,)
+    deg: Array  # (R, n)
+    grams: list[gram.Saved]
+    saved_D: distances.Saved
+    saved_b: bandwidth.Saved
+    saved_K: gaussian.Saved
+    saved_A: normalise.Saved
+    saved_At: power.Saved
+    saved_S: score.Saved
+
+
+def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
+    products = [gram.forward(bk, X, z_r) for z_r in z]
+    return _from_gram(bk, objective, bk.xp.stack([G_r for G_r, _ in products]), [saved for _, saved in products])
+
+
+def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Saved]) -> _Forward:
+    D, saved_D = distances.forward(bk, G)
+    factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
+    b, substituted, saved_b = bandwidth.forward(
+        bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.zero_rule
+    )
+    K, saved_K = gaussian.forward(bk, D, b, objective.self_weight)
+    A, deg, saved_A = normalise.forward(bk, K)
+    At, saved_At = power.forward(bk, A, objective.power)
+    S, saved_S = score.forward(bk, At, G, deg)
+    return _Forward(S, b, substituted, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
+
+
+def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+    xp = bk.xp
+    f = _forward(bk, objective, X, z)
+    dAt, dG, ddeg = score.backward(bk, f.saved_S, xp.ones_like(f.S))
+    dA = power.backward(bk, f.saved_At, dAt)
+    dK = normalise.backward(bk, f.saved_A, dA, ddeg)
+    dD, db = gaussian.backward(bk, f.saved_K, dK)
+    if objective.bandwidth_gradient:
+        dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
+    dG = dG + distances.backward(bk, f.saved_D, dD)
+    wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
+    dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
+    alone = normalise.lone_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
+    isolated = (f.deg <= alone).mean(axis=-1)
+    return Scores(f.S, f.b, f.substituted, isolated, dz)
+
+
+def open_score(bk: Backend, objective: Objective, G: Array) -> float:
+    """S of the data as they are, every gate open: Tr(X' P^t X).      G = X X' (n, n)."""
+    return float(_from_gram(bk, objective, G[None], []).S[0])
+
+
+def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
+    """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
+    f = _from_gram(bk, replace(objective, power=1), G[None], [])
+    q = f.deg[0] ** 0.5
+    return f.saved_A.A[0] * q[None, :] / q[:, None]  # A = q P / q

@@ -1,0 +1,98 @@
+"""What all selectors of columns have in common once they are fitted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+from sklearn.feature_selection import SelectorMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
+from dufs_core.data.accept import check_values, check_width, opened, stored_columns
+from dufs_core.data.dense import check_finite, check_table, device_table
+from dufs_core.data.on_disk import is_source
+
+
+def check_fitted(selector: Any, attribute: str = "support_") -> None:
+    """Raise NotFittedError, or TypeError for what never has it, unless a selector has a fitted attribute."""
+    if hasattr(selector, attribute):
+        return
+    name = type(selector).__name__
+    if hasattr(selector, "support_"):
+        raise TypeError(f"{name} has no {attribute}, which this needs: give a fitted selector of another kind")
+    if hasattr(selector, "fit"):
+        raise NotFittedError(f"This {name} instance is not fitted yet: call its fit(X) first")
+    raise TypeError(f"The first argument must be a fitted selector, and X comes after it; got {name}")
+
+
+def names_of(selector: Any) -> Array | None:
+    """The names of the columns that a selector was fitted on, (d,): of a frame, or of the variables of an AnnData."""
+    found: Array | None = getattr(selector, "feature_names_in_", getattr(selector, "var_names_", None))
+    return found
+
+
+class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
+    """A scikit-learn selector whose fit sets support_, and needs no labels."""
+
+    support_: Array
+
+    def transform(self, X: Any) -> Any:
+        """The selected columns of X.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            At least one row. As in `fit`, and what comes out is of the same kind: an array on a GPU gives a CuPy array
+            there, sparse X a sparse matrix, a frame a frame after ``set_output(transform="pandas")`` (or "polars").
+            Data on disk are read a chunk of rows at a time.
+
+        Raises
+        ------
+        ValueError, TypeError
+            If X is no table of finite real numbers with the columns of the fit.
+        """
+        check_is_fitted(self, "support_")
+        X = opened(X)
+        check_width(X, self.n_features_in_, type(self).__name__)
+        columns = np.flatnonzero(self.support_)
+        if is_sparse_on_device(X):
+            check_table(X, 1)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            bk = get_backend("cupy")
+            with bk.device_of(X.data):
+                return X.tocsc()[:, bk.xp.asarray(columns)].asformat(X.format)
+        if is_source(X):
+            check_table(X, 1)
+            validate_data(self, X, reset=False, skip_check_array=True)
+            return stored_columns(X, columns)
+        if not on_device(X):
+            try:
+                return super().transform(X)
+            except ValueError as error:
+                refusal = error
+            check_values(X)  # scikit-learn's sentence has no count and no column
+            raise refusal
+        bk = get_backend("cupy")
+        X = device_table(bk, X, 1)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        with bk.device_of(X):
+            check_finite(X, bk.xp)
+            return X[:, bk.xp.asarray(columns)]
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """The names of the selected columns, (m,): of `input_features` (d,), by default those of the fit."""
+        if input_features is None and not hasattr(self, "feature_names_in_"):
+            input_features = getattr(self, "var_names_", None)
+        return super().get_feature_names_out(input_features)
+
+    def _get_support_mask(self) -> Array:
+        check_is_fitted(self, "support_")
+        return self.support_
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = False
+        return tags

@@ -1,0 +1,104 @@
+"""How often a selector takes each column when it sees half of the rows."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+from sklearn.base import clone
+from sklearn.utils.validation import check_array
+
+from dufs_core.backend import Array, get_backend, random
+from dufs_core.data.accept import check_values, opened
+from dufs_core.selection import checkpoint
+from dufs_core.selection.graph_rules import graph_rules
+from dufs_core.selection.lambda_path import one_of_each
+from dufs_core.selection.parameters import is_int, seed_of
+from dufs_core.training.progress import bar_of_fits
+
+
+class Stability(NamedTuple):
+    """What `stability_selection` found."""
+
+    frequencies: Array  # (d,) share of the subsamples that the column was selected on
+    n_selected: Array  # (n_subsamples,) columns selected on each
+
+    def support(self, threshold: float = 0.9) -> Array:
+        """Columns with at least this frequency, bool (d,)."""
+        return self.frequencies >= threshold
+
+    def false_selections(self, threshold: float = 0.9) -> float:
+        """q^2 / ((2 threshold - 1) d): a bound on the expected number of columns in `support` that do not belong there.
+
+        q is the mean number of columns selected on a subsample. Meinshausen and Buehlmann, JRSS B 72 (2010), theorem
+        1; its assumptions: columns that do not belong are exchangeable, and no better than guessing.
+
+        Raises ValueError unless 1/2 < threshold <= 1.
+        """
+        if not 0.5 < threshold <= 1:
+            raise ValueError(f"threshold must be above 0.5 and at most 1 for the bound to hold; got {threshold!r}")
+        return float(self.n_selected.mean() ** 2 / ((2 * threshold - 1) * len(self.frequencies)))
+
+
+def stability_selection(
+    selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
+) -> Stability:
+    """Fit a selector on halves of the rows, and count.
+
+    The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013); with an odd `n_subsamples` the last one
+    stands alone. Each fit has a seed of its own.
+
+    Parameters
+    ----------
+    selector : DUFS, LambdaPath, a baseline, or any scikit-learn selector
+        Not changed. With n_features_to_select every fit takes exactly that many columns. Half of the rows show weaker
+        structure: a DUFS that finds columns at its fdr on all of them may find none on any half.
+    X : array-like or sparse matrix (n_samples, n_features)
+    n_subsamples : int, default 50
+    random_state : int, RandomState instance or None, default None
+    verbose : int, default 0
+        1: a progress bar on standard error that counts fits.
+
+    Returns
+    -------
+    Stability
+
+    Raises
+    ------
+    ValueError
+        If n_subsamples is below 2, X has fewer than 4 rows, a half has fewer than n_neighbors + 2 (of a selector that
+        has n_neighbors), the selector has a callback that keeps something, and as the selector's fit.
+    """
+    if not is_int(n_subsamples) or n_subsamples < 2:
+        raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
+    checkpoint.refuse(selector, "stability_selection")
+    X = check_array(
+        opened(X), accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=4
+    )
+    check_values(X)
+    X = X.tocsr() if sparse.issparse(X) else X
+    seed = seed_of(random_state)
+    n, bk = X.shape[0], get_backend("numpy")
+    neighbors: Any = getattr(selector, "n_neighbors", None)
+    if neighbors is None and getattr(selector, "fdr", 0.5) is None:  # with decoys fewer rows ask for fewer neighbours
+        neighbors = graph_rules(selector, n).n_neighbors
+    if is_int(neighbors) and n // 2 < neighbors + 2:
+        raise ValueError(
+            f"stability_selection fits halves of the rows, and each needs n_neighbors + 2 = {neighbors + 2}; X has {n} "
+            f"rows, and {2 * (neighbors + 2)} are needed"
+        )
+    seeded = "random_state" in inspect.signature(type(selector)).parameters
+    supports = []
+    with one_of_each(), bar_of_fits(verbose, n_subsamples) as bar:  # that some half shows nothing is what is counted
+        for i in range(n_subsamples):
+            order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
+            rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
+            fit = clone(selector)
+            if seeded:
+                fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
+            supports.append(fit.fit(X[rows]).get_support())
+            bar.update()
+    table = np.array(supports)
+    return Stability(table.mean(axis=0), table.sum(axis=1))

@@ -1,0 +1,1 @@
+"""Whether columns belong to structure or to chance: decoys, permutation tests, dependence of pairs."""

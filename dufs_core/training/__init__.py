@@ -1,0 +1,1 @@
+"""From one mu to the next: optimisers, the training loop and what watches it."""
