@@ -85,7 +85,7 @@ class AnnealedToSmallSigma(Annealed):
 
 def _single(kind: type[DUFS] = DUFS, **changes: Any) -> Callable[[int], DUFS]:
     """What makes the selector of one run for d columns."""
-    return lambda d: kind(fdr=None, n_restarts=1, **{k: v(d) if callable(v) else v for k, v in changes.items()})
+    return lambda d: kind(fdr=None, max_runs=1, **{k: v(d) if callable(v) else v for k, v in changes.items()})
 
 
 VARIANTS: dict[str, Callable[[int], DUFS]] = {

@@ -35,7 +35,7 @@ from scipy.stats import spearmanr
 from bench.common import data_file, save
 from dufs_core.baselines import MCFS, NDFS, LaplacianScore, graphs
 from dufs_core.baselines.mcfs import sparse_coefficients
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 
 PEER = "skfeature-chappers"
 DATA = ("COIL20", "Isolet", "Prostate-GE", "pixraw10P")
@@ -57,7 +57,7 @@ def inputs(name: str) -> tuple[Any, Any, int]:
     from scipy.sparse import csr_matrix
 
     mat = loadmat(str(data_file(f"{name}.mat")))
-    data = prepare(mat["X"], "columns", np.float64)
+    data = scale_columns(mat["X"], "columns", np.float64)
     X = np.ascontiguousarray(data.X[:, ~data.constant])
     c = len(np.unique(mat["Y"]))
     W = csr_matrix(graphs.heat_kernel(graphs.neighbours(X, 5), "median"))
@@ -219,7 +219,7 @@ def differences() -> list[dict[str, Any]]:
     order = lap_score(
         constant, mode="index", W=csr_matrix(graphs.heat_kernel(graphs.neighbours(constant, 5), "median"))
     )
-    ours_order = LaplacianScore(scaling="none").fit(constant).ranking_
+    ours_order = LaplacianScore(scaling="none").fit(constant).order_
     found.append(
         {
             "method": "LaplacianScore", "what": "place (0 is best, 6 worst) of a constant column, whose score is 0/0",

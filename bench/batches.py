@@ -50,9 +50,9 @@ def main() -> int:
             if any((r["data"], r["batch_size"], r["seed"]) == (name, size, seed) for r in records):
                 continue
             start = time.perf_counter()
-            selector = DUFS(fdr=None, batch_size=size or None, n_restarts=1, random_state=seed).fit(X)
+            selector = DUFS(fdr=None, batch_size=size or None, max_runs=1, random_state=seed).fit(X)
             seconds = time.perf_counter() - start
-            best = selector.ranking_[:BEST]
+            best = selector.order_[:BEST]
             whole = [r for r in records if (r["data"], r["batch_size"], r["seed"]) == (name, 0, 0)]
             reference = whole[0]["best"] if whole else best.tolist()
             accuracy = [round(100 * v, 1) for v in kmeans_accuracy(X[:, best], labels)]

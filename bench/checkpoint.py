@@ -39,7 +39,7 @@ def fit(X: Any, path: Path, every: float | None) -> dict[str, Any]:
         spent.append(time.perf_counter() - began)
 
     callbacks = [] if every is None else [Checkpoint(path, every)]
-    settings = {"fdr": None, "random_state": 0, "max_iter": 300, "n_restarts": 1, "n_jobs": 1, "backend": "numpy"}
+    settings = {"fdr": None, "random_state": 0, "max_iter": 300, "max_runs": 1, "n_jobs": 1, "backend": "numpy"}
     selector = DUFS(**settings, callbacks=callbacks)
     with mock.patch.object(Keeping, "_save", timed):
         began = time.process_time()
@@ -59,7 +59,7 @@ def main() -> None:
         return
     warnings.simplefilter("ignore")
     X = loadmat(path)["X"]
-    DUFS(fdr=None, random_state=0, max_iter=3, n_restarts=1, n_jobs=1, backend="numpy").fit(X)  # compiles
+    DUFS(fdr=None, random_state=0, max_iter=3, max_runs=1, n_jobs=1, backend="numpy").fit(X)  # compiles
     runs: dict[float | None, list[dict[str, Any]]] = {every: [] for every in INTERVALS}
     with tempfile.TemporaryDirectory() as folder:
         for turn in range(arguments.repeats):

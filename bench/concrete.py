@@ -26,7 +26,7 @@ from scipy.io import loadmat
 from bench.common import data_file, number_of_runs, save
 from dufs_core.baselines import ConcreteAutoencoder
 from dufs_core.baselines.concrete_autoencoder import distinct_choice
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 
 FILES = {"COIL20": "COIL20.mat", "MNIST": "t10k-images-idx3-ubyte.gz"}
 SETTINGS = {"COIL20": (32, 0.01), "MNIST": (128, 0.01)}  # batch size, learning rate
@@ -43,7 +43,7 @@ def load(name: str) -> Any:
             X = np.frombuffer(file.read(), dtype=np.uint8, offset=16).reshape(-1, 784)
     else:
         X = loadmat(path)["X"]
-    data = prepare(X, "columns", np.float32)
+    data = scale_columns(X, "columns", np.float32)
     return np.ascontiguousarray(data.X[:, ~data.constant])
 
 

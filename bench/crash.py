@@ -52,7 +52,7 @@ settings = {batch_size = 40}
 [settings]
 backend = "numpy"
 n_draws = 4
-n_restarts = 2
+max_runs = 2
 max_iter = 150
 [grid]
 lam = ["none", 0.03]

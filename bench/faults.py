@@ -76,8 +76,8 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     (
         OPS + "bandwidth",
         "forward",
-        "a substituted constant keeps a derivative",
-        "weights = xp.where(substituted[..., None], 0, weights)",
+        "a degenerate constant keeps a derivative",
+        "weights = xp.where(degenerate[..., None], 0, weights)",
         "weights = weights * 1.0",
     ),
     (
@@ -485,7 +485,7 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
 )
 
 ENGINES_OF = {
-    "dufs_core.objective.chain": ("operations",),
+    "dufs_core.objective.chain": ("reference",),
     ENGINES + "dense": ("dense",),
     ENGINES + "streaming": ("streaming",),
     KERNELS + "streaming": ("streaming",),

@@ -62,18 +62,18 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
     X, labels = data
     warnings.simplefilter("ignore")
     if program.startswith("ours"):
-        DUFS(fdr=None, max_iter=1, n_restarts=1).fit(X[:50, :30])  # kernels from the cache
+        DUFS(fdr=None, max_iter=1, max_runs=1).fit(X[:50, :30])  # kernels from the cache
         settings: dict[str, Any] = {"random_state": 0} | CHANGES.get(name, {})
         if program == "ours, steps":
             settings = {
-                "n_draws": 1, "n_restarts": 1, "max_iter": STEPS[name], "tol": 0.0, "optimizer": "sgd",
+                "n_draws": 1, "max_runs": 1, "max_iter": STEPS[name], "tol": 0.0, "optimizer": "sgd",
                 "learning_rate": 1e-6, "bandwidth": "median", "n_neighbors": 1, "random_state": 0,
             }  # fmt: skip
         start = time.perf_counter()
         selector = DUFS(fdr=None, **settings).fit(X)
         seconds = time.perf_counter() - start
         return {
-            "seconds": seconds, "steps": selector.n_iter_, "quality": quality(name, X, labels, selector.ranking_),
+            "seconds": seconds, "steps": selector.n_iter_, "quality": quality(name, X, labels, selector.order_),
         }  # fmt: skip
     import torch
     from sklearn.preprocessing import StandardScaler

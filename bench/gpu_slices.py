@@ -22,7 +22,7 @@ import numpy as np
 from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.datasets import two_moons
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_dense as cuda
@@ -267,7 +267,7 @@ def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
     found = []
     for n, d, n_steps in QUICK_FITS if quick else FITS:
         X = two_moons(n_samples=n, n_features=d).X
-        settings = {"max_iter": n_steps, "n_restarts": 1, "tol": 0.0, "random_state": 0}
+        settings = {"max_iter": n_steps, "max_runs": 1, "tol": 0.0, "random_state": 0}
         record: dict[str, Any] = {"n": n, "d": d, "steps": n_steps}
         for backend in ("cupy", "numpy"):
             times = []
@@ -278,7 +278,7 @@ def fits(bk: Backend, quick: bool) -> list[dict[str, Any]]:
                     selector = DUFS(fdr=None, backend=backend, **settings).fit(X)
                 bk.synchronize()
                 times.append(time.perf_counter() - start)
-            record[backend] = {"seconds": median(times), "first": times[0], "top": selector.ranking_[:2].tolist()}
+            record[backend] = {"seconds": median(times), "first": times[0], "top": selector.order_[:2].tolist()}
         found.append(record)
     return found
 
@@ -294,7 +294,7 @@ def memory(bk: Backend, quick: bool) -> list[dict[str, Any]]:
         for _ in range(2):
             engine(bk, Objective(), *moved)
         taken = pool.total_bytes() - before
-        predicted = predicted_bytes("cuda", Problem(n, d, draws, 4))
+        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4))
         found.append({"n": n, "d": d, "draws": draws, "bytes": int(taken), "predicted": predicted})
         del engine
     return found
@@ -306,7 +306,7 @@ def first_call(bk: Backend, quick: bool) -> dict[str, float]:
         "import time; start = time.perf_counter()\n"
         "import warnings; warnings.simplefilter('ignore')\n"
         "from dufs_core import DUFS\nfrom dufs_core.datasets import two_moons\n"
-        "DUFS(fdr=None, backend='cupy', max_iter=3, n_restarts=1, random_state=0).fit(two_moons(100, 10).X)\n"
+        "DUFS(fdr=None, backend='cupy', max_iter=3, max_runs=1, random_state=0).fit(two_moons(100, 10).X)\n"
         "print(time.perf_counter() - start)"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -6,7 +6,7 @@ from typing import Any
 
 from bench.gpu_slices import _arrays, _timed, changed, machine
 from dufs_core.backend import Backend
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_streaming as cuda_streaming
 from dufs_core.objective.engines.gpu_dense import CudaEngine
@@ -32,7 +32,7 @@ def streaming(bk: Backend, quick: bool) -> dict[str, Any]:
         taken = int(pool.total_bytes() - before)
         repeats = 3 if n > GRAM_ROWS else 7
         record: dict[str, Any] = {
-            "n": n, "d": d, "bytes": taken, "predicted": predicted_bytes("cuda_streaming", Problem(n, d, 1, 4)),
+            "n": n, "d": d, "bytes": taken, "predicted": predicted_bytes("cuda_streaming", StepSize(n, d, 1, 4)),
             "floor": 1e3 * 14 * n * n * d / rates["product_float32"],
             "engine": _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats),
         }  # fmt: skip

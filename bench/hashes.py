@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from bench.common import save
-from dufs_core import DUFS, LambdaPath, fit_population, stability_selection
+from dufs_core import DUFS, LambdaPath, fit_many, stability_selection
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 
 
@@ -39,7 +39,7 @@ def digest(*arrays: Any) -> str:
 
 def of_selector(selector: Any) -> str:
     """mu or scores, the order, and the losses of every step."""
-    order = selector.order_ if hasattr(selector, "order_") else selector.ranking_
+    order = selector.order_
     parts = [selector.scores_, order, selector.get_support()]
     if hasattr(selector, "mu_"):
         parts += [selector.mu_, selector.history_["loss"], selector.history_["bandwidth"]]
@@ -53,7 +53,7 @@ def _fit(selector: Any, X: Any | None = None) -> Callable[[], str]:
 
 
 def _old(**settings: Any) -> Callable[[], str]:
-    return _fit(DUFS(**{"fdr": None, "random_state": 3, "max_iter": 60, "n_restarts": 2} | settings))
+    return _fit(DUFS(**{"fdr": None, "random_state": 3, "max_iter": 60, "max_runs": 2} | settings))
 
 
 def _path() -> str:
@@ -62,12 +62,12 @@ def _path() -> str:
 
 
 def _population() -> str:
-    selectors = [DUFS(fdr=None, max_iter=60, n_restarts=2, random_state=seed) for seed in range(3)]
-    return digest(*[np.frombuffer(of_selector(fit).encode(), np.uint8) for fit in fit_population(selectors, example())])
+    selectors = [DUFS(fdr=None, max_iter=60, max_runs=2, random_state=seed) for seed in range(3)]
+    return digest(*[np.frombuffer(of_selector(fit).encode(), np.uint8) for fit in fit_many(selectors, example())])
 
 
 def _stability() -> str:
-    selector = DUFS(fdr=None, lam=0.1, random_state=3, max_iter=60, n_restarts=1)
+    selector = DUFS(fdr=None, lam=0.1, random_state=3, max_iter=60, max_runs=1)
     return digest(stability_selection(selector, example(), n_subsamples=4, random_state=0).frequencies)
 
 
@@ -82,11 +82,11 @@ SETTINGS: dict[str, Callable[[], str]] = {
     "fdr=None": _old(),
     "paper": _fit(DUFS.preset("paper", random_state=0, max_iter=60)),
     "authors_code, reference": _fit(
-        DUFS.preset("authors_code", random_state=0, max_iter=40, batch_size=50, engine="operations")
+        DUFS.preset("authors_code", random_state=0, max_iter=40, batch_size=50, engine="reference")
     ),
     "wide": _fit(DUFS.preset("wide", random_state=0, max_iter=60)),
     "lam": _old(lam=0.2),
-    "representatives": _old(ranking="representatives", lam=0.01),
+    "diverse": _old(ranking="diverse", lam=0.01),
     "batches": _old(batch_size=40),
     "streaming": _old(engine="streaming"),
     "streaming, power 3, fixed": _old(engine="streaming", power=3, bandwidth=20.0),

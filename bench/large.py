@@ -92,7 +92,7 @@ def main() -> None:
         "random_state": 0,
         "scaling": "global",
         "backend": "numpy",
-        "n_restarts": args.n_restarts,
+        "max_runs": args.max_runs,
     }
     settings["batch_size"] = args.batch_size or (1000 if args.data == "mnist" else None)
     with tempfile.TemporaryDirectory() as folder:
@@ -111,9 +111,9 @@ def main() -> None:
         "engine": fit.engine_, "seconds": seconds, "peak_mb": peak / 1000,
         "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
         "converged": fit.converged_, "open": int((fit.mu_ > 0).sum()), "constant": len(fit.constant_features_),
-        "gap": fit.permutation_gap_, "best": fit.ranking_[:50].tolist(),
+        "gap": fit.excess_score_, "best": fit.order_[:50].tolist(),
     }  # fmt: skip
-    print({key: value for key, value in result.items() if key != "best"}, fit.ranking_[:10])
+    print({key: value for key, value in result.items() if key != "best"}, fit.order_[:10])
     save(args.json, result)
 
 

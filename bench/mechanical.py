@@ -35,7 +35,7 @@ TARGETS = (
     Target("dufs_core.kernels.concrete", ("adam",)),
     Target("dufs_core.objective.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.objective.ops.power", ("backward", "backward_half")),
-    Target("dufs_core.objective.chain", ("_stacked_scores_and_grad",), ("operations",), after="_forward("),
+    Target("dufs_core.objective.chain", ("_stacked_scores_and_grad",), ("reference",), after="_forward("),
     Target("dufs_core.objective.engines.cpu_dense", ("_scores_and_grad",), ("dense",), after="len(RECORD)"),
     Target("dufs_core.kernels.steps", ("_powers_and_derivative",), ("dense",)),
     Target(

@@ -61,7 +61,7 @@ def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
         return
     own = [o for o in operations() if not o.is_chain and mutant.target.endswith(f".{o.module}")]
     chains = [o for o in operations() if o.is_chain]
-    engines = mutant.engines or ("operations",)
+    engines = mutant.engines or ("reference",)
     for examples in (6, EXAMPLES):
         yield from (("gradient", o.name, OPS, examples) for o in own)
     for kind in ("precision", "statistical"):

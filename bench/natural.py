@@ -29,7 +29,7 @@ from bench.common import data_file, markdown, save
 from bench.paper.cells import Cells
 from bench.paper.data import MissingData, read_mat
 from dufs_core import DUFS, baselines
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import clustering_accuracy
 
 Array = np.ndarray[Any, Any]
@@ -63,7 +63,7 @@ def load(name: str) -> Natural:
     if path is None:
         raise MissingData(f"{name}.mat is not in DUFS_DATA or ../shared/data")
     X, labels = read_mat(path)
-    return Natural(prepare(X, "columns", np.float64).X, labels, X.var(axis=0))
+    return Natural(scale_columns(X, "columns", np.float64).X, labels, X.var(axis=0))
 
 
 # --- methods
@@ -84,7 +84,7 @@ def baseline(name: str, clusters: int | None = None, **settings: Any) -> Callabl
 
     def rank(data: Natural, count: int, draw: int) -> Array:
         told = {} if clusters is None else {"n_clusters": clusters or data.classes}
-        return getattr(baselines, name)(n_features_to_select=count, **told, **settings).fit(data.X).ranking_
+        return getattr(baselines, name)(n_features_to_select=count, **told, **settings).fit(data.X).order_
 
     return rank
 
@@ -98,7 +98,7 @@ def by_variance(data: Natural, count: int, draw: int) -> Array:
 
 
 def dufs(data: Natural, count: int, draw: int) -> Array:
-    return DUFS(random_state=0, n_features_to_select=count).fit(data.X).ranking_
+    return DUFS(random_state=0, n_features_to_select=count).fit(data.X).order_
 
 
 ALL = "all features"

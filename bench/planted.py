@@ -32,7 +32,7 @@ from bench.paper.cells import Cells
 from bench.paper.data import MissingData, read_mat
 from dufs_core import DUFS, baselines
 from dufs_core.backend import get_backend
-from dufs_core.significance.hsic import dependence
+from dufs_core.significance.hsic import hsic_z_scores
 
 Array = np.ndarray[Any, Any]
 ROWS = 300
@@ -161,7 +161,7 @@ def gates(make: Callable[[int], DUFS]) -> Callable[[Planted, int, float], Choice
 
     def run(p: Planted, seed: int, fdr: float) -> Choice:
         fit = make(seed).fit(p.X)
-        return Choice(fit.ranking_, fit.support_)
+        return Choice(fit.order_, fit.support_)
 
     return run
 
@@ -189,7 +189,7 @@ def correlations(X: Array) -> Array:
 
 def ties(X: Array) -> Array:
     """The largest kernel dependence of each column on another one, (d,)."""
-    return dependence(get_backend("numpy"), X[:DEPENDENCE_ROWS]).max(axis=1)  # rows are in random order
+    return hsic_z_scores(get_backend("numpy"), X[:DEPENDENCE_ROWS]).max(axis=1)  # rows are in random order
 
 
 def self_consistent(X: Array, r: int, start: int = 100, rounds: int = 12, n_neighbors: int = 5) -> Array:
@@ -215,11 +215,11 @@ def self_consistent(X: Array, r: int, start: int = 100, rounds: int = 12, n_neig
 METHODS: dict[str, Method] = {
     "DUFS": Method(discoveries, chooses=True),
     "DUFS gates": Method(
-        gates(lambda seed: DUFS(fdr=None, n_restarts=1, random_state=seed, max_iter=2000)),
+        gates(lambda seed: DUFS(fdr=None, max_runs=1, random_state=seed, max_iter=2000)),
         chooses=True, slow=True, note="fdr=None, one run",
     ),
     "wide": Method(
-        gates(lambda seed: DUFS.preset("wide", n_restarts=1, random_state=seed)), chooses=True, slow=True, note="preset"
+        gates(lambda seed: DUFS.preset("wide", max_runs=1, random_state=seed)), chooses=True, slow=True, note="preset"
     ),
     "paper": Method(
         gates(lambda seed: DUFS.preset("paper", max_iter=STEPS, random_state=seed)),

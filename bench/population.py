@@ -1,4 +1,4 @@
-"""Many fits on the same data at once (`fit_population`) beside the same fits one after the other.
+"""Many fits on the same data at once (`fit_many`) beside the same fits one after the other.
 
     python -m bench.population [--quick] [--json FILE]
 
@@ -16,7 +16,7 @@ from statistics import median
 import numpy as np
 
 from bench.common import save
-from dufs_core import DUFS, fit_population
+from dufs_core import DUFS, fit_many
 
 # rows, columns, draws, fits, steps
 SIZES = (
@@ -30,7 +30,7 @@ QUICK = ((100, 20, 1, 8, 50),)
 
 
 def selectors(draws: int, fits: int, steps: int) -> list[DUFS]:
-    settings = {"max_iter": steps, "tol": 0.0, "n_restarts": 1, "n_draws": draws}
+    settings = {"max_iter": steps, "tol": 0.0, "max_runs": 1, "n_draws": draws}
     return [DUFS(fdr=None, lam=None if i % 2 else 0.01 * (1 + i), random_state=i, **settings) for i in range(fits)]
 
 
@@ -45,11 +45,11 @@ def main() -> int:
     records = []
     for n, d, draws, fits, steps in QUICK if args.quick else SIZES:
         X = np.random.default_rng(0).normal(size=(n, d))
-        DUFS(fdr=None, max_iter=2, n_restarts=1).fit(X)  # compiles
+        DUFS(fdr=None, max_iter=2, max_runs=1).fit(X)  # compiles
         times: dict[str, list[float]] = {"together": [], "one after the other": []}
         for _ in range(3):
             start = time.perf_counter()
-            together = fit_population(selectors(draws, fits, steps), X)
+            together = fit_many(selectors(draws, fits, steps), X)
             times["together"].append(time.perf_counter() - start)
             start = time.perf_counter()
             alone = [selector.fit(X) for selector in selectors(draws, fits, steps)]

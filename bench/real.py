@@ -65,7 +65,7 @@ def measure(X: np.ndarray, labels: np.ndarray, settings: dict[str, Any]) -> dict
         selector = DUFS(random_state=0, **settings).fit(X)
     seconds = time.perf_counter() - start
     raw = X.astype(np.float64)
-    accuracy = {k: kmeans_accuracy(raw[:, selector.ranking_[:k]], labels) for k in COUNTS}
+    accuracy = {k: kmeans_accuracy(raw[:, selector.order_[:k]], labels) for k in COUNTS}
     return {
         "n": X.shape[0], "d": X.shape[1], "settings": settings, "seconds": round(seconds, 2),
         "n_iter": selector.n_iter_, "runs": selector.n_runs_, "converged": selector.converged_,

@@ -150,7 +150,7 @@ def main(argv: list[str] | None = None) -> None:
         kept = {key(r): r for r in json.loads(Path(a.json).read_text())["records"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a step is no fit
-        DUFS(random_state=0, max_iter=1, n_restarts=1).fit(two_moons().X)  # compiles
+        DUFS(random_state=0, max_iter=1, max_runs=1).fit(two_moons().X)  # compiles
     for *cell, runs in plan(a):
         if tuple(cell) in kept and kept[tuple(cell)]["runs"] == runs:
             continue

@@ -136,7 +136,7 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     estimator.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
-        DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, n_restarts=1, tol=0.0, random_state=0, **batch).fit(X)
+        DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
         estimator.train, memory.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20
@@ -157,14 +157,14 @@ def _error(engine: str, X: Any) -> float | None:
     gradients = []
     for name, dtype in ((used, "float32"), (exact, "float64")):
         if engine == "sparse":
-            from dufs_core.data.sparse import prepare_sparse
+            from dufs_core.data.sparse import scale_sparse
 
-            table = prepare_sparse(X, "columns", dtype, by_rows=False).X
+            table = scale_sparse(X, "columns", dtype, by_rows=False).X
             given = table if name == "sparse" else table.dense(slice(None), np.arange(X.shape[1]))
         else:
-            from dufs_core.data.dense import prepare
+            from dufs_core.data.dense import scale_columns
 
-            given = prepare(np.asarray(X[:rows]), "columns", dtype).X
+            given = scale_columns(np.asarray(X[:rows]), "columns", dtype).X
         d = X.shape[1]
         eps = gate_noise(bk, 0, 1, 1, None, np.arange(d), dtype)
         evaluate = get_engine(name, bk, os.cpu_count() or 1, sparse=name == "sparse")[1]

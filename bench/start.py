@@ -23,7 +23,7 @@ FIRST_STEP = """
 import sys, time
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
-DUFS(fdr=None, n_restarts=1, random_state=0, callbacks=[lambda info: True]).fit(two_moons(n_features=20).X)
+DUFS(fdr=None, max_runs=1, random_state=0, callbacks=[lambda info: True]).fit(two_moons(n_features=20).X)
 """
 COMMAND = "import sys; from dufs_core.cli.main import main; sys.exit(main(['fit', 'two-moons']))"
 NO_CACHE = "import numba.core.caching as caching; caching.CacheImpl._locator_classes = []\n"

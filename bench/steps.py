@@ -50,14 +50,14 @@ def multiply_adds(program: str, n: int, d: int) -> float:
 
 
 def ours_problem(d: int, seed: int = 0) -> Any:
-    """The same settings as a `dufs_core.training.loop.Problem`."""
+    """The same settings as a `dufs_core.training.loop.RunSpec`."""
     from dufs_core.objective.chain import Objective
-    from dufs_core.training.loop import Problem, Schedule
+    from dufs_core.training.loop import RunSpec, Schedule
     from dufs_core.training.optimizers import get_optimizer
 
     objective = Objective(bandwidth="median", n_neighbors=1, bandwidth_factor=FACTOR)
     schedule = Schedule(n_draws=1, max_iter=1 << 40, tol=0.0)
-    return Problem(objective, get_optimizer("sgd", RATE, 0.0), schedule, seed, np.arange(d))
+    return RunSpec(objective, get_optimizer("sgd", RATE, 0.0), schedule, seed, np.arange(d))
 
 
 def ours_stepper(n: int, d: int, threads: int) -> Stepper:

@@ -39,7 +39,7 @@ def digest(scores: Any) -> str:
 def alone(fit: Fit) -> dict[str, Any]:
     """A fit by the command line in a fresh process, with the options that the job sets."""
     options = ["--n-jobs", str(fit.threads), "--random-state", str(fit.seed), "--json", "--backend", "numpy"]
-    for name in ("lam", "max_iter", "n_restarts"):
+    for name in ("lam", "max_iter", "max_runs"):
         options += ["--" + name.replace("_", "-"), str(fit.settings[name])]
     environment = os.environ | {"OPENBLAS_NUM_THREADS": str(fit.threads)}
     began = time.perf_counter()

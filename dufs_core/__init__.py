@@ -13,7 +13,7 @@ from dufs_core._version import __version__
 if TYPE_CHECKING:
     from dufs_core.inspection.report import report as report
     from dufs_core.selection.dufs import DUFS as DUFS
-    from dufs_core.selection.fit_many import fit_population as fit_population
+    from dufs_core.selection.fit_many import fit_many as fit_many
     from dufs_core.selection.lambda_path import LambdaPath as LambdaPath
     from dufs_core.selection.stability import stability_selection as stability_selection
     from dufs_core.training.trajectory import Trajectory as Trajectory
@@ -22,11 +22,11 @@ _MODULES = {
     "DUFS": "selection.dufs",
     "LambdaPath": "selection.lambda_path",
     "Trajectory": "training.trajectory",
-    "fit_population": "selection.fit_many",
+    "fit_many": "selection.fit_many",
     "report": "inspection.report",
     "stability_selection": "selection.stability",
 }
-__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_population", "report", "stability_selection"]
+__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_many", "report", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.choices import nearest
-from dufs_core.data.accept import dense_part, opened
+from dufs_core.data.accept import dense_part, unwrap
 from dufs_core.errors import DufsWarning
 from dufs_core.selection.dufs import DUFS
 
@@ -96,7 +96,7 @@ def select_features(
         if name not in known:
             hint = "; it is n_features_to_select here" if name == "n_top_genes" else nearest(name, known)
             raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
-    X = opened(adata.X if layer is None else adata.layers[layer])
+    X = unwrap(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters)
     selector.fit(X)
     if (largest := _largest_count(X)) > _COUNT:
@@ -104,21 +104,19 @@ def select_features(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
             f"{largest:.0f} in the first cells. The depth of a cell and a few highly expressed genes would be the "
             f"structure: use scanpy.pp.normalize_total and scanpy.pp.log1p first.",
-            DufsWarning, stacklevel=users_level(),
+            DufsWarning, stacklevel=user_stacklevel(),
         )  # fmt: skip
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # adata.X, for transform, is an array without names
-    rank = np.empty(adata.n_vars, dtype=np.int64)
-    rank[selector.ranking_] = np.arange(1, adata.n_vars + 1)
     columns: dict[str, Array] = {
         "score": selector.scores_,
-        "rank": rank,
+        "rank": selector.ranking_,
         "probability": selector.gate_probabilities_,
         "selected": selector.support_,
     }
     decoys = {"q_value": "q_values_", "evidence": "evidence_"}
     judged: dict[str, Any]
     if selector.fdr is None:
-        judged = {"permutation_gap": selector.permutation_gap_, "p_value": selector.p_value_}
+        judged = {"excess_score": selector.excess_score_, "p_value": selector.p_value_}
         for name in decoys:  # of an earlier call
             adata.var.drop(columns=f"{key_added}_{name}", errors="ignore", inplace=True)
     else:

@@ -7,7 +7,7 @@ import sys
 _BETWEEN = (__name__.split(".")[0], "sklearn", "joblib", "contextlib")  # packages between the user and a warning
 
 
-def users_level() -> int:
+def user_stacklevel() -> int:
     """The stacklevel with which a warning of the caller points to the user's line.
 
     That is the first one outside this package and those that call it for the user: pipelines, fit_transform, tasks.

@@ -9,7 +9,7 @@ import numpy as np
 from dufs_core.backend import Array
 
 
-class Problem(NamedTuple):
+class Dataset(NamedTuple):
     """Data with the answer."""
 
     X: Array  # (n, d) float64, unscaled
@@ -17,7 +17,7 @@ class Problem(NamedTuple):
     informative: Array  # indices of the columns that carry the structure
 
 
-def two_moons(n_samples: int = 100, n_features: int = 10, noise: float = 0.1, random_state: int = 0) -> Problem:
+def two_moons(n_samples: int = 100, n_features: int = 10, noise: float = 0.1, random_state: int = 0) -> Dataset:
     """Two interleaved half circles in columns 0 and 1, standard normal nuisance in all others.
 
     Upper moon (cos a, sin a), lower moon (1 - cos a, 1/2 - sin a), a evenly spaced on [0, pi], plus
@@ -42,4 +42,4 @@ def two_moons(n_samples: int = 100, n_features: int = 10, noise: float = 0.1, ra
     moons += noise * rng.standard_normal(moons.shape)
     order = rng.permutation(n_samples)
     nuisance = rng.standard_normal((n_samples, n_features - 2))
-    return Problem(np.hstack([moons[order], nuisance]), labels[order], np.array([0, 1]))
+    return Dataset(np.hstack([moons[order], nuisance]), labels[order], np.array([0, 1]))

@@ -198,12 +198,12 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) update(
 constexpr int RECORD = 7;  // numbers of a record: dufs_core.training.loop.RECORD
 
 // What every fit that is not done reports of step clock[f] + 1, as records[f, clock[f] - start]: loss, S / n, b, open
-// gates, undecided gates, share of isolated rows, whether a bandwidth was substituted. Then the clock is set forward;
+// gates, undecided gates, share of isolated rows, whether a bandwidth was degenerate. Then the clock is set forward;
 // a fit is done when at most `enough` gates are undecided, |mu - 1/2| <= 1/2 + margin. One block for each fit.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) record(
     Global<const double> value, Global<const double> share, Global<const double> S, Global<const double> b,
-    Global<const double> substituted, Global<const T> mu, Global<const Index> start, Index fits, Index R, Index d,
+    Global<const double> degenerate, Global<const T> mu, Global<const Index> start, Index fits, Index R, Index d,
     Index n, Index room, double margin, double enough, Global<Index> clock, Global<Index> done,
     Global<double> records) {
     for (Index fit = blockIdx.x; fit < fits; fit += gridDim.x) {
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) record(
         for (Index draw = threadIdx.x; draw < R; draw += THREADS) {
             sums[0] += S[fit * R + draw];
             sums[1] += b[fit * R + draw];
-            sums[2] += substituted[fit * R + draw];
+            sums[2] += degenerate[fit * R + draw];
         }
         for (Index k = threadIdx.x; k < d; k += THREADS) {
             const double m = mu[fit * d + k];

@@ -245,15 +245,15 @@ def bandwidth(
         s += np.float64(value) * weights[source]
     for i in range(n):
         top = max(top, np.float64(get(largest, i)))
-    substituted = False
+    degenerate = False
     if zero_is_one:
         if s < 1e-8:
-            substituted, s = True, 1.0
+            degenerate, s = True, 1.0
             weights[0] = weights[1] = 0
     else:
         tiny = max(top * relative, absolute)
         if s <= tiny:
-            substituted, s = top > 0, np.inf
+            degenerate, s = top > 0, np.inf
             weights[0] = weights[1] = 0
             for i in range(n):
                 if get(kth, i) > tiny and get(kth, i) < s:
@@ -264,7 +264,7 @@ def bandwidth(
                 s = tiny if top > 0 else 1.0
     weights[0] *= factor
     weights[1] *= factor
-    return s * factor, substituted
+    return s * factor, degenerate
 
 
 @inner

@@ -205,12 +205,12 @@ def _draw(
     if settings.quantile >= 0:
         panels.neighbours(G, g, n, settings.n_neighbors, kth, largest, mine.best[thread], part, parts)
         wait_for_all(barriers, first, parts)
-        b, substituted = panels.bandwidth(
+        b, degenerate = panels.bandwidth(
             kth, largest, n, settings.quantile, settings.bandwidth_factor, settings.zero_is_one, settings.relative,
             settings.absolute, mine.scratch[thread], rows, weights,
         )  # fmt: skip
     else:
-        b, substituted = settings.bandwidth_factor, False
+        b, degenerate = settings.bandwidth_factor, False
     if settings.quantile < 0 or not settings.bandwidth_gradient:
         weights[0] = weights[1] = 0
     panels.affinity(
@@ -239,7 +239,7 @@ def _draw(
             dz[draw], part, parts,
         )  # fmt: skip
     if part == 0:
-        scores[0, draw], scores[1, draw], scores[2, draw], scores[3, draw] = S, b, substituted, isolated / n
+        scores[0, draw], scores[1, draw], scores[2, draw], scores[3, draw] = S, b, degenerate, isolated / n
 
 
 @inlined
@@ -318,7 +318,7 @@ def run(
     """Steps start + 1, start + 2, ...: one thread's share; ends after len(records) steps or when the gates are decided.
 
     X (d, n); columns (d,) uint64; mu (d,) and the optimiser's memory, first, second (d,) float64 and running (1,), are
-    changed. records (steps, 7): loss, S / n, b, open gates, undecided gates, isolated, substituted; done (1,): the
+    changed. records (steps, 7): loss, S / n, b, open gates, undecided gates, isolated, degenerate; done (1,): the
     number of steps taken.
     """
     small_code()
@@ -369,14 +369,14 @@ def run(
         decided = n_undecided <= settings.undecided_enough
         if thread == 0:
             running[0] = mean_square
-            b = substituted = isolated = 0.0
+            b = degenerate = isolated = 0.0
             for draw in range(draws):
                 b += shared.scores[1, draw] / draws
-                substituted = max(substituted, shared.scores[2, draw])
+                degenerate = max(degenerate, shared.scores[2, draw])
                 isolated += shared.scores[3, draw] / draws
             record = records[step - start - 1]
             record[0], record[1], record[2], record[3] = loss, mean / n, b, n_open
-            record[4], record[5], record[6] = n_undecided, isolated, substituted
+            record[4], record[5], record[6] = n_undecided, isolated, degenerate
             done[0] = step - start
         if decided:
             return

@@ -116,7 +116,7 @@ def upper_decile(values: list) -> complex:
     return order[low] + (position - low) * (order[high] - order[low])
 
 
-def scale(D: list, rule: str, k: int, count_self: bool = False, zero_rule: str = "ours") -> complex:
+def scale(D: list, rule: str, k: int, count_self: bool = False, degenerate_rule: str = "ours") -> complex:
     """s from the k-th neighbours' squared distances.
 
     ours: where s <= max(4 eps max(D), sqrt(smallest normal number)), the smallest k-th distance above that floor,
@@ -132,7 +132,7 @@ def scale(D: list, rule: str, k: int, count_self: bool = False, zero_rule: str =
         s = upper_decile(kth)
     else:
         raise ValueError(rule)
-    if zero_rule == "authors":
+    if degenerate_rule == "authors":
         return 1.0 if s.real < 1e-8 else s
     largest = max(entry.real for row in D for entry in row)
     floor = max(4.0 * EPSILON * largest, TINY)
@@ -219,7 +219,7 @@ def chain(
     t: int = 2,
     fixed: float | None = None,
     through_bandwidth: bool = True,
-    zero_rule: str = "ours",
+    degenerate_rule: str = "ours",
     own: float = 1.0,
 ) -> Chain:
     """One evaluation. rule "fixed" uses b = fixed and ignores k and C."""
@@ -231,7 +231,7 @@ def chain(
     if rule == "fixed":
         s, b = fixed, fixed
     else:
-        s = scale(D, rule, k, count_self, zero_rule)
+        s = scale(D, rule, k, count_self, degenerate_rule)
         if not through_bandwidth:
             s = s.real
         b = C * s
@@ -301,7 +301,9 @@ def train_authors_code(X, noise, start, rows, *, rate, lam=None, C=1.0, k=2) -> 
     path, losses = [list(mu)], []
 
     def loss(point, eps, batch):
-        c = chain(X[batch], point, eps, sigma=0.5, rule="median", k=k, count_self=True, C=C, t=2, zero_rule="authors")
+        c = chain(
+            X[batch], point, eps, sigma=0.5, rule="median", k=k, count_self=True, C=C, t=2, degenerate_rule="authors"
+        )
         mean_score = -c.S / (len(batch) * d)
         mean_p = sum(c.p) / d
         if lam is None:

@@ -37,7 +37,7 @@ def test_annealing_from_the_number_itself_changes_nothing():
         name, start = "bandwidth_factor", 2.0
 
     X = two_moons(n_features=6).X
-    settings = {"fdr": None, "max_iter": 3, "n_restarts": 1, "random_state": 0}
+    settings = {"fdr": None, "max_iter": 3, "max_runs": 1, "random_state": 0}
     still, default = Still(**settings).fit(X), DUFS(**settings).fit(X)
     np.testing.assert_allclose(still.mu_, default.mu_, rtol=1e-5)
     moved = ablation.AnnealedFactor(**settings).fit(X)

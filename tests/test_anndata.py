@@ -17,7 +17,7 @@ from dufs_core.errors import DufsWarning, SelectionWarning
 
 anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
-QUICK = {"max_iter": 20, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
+QUICK = {"max_iter": 20, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
 X = two_moons(60, 6, random_state=0).X
 
 
@@ -31,12 +31,12 @@ def test_what_is_written_survives_a_file(tmp_path):
     np.testing.assert_array_equal(found.var["dufs_score"], plain.scores_)
     np.testing.assert_array_equal(found.var["dufs_probability"], plain.gate_probabilities_)
     np.testing.assert_array_equal(found.var["dufs_selected"], plain.support_)
-    np.testing.assert_array_equal(np.argsort(found.var["dufs_rank"]), plain.ranking_)
+    np.testing.assert_array_equal(np.argsort(found.var["dufs_rank"]), plain.order_)
     written = found.uns["dufs"]
     assert written["params"]["layer"] == "scaled"
     assert written["params"]["lam"] == "none"
     assert written["params"]["max_iter"] == 20
-    assert (written["n_selected"], written["permutation_gap"]) == (2, plain.permutation_gap_)
+    assert (written["n_selected"], written["excess_score"]) == (2, plain.excess_score_)
     assert written["params"]["scaling"] == "global"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # scikit-learn warns of an array where a fit had names
@@ -44,7 +44,7 @@ def test_what_is_written_survives_a_file(tmp_path):
     assert not hasattr(selector.set_params(max_iter=1).fit(X[:, :4]), "var_names_")
     selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
     best = report(selector, adata.layers["scaled"]).rows[0]["feature"]  # with the names of the genes
-    assert best == adata.var_names[plain.ranking_[0]] == selector.get_feature_names_out()[plain.ranking_[0]]
+    assert best == adata.var_names[plain.order_[0]] == selector.get_feature_names_out()[plain.order_[0]]
 
 
 def test_with_decoys_q_values_and_evidence_are_written(tmp_path):
@@ -62,7 +62,7 @@ def test_with_decoys_q_values_and_evidence_are_written(tmp_path):
     assert (written["params"]["fdr"], written["smallest_fdr"], written["lam"]) == (
         0.1, selector.q_values_.min(), selector.lam_,
     )  # fmt: skip
-    assert "permutation_gap" not in written
+    assert "excess_score" not in written
     select_features(adata, fdr=None, **QUICK)  # what it does not know does not stay from the call before
     assert not {"dufs_q_value", "dufs_evidence"} & set(adata.var)
     assert (adata.uns["dufs"]["params"]["fdr"], "smallest_fdr" in adata.uns["dufs"]) == ("none", False)
@@ -164,6 +164,6 @@ def test_single_cells(shared_data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the file is of an old format
         adata = anndata.read_h5ad(shared_data("10x_pbmc68k_reduced.h5ad"))
-    selector = select_features(adata, n_features_to_select=50, max_iter=10, n_restarts=1, random_state=0)
+    selector = select_features(adata, n_features_to_select=50, max_iter=10, max_runs=1, random_state=0)
     assert adata.var["dufs_selected"].sum() == 50
     assert selector.n_features_in_ == adata.n_vars == 765

@@ -29,14 +29,14 @@ from dufs_core.baselines.graphs import neighbours
 from dufs_core.data import dense as data
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
 from dufs_core.objective.ops import distances, gram
-from dufs_core.selection.fit_warnings import warn_of
+from dufs_core.selection.fit_warnings import warn_about_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 bk = get_backend("numpy")
 
 
 def dufs(**changes):
-    settings = {"max_iter": 6, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
+    settings = {"max_iter": 6, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
     return DUFS(fdr=None, **(settings | changes))
 
 
@@ -45,13 +45,13 @@ def path(selector=None, **changes):
     return LambdaPath(dufs() if selector is None else selector, **(settings | changes))
 
 
-ENGINES = {name: dufs(engine=name) for name in ("operations", "dense", "streaming")}
+ENGINES = {name: dufs(engine=name) for name in ("reference", "dense", "streaming")}
 GATED = ENGINES | {
-    "several runs": dufs(n_restarts=3, max_iter=3),
+    "several runs": dufs(max_runs=3, max_iter=3),
     "batches": dufs(batch_size=21),
     "one gate a sample": dufs(gate_noise="sample"),
     "no self-loops": dufs(self_loops=False),
-    "representatives": dufs(ranking="representatives", n_features_to_select=3),
+    "diverse": dufs(ranking="diverse", n_features_to_select=3),
     "path": path(),
 }
 BASELINES = {
@@ -87,7 +87,7 @@ def scaled(selector, scaling):
 
 
 def assert_same(a, b):
-    for name in ("scores_", "ranking_", "support_"):
+    for name in ("scores_", "order_", "support_"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
 
 
@@ -96,10 +96,10 @@ def assert_sound(fitted):
     assert fitted.scores_.shape == (d,)
     assert np.isfinite(fitted.scores_).all()
     if getattr(fitted, "ranking", None) in (None, "gates"):
-        np.testing.assert_array_equal(fitted.ranking_, np.argsort(-fitted.scores_, kind="stable"))
+        np.testing.assert_array_equal(fitted.order_, np.argsort(-fitted.scores_, kind="stable"))
     else:
-        assert sorted(fitted.ranking_) == list(range(d))
-        assert fitted.support_[fitted.ranking_[:3]].all()
+        assert sorted(fitted.order_) == list(range(d))
+        assert fitted.support_[fitted.order_[:3]].all()
 
 
 # --- numerics -------------------------------------------------------------------------------------------------------
@@ -252,7 +252,7 @@ def test_n9_constant_columns_close_and_rank_last(selector, n, value):
     changes = {"batch_size": 9} if getattr(selector, "batch_size", None) else {}
     found = fit(selector, Z, **changes)
     assert_sound(found)
-    assert found.ranking_[-1] == 1
+    assert found.order_[-1] == 1
     assert not found.support_[1]
     half = np.zeros((24, 3))  # constant in one half of the rows, whatever the split
     half[:, :2] = np.random.default_rng(1).normal(size=(24, 2))
@@ -281,17 +281,17 @@ def test_n10_a_path_of_nothing_or_everything_says_so(n_permutations, X):
 def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):
     fitted = fit(dufs(), X)
     fitted.mu_ -= 9
-    run = SimpleNamespace(isolated=0.0, substituted=0, n_iter=6, mu=fitted.mu_, converged=False,
+    run = SimpleNamespace(isolated=0.0, degenerate=0, n_iter=6, mu=fitted.mu_, converged=False,
                           history={"undecided_gates": [0.0]})  # fmt: skip
     with pytest.warns(SelectionWarning, match="selected no feature after 6 steps .*: try more steps, another random_s"):
-        warn_of(fitted, SimpleNamespace(run=run, convincing=False), 42)
+        warn_about_fit(fitted, SimpleNamespace(run=run, convincing=False), 42)
 
 
 def test_n11_unsigned_integers_are_cast_before_they_are_subtracted():
     """(500, 1000) against (497, 744) in uint16: 9 + 256^2 = 65545, which 16 bits hold as 9."""
     raw = np.array([[500, 1000], [497, 744], [0, 0]], dtype=np.uint16)
     for dtype in (np.float32, np.float64):
-        Z, _ = data.prepare(raw, "none", dtype)
+        Z, _ = data.scale_columns(raw, "none", dtype)
         assert Z.dtype == dtype
         D, _ = distances.forward(bk, gram.forward(bk, Z, np.ones(2, dtype))[0])
         assert D[0, 1] == pytest.approx(65545, rel=1e-5 if dtype is np.float32 else 1e-12)
@@ -377,12 +377,12 @@ def test_s2_saturated_gates_keep_their_order(X):
         selector = dufs(n_features_to_select=2)
         selector._store(bk, np.zeros(5, dtype=bool), best, 1)
         selector._rank(bk, X)
-        np.testing.assert_array_equal(selector.ranking_, ranking)
+        np.testing.assert_array_equal(selector.order_, ranking)
         np.testing.assert_array_equal(selector.get_support(indices=True), sorted(ranking[:2]))
         along = path(n_features_to_select=2)
         along.lams_, along.mu_ = np.array([0.1]), mu[None]
         along._store([SimpleNamespace(gap=0.0)], np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), mu > 9)
-        np.testing.assert_array_equal(along.ranking_, ranking)
+        np.testing.assert_array_equal(along.order_, ranking)
         np.testing.assert_array_equal(along.get_support(indices=True), sorted(ranking[:2]))
 
 
@@ -401,7 +401,7 @@ def test_s4_two_blobs_come_first(name):
     else:
         found = fit(GATED[name], Z, **settings | ({"batch_size": 40} if name == "batches" else {}))
     assert_sound(found)
-    assert set(found.ranking_[:2]) == set(np.flatnonzero(found.support_)) == {3, 7}
+    assert set(found.order_[:2]) == set(np.flatnonzero(found.support_)) == {3, 7}
     assert found.scores_[[3, 7]].min() > np.delete(found.scores_, [3, 7]).max()
 
 
@@ -411,7 +411,7 @@ def test_s3_negated_and_constant_columns_change_no_score(selector, X):
     assert_same(fit(selector, X * [1, -1, 1, 1, -1, 1]), first)
     wider = fit(selector, np.hstack([X, np.full((42, 1), 7.0)]))
     np.testing.assert_allclose(wider.scores_[:-1], first.scores_, rtol=1e-6)
-    assert wider.ranking_[-1] == 6
+    assert wider.order_[-1] == 6
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "several runs", "path"])
@@ -467,7 +467,7 @@ def test_t2_t3_a_frame_keeps_names_order_and_dtypes(selector):
     before = frame.copy()
     found = fit(clone(selector).set_output(transform="pandas"), frame, n_features_to_select=2)
     names = [frame.columns[k] for k in np.flatnonzero(found.support_)]
-    assert set(names) == {frame.columns[k] for k in found.ranking_[:2]}
+    assert set(names) == {frame.columns[k] for k in found.order_[:2]}
     assert list(found.get_feature_names_out()) == names
     pd.testing.assert_frame_equal(found.transform(frame), frame[names])
     pd.testing.assert_frame_equal(frame, before)
@@ -480,7 +480,7 @@ def test_t2_everything_says_m(name):
     Z[:, 2] += 6.0 * (np.arange(60) % 2)
     frame = pd.DataFrame(Z, columns=["z", "a", "m"])
     found = fit(clone(BASELINES[name]).set_output(transform="pandas"), frame, n_features_to_select=1)
-    assert found.ranking_[0] == 2
+    assert found.order_[0] == 2
     np.testing.assert_array_equal(found.support_, [False, False, True])
     assert list(found.get_feature_names_out()) == list(found.transform(frame).columns) == ["m"]
     assert report(found, frame).rows[0]["feature"] == "m"

@@ -29,7 +29,7 @@ def moons():
 
 
 def settings(**changes):
-    return {"random_state": 5, "n_draws": 4, "max_iter": 30, "n_restarts": 1, "backend": "numpy", "tol": 0.0} | changes
+    return {"random_state": 5, "n_draws": 4, "max_iter": 30, "max_runs": 1, "backend": "numpy", "tol": 0.0} | changes
 
 
 def fit(X, **changes):
@@ -65,12 +65,12 @@ def interrupted_and_resumed(X, path, every, **changes):
 
 def assert_same_bits(a, b):
     assert a.mu_.tobytes() == b.mu_.tobytes()
-    assert a.ranking_.tobytes() == b.ranking_.tobytes()
+    assert a.order_.tobytes() == b.order_.tobytes()
     assert a.history_.keys() == b.history_.keys()
     for name, column in a.history_.items():
         assert column.tobytes() == b.history_[name].tobytes(), name
         assert column.dtype == b.history_[name].dtype, name
-    for name in ("n_iter_", "n_runs_", "converged_", "bandwidth_", "loss_", "permutation_gap_", "p_value_"):
+    for name in ("n_iter_", "n_runs_", "converged_", "bandwidth_", "loss_", "excess_score_", "p_value_"):
         assert getattr(a, name) == getattr(b, name), name
 
 
@@ -81,7 +81,7 @@ OPTIMIZERS = (
 )
 
 
-@pytest.mark.parametrize("engine", ["dense", "operations"])
+@pytest.mark.parametrize("engine", ["dense", "reference"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["optimizer"])
 @pytest.mark.parametrize("batches", [{}, {"batch_size": 15}, {"batch_size": 15, "convention": "authors_code"}])
 def test_a_resumed_fit_has_the_bits_of_one_never_interrupted(moons, tmp_path, engine, optimizer, batches):
@@ -92,7 +92,7 @@ def test_a_resumed_fit_has_the_bits_of_one_never_interrupted(moons, tmp_path, en
 
 
 def test_one_gate_per_sample(moons, tmp_path):
-    changes = {"gate_noise": "sample", "engine": "operations"}
+    changes = {"gate_noise": "sample", "engine": "reference"}
     resumed, stops = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 7, **changes)
     assert stops == 4
     assert_same_bits(resumed, fit(moons, **changes))
@@ -106,7 +106,7 @@ def test_a_graph_without_self_loops(moons, tmp_path):
 
 def test_a_search_over_several_runs(tmp_path):
     X = np.random.default_rng(0).normal(size=(30, 6))  # nothing to find: every run fails
-    changes = {"max_iter": 400, "learning_rate": 0.02, "n_restarts": 4, "tol": 0.01}
+    changes = {"max_iter": 400, "learning_rate": 0.02, "max_runs": 4, "tol": 0.01}
     straight = fit(X, **changes)
     assert straight.n_runs_ > 1
     resumed, stops = interrupted_and_resumed(X, tmp_path / "fit.ckpt", 4, **changes)
@@ -152,7 +152,7 @@ DUFS(fdr=None, **{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fi
 """
 
 
-@pytest.mark.parametrize("engine", ["dense", "operations"])
+@pytest.mark.parametrize("engine", ["dense", "reference"])
 def test_100_steps_are_37_and_a_kill_and_the_rest(moons, tmp_path, engine):
     path = tmp_path / "fit.ckpt"
     changes = {"max_iter": 100, "engine": engine, "batch_size": 15, "momentum": 0.5}
@@ -176,7 +176,7 @@ def saved(moons, tmp_path):
     """The path of a checkpoint in the middle of a fit, with the one before it, and the fit's end."""
     path = tmp_path / "fit.ckpt"
     with pytest.raises(InterruptedFit):
-        fit(moons, engine="operations", callbacks=[Checkpoint(path, 0.0, After(11))])
+        fit(moons, engine="reference", callbacks=[Checkpoint(path, 0.0, After(11))])
     return path
 
 
@@ -221,7 +221,7 @@ def test_the_state_before_is_used_with_a_warning(saved, moons, harm):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
         resumed = DUFS.resume(saved, moons)
-    assert_same_bits(resumed, fit(moons, engine="operations"))
+    assert_same_bits(resumed, fit(moons, engine="reference"))
     durable.unpacked(saved.read_bytes(), saved)
 
 
@@ -250,7 +250,7 @@ def test_another_fit_is_refused_with_what_differs(saved, moons):
         DUFS.resume(saved, moons, max_iter=31, lam=0.5)
     with pytest.raises(CheckpointError, match="seed was 5 and is now 6"):
         DUFS.resume(saved, moons, random_state=6)
-    with pytest.raises(CheckpointError, match="engine was 'operations' and is now 'dense'"):
+    with pytest.raises(CheckpointError, match="engine was 'reference' and is now 'dense'"):
         DUFS.resume(saved, moons, engine="dense")
 
 
@@ -374,7 +374,7 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     X = two_moons(40, 8, random_state=0).X
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        settings = {settings(max_iter=200, engine="operations")!r}
+        settings = {settings(max_iter=200, engine="reference")!r}
         DUFS(fdr=None, **settings, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
     print(*(w.message for w in caught if "cannot be written" in str(w.message)), sep="\\n")
     """
@@ -391,14 +391,14 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
 def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):
     """The structure is found again; what is kept are the gates of the columns and decoys."""
     X = two_moons(80, 30, random_state=0).X
-    given = {"random_state": 3, "engine": "operations", "max_iter": 80}
+    given = {"random_state": 3, "engine": "reference", "max_iter": 80}
     want = DUFS(**given).fit(X)
     path, calls = tmp_path / "fit.ckpt", iter([False, False, True])
     with pytest.raises(InterruptedFit):
         DUFS(**given, callbacks=[Checkpoint(path, 0.0, stop=lambda: next(calls))]).fit(X)
     got = DUFS.resume(path, X)
     assert got.n_iter_ == want.n_iter_ > 3
-    for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_", "ranking_"):
+    for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_", "order_"):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
     with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now None"):
         DUFS.resume(path, X, fdr=None)

@@ -145,7 +145,7 @@ def test_options_reach_the_fit(capsys, given, name, value):
 @pytest.mark.parametrize("preset", ["paper", "authors_code"])
 def test_presets_with_changes(capsys, preset):
     result = run(capsys, *MOONS, "--preset", preset, "--n-draws", "1")
-    expected = DUFS.preset(preset, max_iter=20, n_draws=1, n_restarts=1, random_state=0).get_params()
+    expected = DUFS.preset(preset, max_iter=20, n_draws=1, max_runs=1, random_state=0).get_params()
     assert result["preset"] == preset
     assert result["settings"] == {k: v for k, v in expected.items() if k not in ("callbacks", "verbose")}
 
@@ -156,14 +156,14 @@ def test_presets_with_changes(capsys, preset):
 def test_two_moons_as_json(capsys):
     result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", "--fdr", "none", *QUICK)
     X, _, informative = two_moons(100, 5, 0.1, 3)
-    fitted = DUFS(fdr=None, n_restarts=1, max_iter=20, n_draws=2, random_state=3)
+    fitted = DUFS(fdr=None, max_runs=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted.fit(X)
-    assert result["selected"] == [j for j in fitted.ranking_.tolist() if fitted.support_[j]]
+    assert result["selected"] == [j for j in fitted.order_.tolist() if fitted.support_[j]]
     np.testing.assert_array_equal(np.float32(result["scores"]), fitted.scores_)
     assert (result["n_iter"], result["converged"]) == (20, False)
-    assert (result["fdr"], result["permutation_gap"]) == (None, fitted.permutation_gap_)
+    assert (result["fdr"], result["excess_score"]) == (None, fitted.excess_score_)
     assert not {"q_values", "evidence", "smallest_fdr", "lam"} & set(result)
     assert result["seconds"] == result["timings"]["fit"]
     p = fitted.gate_probabilities_
@@ -189,10 +189,10 @@ def test_two_moons_with_decoys(capsys):
     assert (result["smallest_fdr"], result["lam"]) == (fitted.smallest_fdr_, fitted.lam_)
     assert (result["n_found"], result["n_decoys"]) == (len(found), 5)
     assert (result["precision"], result["recall"]) == (2 / len(found), 1)
-    assert not {"permutation_gap", "p_value", "ended_by_ties", "soft_precision"} & set(result)
+    assert not {"excess_score", "p_value", "ended_by_ties", "soft_precision"} & set(result)
     assert main(argv) == 0
     printed = capsys.readouterr().out
-    best, q = fitted.ranking_[0], rate_text(fitted.q_values_.min())
+    best, q = fitted.order_[0], rate_text(fitted.q_values_.min())
     assert f"   1  {best:>6}  x{best}    {fitted.evidence_[best]:>8.2f}  {q:>7}  yes" in printed.splitlines()
     assert f"of 0.1: {len(found)} found, smallest q-value {q}, against 5 shuffled copies of each feature" in printed
     assert f"precision {2 / len(found):.2f}, recall 1.00\n" in printed
@@ -307,12 +307,12 @@ def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
     assert float(history[-1]["loss"]) == result["loss"]
     assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
 
-    fitted = DUFS(fdr=fdr, n_features_to_select=2, n_restarts=1, max_iter=20, n_draws=2, random_state=0)
+    fitted = DUFS(fdr=fdr, n_features_to_select=2, max_runs=1, max_iter=20, n_draws=2, random_state=0)
     fitted.fit(two_moons(40, 5).X)
     by_index = sorted(rows, key=lambda row: int(row["index"]))
     np.testing.assert_array_equal(np.float32([row["mu"] for row in by_index]), fitted.mu_)
     if fdr is None:
-        assert result["permutation_gap"] == pytest.approx(fitted.permutation_gap_)
+        assert result["excess_score"] == pytest.approx(fitted.excess_score_)
         return
     for column, values in (("score", fitted.scores_), ("q_value", fitted.q_values_), ("evidence", fitted.evidence_)):
         np.testing.assert_array_equal([float(row[column]) for row in by_index], values)
@@ -399,11 +399,11 @@ def test_pictures_of_many_features_and_of_none(tmp_path):
     steps = np.arange(1, 4)
     mu = np.linspace(2, -2, 500)
     history = {"step": steps, "loss": -steps / 3, "open_gates": steps}
-    fitted = SimpleNamespace(history_=history, mu_=mu, scores_=mu, ranking_=np.arange(500), support_=mu > 1)
+    fitted = SimpleNamespace(history_=history, mu_=mu, scores_=mu, order_=np.arange(500), support_=mu > 1)
     output.draw(tmp_path / "a.png", fitted)
     history = dict.fromkeys(history, np.zeros(0))
     closed, first = -mu[:1], np.zeros(1, dtype=int)
-    fitted = SimpleNamespace(history_=history, mu_=closed, scores_=closed, ranking_=first, support_=closed > 0)
+    fitted = SimpleNamespace(history_=history, mu_=closed, scores_=closed, order_=first, support_=closed > 0)
     output.draw(tmp_path / "b.png", fitted)
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("a.png", "b.png"))
 

@@ -16,7 +16,7 @@ import pandas as pd
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, LambdaPath, fit_population, report
+from dufs_core import DUFS, LambdaPath, fit_many, report
 from dufs_core.anndata import select_features
 from dufs_core.baselines import LaplacianScore
 from dufs_core.cli.main import main
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "array-support.md"
 NAMES = [f"g{k}" for k in range(8)]
 SETTINGS = {
-    "max_iter": 6, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "n_features_to_select": 3,
+    "max_iter": 6, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "n_features_to_select": 3,
 }  # fmt: skip
 OPERATIONS = (
     "`fit`",
     "`transform` gives",
     "`fit` with `batch_size`",
-    "`fit_population`",
+    "`fit_many`",
     "`sweep` reads",
     "baselines",
     "`report`",
@@ -122,7 +122,7 @@ def refusal(call):
 
 def short_path():
     return LambdaPath(
-        DUFS(fdr=None, max_iter=2, n_restarts=1, n_draws=2, backend="numpy"),
+        DUFS(fdr=None, max_iter=2, max_runs=1, n_draws=2, backend="numpy"),
         lams=[0.1], n_splits=1, n_permutations=3, n_features_to_select=3, random_state=0,
     )  # fmt: skip
 
@@ -158,13 +158,13 @@ def cells(label, folder):
         "`sweep` reads": file or "-",
     }
     if is_anndata:
-        rows["`fit_population`"] = refusal(lambda: fit_population([DUFS(fdr=None, **SETTINGS)], data))
+        rows["`fit_many`"] = refusal(lambda: fit_many([DUFS(fdr=None, **SETTINGS)], data))
         rows["baselines"] = refusal(lambda: LaplacianScore().fit(data))
         rows["`report`"] = refusal(lambda: report(found, data))
     else:
-        together = fit_population([DUFS(fdr=None, **SETTINGS), DUFS(fdr=None, **SETTINGS | {"random_state": 1})], data)
+        together = fit_many([DUFS(fdr=None, **SETTINGS), DUFS(fdr=None, **SETTINGS | {"random_state": 1})], data)
         np.testing.assert_allclose(together[0].mu_, plain.mu_, atol=1e-5)
-        rows["`fit_population`"] = "yes"
+        rows["`fit_many`"] = "yes"
         if found.engine_ == "sparse":
             rows["baselines"] = refusal(lambda: LaplacianScore().fit(data))
         else:

@@ -51,7 +51,7 @@ def found():
 
 
 def assert_same_fit(a, b):
-    for name in ("mu_", "scores_", "q_values_", "evidence_", "decoy_evidence_", "ranking_", "support_"):
+    for name in ("mu_", "scores_", "q_values_", "evidence_", "decoy_evidence_", "order_", "support_"):
         np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
     assert (a.smallest_fdr_, a.lam_, a.n_iter_) == (b.smallest_fdr_, b.lam_, b.n_iter_)
 
@@ -134,7 +134,7 @@ def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, cluster
             fits.append(fit_quietly(X, dtype="float64", gate_sigma=1e-9, max_iter=60, n_draws=2, tol=0.0))
         a, b = (np.vstack([m.evidence_, m.decoy_evidence_]) for m in fits)
         np.testing.assert_allclose(b, a.ravel()[places], rtol=1e-6, atol=1e-6)
-        with_gates += 12 - len(fits[0].set_aside_features_) < fits[0].history_["undecided_gates"][0]
+        with_gates += 12 - len(fits[0].excluded_features_) < fits[0].history_["undecided_gates"][0]
     assert with_gates or clusters  # decoys among them, where there is no structure
 
 
@@ -144,7 +144,7 @@ def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, cluster
 def test_clusters_are_found(found):
     assert set(BLOBS) <= set(np.flatnonzero(found.support_))
     assert found.support_.sum() <= 8 + 5
-    assert found.support_[found.ranking_[: found.support_.sum()]].all()
+    assert found.support_[found.order_[: found.support_.sum()]].all()
     assert found.scores_[BLOBS].min() > np.delete(found.scores_, BLOBS).max()
     assert 0 < found.lam_ < found.scores_[BLOBS].min()
     assert found.converged_
@@ -158,9 +158,9 @@ def test_attributes_tell_of_the_competition(found):
     np.testing.assert_array_equal(q_values(evidence, np.exp(-evidence.max(axis=0))), found.q_values_)
     assert found.smallest_fdr_ == found.q_values_.min() <= 1 / (5 * 8)
     np.testing.assert_array_equal(found.support_, found.q_values_ <= 0.1)
-    np.testing.assert_array_equal(np.sort(found.ranking_), np.arange(40))
+    np.testing.assert_array_equal(np.sort(found.order_), np.arange(40))
     assert np.isfinite(found.scores_).all()
-    assert not hasattr(found, "permutation_gap_")
+    assert not hasattr(found, "excess_score_")
     assert not hasattr(found, "p_value_")
 
 
@@ -180,14 +180,14 @@ def test_two_moons_need_a_rate_of_one_tenth():
     assert m.smallest_fdr_ == 0.1
 
 
-@pytest.mark.parametrize("order", ["evidence", "gates", "representatives"])
+@pytest.mark.parametrize("order", ["evidence", "gates", "diverse"])
 def test_selected_columns_come_first(found, order):
     m = fit_quietly(blobs(), ranking=order)
     np.testing.assert_array_equal(m.support_, found.support_)
-    assert m.support_[m.ranking_[: m.support_.sum()]].all() or order == "gates"
+    assert m.support_[m.order_[: m.support_.sum()]].all() or order == "gates"
     by = {"evidence": m.evidence_, "gates": m.mu_}.get(order)
     if by is not None:
-        np.testing.assert_array_equal(m.ranking_, np.argsort(-by, kind="stable"))
+        np.testing.assert_array_equal(m.order_, np.argsort(-by, kind="stable"))
 
 
 @quiet
@@ -195,7 +195,7 @@ def test_selected_columns_come_first(found, order):
 def test_as_many_as_asked_for(wanted, count):
     m = selector(n_features_to_select=wanted).fit(blobs())
     assert m.support_.sum() == count
-    np.testing.assert_array_equal(np.sort(m.ranking_[:count]), np.flatnonzero(m.support_))
+    np.testing.assert_array_equal(np.sort(m.order_[:count]), np.flatnonzero(m.support_))
     assert set(np.flatnonzero(m.support_)) <= set(BLOBS) or count > 8
     noise = selector(n_features_to_select=wanted).fit(np.random.default_rng(0).normal(size=(30, 40)))
     assert noise.support_.sum() == count
@@ -216,7 +216,7 @@ def test_constant_and_rare_columns_have_no_part():
     np.testing.assert_array_equal(np.isnan(m.decoy_evidence_).all(axis=0), np.isin(np.arange(40), aside))
     assert m.evidence_[aside].max() < np.delete(m.evidence_, aside).min()
     assert not m.support_[aside].any()
-    assert set(m.ranking_[-3:]) == set(aside)
+    assert set(m.order_[-3:]) == set(aside)
     assert set(np.setdiff1d(BLOBS, aside)) <= set(np.flatnonzero(m.support_))
     np.testing.assert_array_equal(m.constant_features_, [3, 5])
 
@@ -230,7 +230,7 @@ def test_small_data(shape, dtype):
     assert ((m.q_values_ > 0) & (m.q_values_ <= 1)).all()
     for name in ("scores_", "evidence_", "mu_"):
         assert np.isfinite(getattr(m, name)).all()
-    np.testing.assert_array_equal(np.sort(m.ranking_), np.arange(shape[1]))
+    np.testing.assert_array_equal(np.sort(m.order_), np.arange(shape[1]))
 
 
 @quiet
@@ -370,8 +370,8 @@ def test_an_order_by_evidence_needs_decoys():
 @quiet
 def test_a_fit_without_decoys_has_nothing_of_theirs():
     of_decoys = ("q_values_", "evidence_", "decoy_evidence_", "smallest_fdr_", "lam_")
-    of_gates = ("permutation_gap_", "p_value_", "ended_by_ties_")
-    m = selector(max_iter=30, n_draws=2, n_restarts=1)
+    of_gates = ("excess_score_", "p_value_", "stopped_by_hsic_")
+    m = selector(max_iter=30, n_draws=2, max_runs=1)
     for rate in (0.1, None, 0.1):
         m.set_params(fdr=rate).fit(blobs())
         present, absent = (of_gates, of_decoys) if rate is None else (of_decoys, of_gates)

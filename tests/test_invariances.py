@@ -21,7 +21,7 @@ OBJECTIVES = [
     Objective(lam=0.2, bandwidth="median", n_neighbors=1, power=3),
     Objective(bandwidth=2.0, power=1),
     Objective(bandwidth="q90", lam=0.1),
-    Objective(zero_rule="one", bandwidth="median", bandwidth_factor=1.0),
+    Objective(degenerate_rule="one", bandwidth="median", bandwidth_factor=1.0),
 ]
 objectives = pytest.mark.parametrize("objective", OBJECTIVES, ids=["max", "median", "fixed", "q90", "authors"])
 

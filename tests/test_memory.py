@@ -15,19 +15,19 @@ import pytest
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import (
-    Problem,
+    StepSize,
     available_bytes,
     check_memory,
-    gap_bytes,
+    diverse_ranking_bytes,
+    hsic_bytes,
+    permutation_test_bytes,
     predicted_bytes,
-    representatives_bytes,
-    screening_bytes,
 )
 from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import ENGINES, get_engine
-from dufs_core.selection.diverse_ranking import representatives
-from dufs_core.significance.hsic import Screening
+from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.significance.hsic import PairwiseHSIC
 
 bk = get_backend("numpy")
 GB = 10**9
@@ -52,7 +52,7 @@ def test_prediction_holds(engine, per_sample, n, d, draws, power):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    predicted = predicted_bytes(engine, Problem(n, d, draws, 4, power, False, per_sample))
+    predicted = predicted_bytes(engine, StepSize(n, d, draws, 4, power, False, per_sample))
     assert peak <= 1.1 * predicted
     assert predicted <= 2.2 * peak + 1e6
 
@@ -60,17 +60,19 @@ def test_prediction_holds(engine, per_sample, n, d, draws, power):
 @pytest.mark.parametrize(("n", "d", "dtype"), [(128, 450, np.float32), (300, 400, np.float64), (60, 200, np.float32)])
 def test_the_screening_of_pairs_is_counted(n, d, dtype):
     """Of the pairs themselves, and of shuffled ones; where no run can follow it does not happen."""
-    screening = Screening(bk, gen.noise(n, d).astype(dtype), np.arange(d))
+    screening = PairwiseHSIC(bk, gen.noise(n, d).astype(dtype), np.arange(d))
     tracemalloc.start()
     try:
         assert len(screening.strongest) == min(d, 400)
-        screening.is_tied(np.arange(2))
+        screening.all_dependent(np.arange(2))
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     size = np.dtype(dtype).itemsize
-    assert abs(screening_bytes(n, d, size) / peak - 1) < 0.15
-    assert gap_bytes(n, d, size, True, False) == max(gap_bytes(n, d, size, False, False), screening_bytes(n, d, size))
+    assert abs(hsic_bytes(n, d, size) / peak - 1) < 0.15
+    assert permutation_test_bytes(n, d, size, True, False) == max(
+        permutation_test_bytes(n, d, size, False, False), hsic_bytes(n, d, size)
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,12 +82,14 @@ def test_the_order_of_representatives_is_counted(n, d):
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     tracemalloc.start()
     try:
-        representatives(bk, X, np.full(d, 2.0), 2)
+        diverse_order(bk, X, np.full(d, 2.0), 2)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert -0.05 < representatives_bytes(n, d) / peak - 1 < 0.3
-    assert gap_bytes(n, d, 4, False, True) == max(gap_bytes(n, d, 4, False, False), representatives_bytes(n, d))
+    assert -0.05 < diverse_ranking_bytes(n, d) / peak - 1 < 0.3
+    assert permutation_test_bytes(n, d, 4, False, True) == max(
+        permutation_test_bytes(n, d, 4, False, False), diverse_ranking_bytes(n, d)
+    )
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():
@@ -95,7 +99,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
         "from dufs_core import DUFS\n"
         "from dufs_core.errors import MemoryLimitError\n"
         "X = np.random.default_rng(0).normal(size=(60_000, 50)).astype(np.float32)\n"
-        "DUFS(fdr=None, max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
+        "DUFS(fdr=None, max_iter=1, max_runs=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
         "    DUFS(fdr=None, engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
@@ -115,7 +119,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_advice_fits():
     X = gen.noise(300, 4)
-    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
+    settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
     step, data = DUFS(fdr=None, **settings).memory_of(X, 1)
     limit = data + step.gap + 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
@@ -131,7 +135,7 @@ def test_the_advice_fits():
 
 def test_where_no_batch_fits_the_data_are_named():
     with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
-        check_memory(bk, "dense", Problem(1000, 1000, 4, 4), 400_000_000, 300_000_000)
+        check_memory(bk, "dense", StepSize(1000, 1000, 4, 4), 400_000_000, 300_000_000)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])
@@ -155,7 +159,7 @@ def test_a_failed_allocation_leaves_the_next_fit_whole():
     code = (
         "import resource, numpy as np\n"
         "from dufs_core import DUFS\n"
-        "settings = dict(max_iter=1, n_restarts=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
+        "settings = dict(max_iter=1, max_runs=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
         "settings |= dict(engine='dense')\n"
         "X = np.random.default_rng(0).normal(size=(6000, 3)).astype(np.float32)\n"
         "DUFS(fdr=None, **settings).fit(X[:20])\n"

@@ -22,7 +22,7 @@ NAMES = list("abcdef")
 
 
 def quick(**changes):
-    quick_settings = {"max_iter": 3, "n_restarts": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
+    quick_settings = {"max_iter": 3, "max_runs": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
     return DUFS(fdr=None, **(quick_settings | {"backend": "numpy"} | changes))
 
 
@@ -240,14 +240,14 @@ def test_columns_set_aside_rank_as_in_the_first_run():
     wide = np.column_stack([np.ones(40), np.random.default_rng(4).normal(size=(40, 25))])
     trajectory = Trajectory(every=1)
     fitted = quick(
-        max_iter=100, learning_rate=0.05, n_restarts=2, n_features_to_select=24, callbacks=[trajectory]
+        max_iter=100, learning_rate=0.05, max_runs=2, n_features_to_select=24, callbacks=[trajectory]
     ).fit(wide)  # fmt: skip
     assert [len(run.columns) for run in trajectory.runs] == [25, 20]
-    aside, first = fitted.set_aside_features_, trajectory.runs[0]
+    aside, first = fitted.excluded_features_, trajectory.runs[0]
     assert len(aside) == 5, "the second run was not kept: the data do not test this"
     by_first_run = aside[np.argsort(-first.mu[-1][np.searchsorted(first.columns, aside)], kind="stable")]
     assert not np.array_equal(by_first_run, aside), "in the order of the columns already: the data do not test this"
-    np.testing.assert_array_equal(fitted.ranking_[20:], [*by_first_run, 0])
+    np.testing.assert_array_equal(fitted.order_[20:], [*by_first_run, 0])
     assert fitted.support_[by_first_run[:4]].all()
     found = report(fitted, wide)
     assert found.rows[20]["reason"].startswith("took no part in the run that was kept; ranked by the first run")

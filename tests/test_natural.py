@@ -86,7 +86,7 @@ def test_dufs_is_asked_for_as_many_columns(data, monkeypatch):
 
     def fit(self, X, y=None):
         asked.append(self.get_params() | {"shape": X.shape})
-        self.ranking_ = np.arange(X.shape[1])
+        self.order_ = np.arange(X.shape[1])
         return self
 
     monkeypatch.setattr(DUFS, "fit", fit)

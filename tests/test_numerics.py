@@ -10,7 +10,7 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import ENGINES, get_engine
 from dufs_core.objective.ops import bandwidth, distances, gaussian, gram, normalise
@@ -55,7 +55,7 @@ def test_neighbours_survive_a_large_offset(scaling, offset):
     if scaling == "columns":
         exact = gen.standardise(exact)
     want = np.array(reference.squared_distances(exact.tolist()))
-    X, constant = prepare(raw, scaling, np.float32)
+    X, constant = scale_columns(raw, scaling, np.float32)
     assert X.dtype == np.float32
     assert not constant.any()
     D, K = through_k(X, 1.0)
@@ -165,7 +165,7 @@ def test_many_duplicates(engine, rule, dtype):
     kth = reference.kth_distances(D, 2)
     replaced = min(v for v in kth if v > 1e-6)
     want = {"max": max(kth), "q90": reference.upper_decile(kth), "median": replaced}[rule]
-    assert value.substituted[0] == (rule == "median")
+    assert value.degenerate[0] == (rule == "median")
     assert value.bandwidth[0] == pytest.approx(want, rel=1e-5 if dtype is np.float32 else 1e-12)
 
 
@@ -177,9 +177,9 @@ def test_the_nearest_neighbour_of_a_row_is_its_twin(dtype):
     nearest = bandwidth.neighbour_distances(bk, D, 1)
     # the smallest distance to another row, self excluded by its index
     assert nearest.max() <= 1e-5 if dtype is np.float32 else (nearest <= 1e-13).all()
-    _, substituted, saved = bandwidth.forward(bk, D, "max", 1, 1.0)
+    _, degenerate, saved = bandwidth.forward(bk, D, "max", 1, 1.0)
     assert (saved.rows != saved.columns).all()
-    assert substituted or dtype is np.float32
+    assert degenerate or dtype is np.float32
     for i in range(10):
         assert reference.kth_neighbour(D.tolist(), i, 1, False) == i ^ 1
     # the second neighbour is the first that is not the twin
@@ -257,14 +257,14 @@ def test_all_gates_closed(engine, dtype, per_sample, rule, lam):
     """z = 0: K = 1, P = 1 / n, S = 0; the only slope left is the regulariser's."""
     X, mu = gen.noise(8, 3).astype(dtype), np.full(3, -3.0, dtype)
     eps = np.zeros((2, 8, 3) if per_sample else (2, 3), dtype)
-    for zero_rule in ("data", "one"):
-        objective = Objective(lam=lam, bandwidth=rule, zero_rule=zero_rule)
+    for degenerate_rule in ("data", "one"):
+        objective = Objective(lam=lam, bandwidth=rule, degenerate_rule=degenerate_rule)
         value, dmu = evaluate(engine, objective, mu, eps, X)
         finite(value, dmu)
         assert (value.score == 0).all()
         assert value.isolated == 0
         if rule != 0.5:
-            assert (value.substituted == (zero_rule == "one")).all()
+            assert (value.degenerate == (degenerate_rule == "one")).all()
             assert (value.bandwidth == 5.0).all()
         slope = np.exp(-18.0) * 2 / np.sqrt(2 * np.pi)
         gen.assert_close(dmu, np.full(3, (lam or 0.0) * slope), 1e-5 if dtype is np.float32 else 1e-13)
@@ -277,7 +277,7 @@ def test_the_last_open_gate(engine):
     for rule in ("median", "max"):
         value, dmu = evaluate(engine, Objective(lam=0.0, bandwidth=rule), mu, np.zeros((1, 3)), X)
         finite(value, dmu)
-        assert not value.substituted[0]
+        assert not value.degenerate[0]
         c = reference.chain(X, mu, np.zeros(3), lam=0.0, rule=rule)
         assert value.bandwidth[0] == pytest.approx(np.real(c.b), rel=1e-12)
         assert value.score[0] == pytest.approx(np.real(c.S), rel=1e-12)
@@ -365,7 +365,7 @@ def test_float32_is_as_good_as_the_plain_formulas(engine, n, d):
     objective = Objective(lam=0.0)
     for seed in range(90):
         X, mu, eps = gen.noise(n, d, seed), np.full(d, 0.5), gen.draws(seed, d)
-        exact, exact_dmu = evaluate("operations", objective, mu, eps, X)
+        exact, exact_dmu = evaluate("reference", objective, mu, eps, X)
         single = [a.astype(np.float32) for a in (mu, eps, X)]
         value, dmu = evaluate(engine, objective, *single)
         ours.append([abs(value.loss / exact.loss - 1), gen.relative(dmu, exact_dmu)])

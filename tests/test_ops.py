@@ -157,9 +157,9 @@ def test_bandwidth(seed, n, data, rule, C):
     D = frozen(reference.squared_distances(np.random.default_rng(seed).normal(size=(n, 3)).tolist()))
     kth = reference.kth_distances(D.tolist(), k)
     np.testing.assert_array_equal(bandwidth.neighbour_distances(bk, D, k), kth)
-    b, substituted, saved = bandwidth.forward(bk, D, rule, k, C)
+    b, degenerate, saved = bandwidth.forward(bk, D, rule, k, C)
     assert b == pytest.approx(C * reference.scale(D.tolist(), rule, k), rel=1e-15)
-    assert not substituted
+    assert not degenerate
     # the entries it says it was read from: distances to another row, and their weighted sum is b
     entries = bandwidth.backward(bk, saved, np.array(1.0))
     assert (entries.rows != entries.columns).all()
@@ -182,9 +182,9 @@ def test_the_authors_first_neighbour_is_the_point_itself():
 def test_bandwidth_as_a_number():
     D = np.zeros((3, 4, 4))
     for rule in (0.7, np.array([0.7, 0.7, 0.7])):
-        b, substituted, saved = bandwidth.forward(bk, D, rule, 99, 1.0)
+        b, degenerate, saved = bandwidth.forward(bk, D, rule, 99, 1.0)
         np.testing.assert_array_equal(b, [0.7] * 3)
-        assert not substituted.any()
+        assert not degenerate.any()
         assert (bandwidth.backward(bk, saved, np.ones(3)).values == 0).all()
 
 
@@ -227,18 +227,18 @@ def zero_problems():
 @pytest.mark.parametrize("rule", ["median", "q90", "max"])
 @pytest.mark.parametrize("k", [1, 2])
 @pytest.mark.parametrize("name", list(zero_problems()))
-@pytest.mark.parametrize(("zero_rule", "theirs"), [("data", "ours"), ("one", "authors")])
-def test_bandwidth_zero_rules(name, k, rule, zero_rule, theirs):
+@pytest.mark.parametrize(("degenerate_rule", "theirs"), [("data", "ours"), ("one", "authors")])
+def test_bandwidth_zero_rules(name, k, rule, degenerate_rule, theirs):
     D = reference.squared_distances(zero_problems()[name].tolist())
-    b, substituted, saved = bandwidth.forward(bk, np.array(D), rule, k, 1.0, zero_rule)
-    assert b == pytest.approx(reference.scale(D, rule, k, zero_rule=theirs), rel=1e-15)
+    b, degenerate, saved = bandwidth.forward(bk, np.array(D), rule, k, 1.0, degenerate_rule)
+    assert b == pytest.approx(reference.scale(D, rule, k, degenerate_rule=theirs), rel=1e-15)
     assert b > 0
     kth = sorted(reference.kth_distances(D, k))
     unaided = {"max": max, "median": reference.middle, "q90": reference.upper_decile}[rule](kth)
-    if zero_rule == "one":
-        assert substituted == (unaided < 1e-8)
+    if degenerate_rule == "one":
+        assert degenerate == (unaided < 1e-8)
     else:  # where every distance is 0 nothing needs saying
-        assert substituted == (np.max(D) > 0 and unaided <= 4 * 2.0**-52 * np.max(D))
+        assert degenerate == (np.max(D) > 0 and unaided <= 4 * 2.0**-52 * np.max(D))
     entries = bandwidth.backward(bk, saved, np.array(1.0))
     read = (entries.values * np.array(D)[entries.rows, entries.columns]).sum()
     assert read == pytest.approx(b, rel=1e-14) or (entries.values == 0).all()
@@ -248,18 +248,18 @@ def test_bandwidth_zero_rule_expected_numbers():
     """Written out: five equal rows and one at squared distance 18."""
     D = np.array(reference.squared_distances(zero_problems()["one apart"].tolist()))
     for rule, k, want, replaced in (("median", 1, 18.0, True), ("max", 1, 18.0, False), ("median", 5, 18.0, False)):
-        b, substituted, _ = bandwidth.forward(bk, D, rule, k, 1.0)
-        assert (b, bool(substituted)) == (want, replaced)
-    b, substituted, _ = bandwidth.forward(bk, D, "median", 1, 1.0, "one")
-    assert (b, bool(substituted)) == (1.0, True)
-    b, substituted, _ = bandwidth.forward(bk, np.zeros((4, 4)), "median", 1, 3.0)
-    assert (b, bool(substituted)) == (3.0, False)
+        b, degenerate, _ = bandwidth.forward(bk, D, rule, k, 1.0)
+        assert (b, bool(degenerate)) == (want, replaced)
+    b, degenerate, _ = bandwidth.forward(bk, D, "median", 1, 1.0, "one")
+    assert (b, bool(degenerate)) == (1.0, True)
+    b, degenerate, _ = bandwidth.forward(bk, np.zeros((4, 4)), "median", 1, 3.0)
+    assert (b, bool(degenerate)) == (3.0, False)
     for s, want, replaced in ((1.01e-8, 1.01e-8, False), (0.99e-8, 1.0, True)):
-        b, substituted, _ = bandwidth.forward(bk, s * (1 - np.eye(4)), "median", 1, 1.0, "one")
-        assert (b, bool(substituted)) == (want, replaced)
+        b, degenerate, _ = bandwidth.forward(bk, s * (1 - np.eye(4)), "median", 1, 1.0, "one")
+        assert (b, bool(degenerate)) == (want, replaced)
     # distances so small that 1 / b would overflow: the square root of the smallest normal number takes their place
-    b, substituted, _ = bandwidth.forward(bk, 1e-160 * (1 - np.eye(4)), "median", 1, 1.0)
-    assert (b, bool(substituted)) == (2.0**-511, True)
+    b, degenerate, _ = bandwidth.forward(bk, 1e-160 * (1 - np.eye(4)), "median", 1, 1.0)
+    assert (b, bool(degenerate)) == (2.0**-511, True)
 
 
 def test_bandwidth_each_matrix_of_a_stack_by_itself():
@@ -267,8 +267,8 @@ def test_bandwidth_each_matrix_of_a_stack_by_itself():
     D = np.array([reference.squared_distances(gen.noise(6, 2, s).tolist()) for s in range(3)])
     D[1] = reference.squared_distances(zero_problems()["one apart"].tolist())
     for rule in ("median", "q90", "max"):
-        b, substituted, saved = bandwidth.forward(bk, D, rule, 1, 2.0)
-        np.testing.assert_array_equal(substituted, [False, rule == "median", False])
+        b, degenerate, saved = bandwidth.forward(bk, D, rule, 1, 2.0)
+        np.testing.assert_array_equal(degenerate, [False, rule == "median", False])
         dD = bandwidth.add_entries(bk, np.zeros_like(D), bandwidth.backward(bk, saved, np.array([1.0, 10.0, 100.0])))
         for i, scale in enumerate((1.0, 10.0, 100.0)):
             b_i, _, saved_i = bandwidth.forward(bk, D[i], rule, 1, 2.0)

@@ -133,8 +133,8 @@ def test_every_setting_of_the_grid_can_be_used(folder):
 
 def test_dufs_finds_the_clusters(folder):
     result = Score()("Yale", "DUFS", {}, [10], 5, 0)
-    assert result["accuracy"] == result["representatives"]["accuracy"] == [100]
-    assert set(Score().fitted(cached_load("Yale"), "DUFS", {}, 0).ranking_[:10]) == set(range(10))
+    assert result["accuracy"] == result["diverse"]["accuracy"] == [100]
+    assert set(Score().fitted(cached_load("Yale"), "DUFS", {}, 0).order_[:10]) == set(range(10))
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
@@ -143,11 +143,11 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
     monkeypatch.setattr(protocol, "kmeans_accuracy", lambda X, *_: (judged.setdefault(X.tobytes(), len(judged)), 0.0))
     settings = {"max_iter": 5, "batch_size": 20}
     result = Score()("Yale", "DUFS", settings, [4], 1, 3)
-    orders = [result["accuracy"], result["representatives"]["accuracy"]]
+    orders = [result["accuracy"], result["diverse"]["accuracy"]]
     data = cached_load("Yale")
     for ranking, accuracy in zip(DUFS_METHODS.values(), orders, strict=True):
-        alone = DUFS(fdr=None, ranking=ranking, n_restarts=1, random_state=3, **settings).fit(data.X)
-        assert accuracy == [100 * judged[data.X[:, alone.ranking_[:4]].tobytes()]], ranking
+        alone = DUFS(fdr=None, ranking=ranking, max_runs=1, random_state=3, **settings).fit(data.X)
+        assert accuracy == [100 * judged[data.X[:, alone.order_[:4]].tobytes()]], ranking
     assert orders[0] != orders[1]
     with pytest.raises(ValueError, match="no cells of its own"):
         Score()("Yale", "DUFS-R", settings, [4], 1, 3)
@@ -328,10 +328,10 @@ def test_small_path(folder):
     record = json.loads((folder / "out" / "quick" / "path.json").read_text())["records"][0]
     assert record["data"] == "Yale"
     assert len(record["lam"]) == len(record["p"]) == len(record["accuracy_selected"]) == 3
-    selector = DUFS.preset("wide", ranking="gates", n_restarts=1, n_jobs=1, **path.QUICK)
+    selector = DUFS.preset("wide", ranking="gates", max_runs=1, n_jobs=1, **path.QUICK)
     alone = LambdaPath(selector, n_lams=3, n_splits=1, n_permutations=19, random_state=0)
     alone.fit(cached_load("Yale").X[:, ::16])
-    assert record["best"] == alone.best_
+    assert record["best"] == alone.best_index_
     assert record["selected"] == alone.n_selected_.tolist()
     for count, accuracy in zip(record["selected"], record["accuracy_selected"], strict=True):
         assert accuracy is None if count == 0 else 100 / 3 <= accuracy <= 100

@@ -14,17 +14,17 @@ from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.lambda_grid import first_prices, further_prices, price_range, start_prices
+from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
 from dufs_core.selection.lambda_path import _Fits, _judged_at
-from dufs_core.significance.held_out import agreement, combined, judge, smallest_p_value
-from dufs_core.significance.permutation_test import Gap, shuffled_scores
+from dufs_core.significance.held_out import aggregate_p_values, agreement, max_t_test, smallest_p_value
+from dufs_core.significance.permutation_test import PermutationTest, shuffled_scores
 from tests.generators import noise, standardise
 
 NUMPY = get_backend("numpy")
 
 
 def short(**changes):
-    return DUFS(fdr=None, **({"max_iter": 150, "learning_rate": 0.02, "n_restarts": 1, "n_draws": 4} | changes))
+    return DUFS(fdr=None, **({"max_iter": 150, "learning_rate": 0.02, "max_runs": 1, "n_draws": 4} | changes))
 
 
 def quick(selector=None, **changes):
@@ -51,11 +51,11 @@ def test_scikit_learn_contract(estimator, check):
 
 def test_the_moons_are_chosen_and_their_p_value_is_small(path):
     np.testing.assert_array_equal(path.get_support(indices=True), [0, 1])
-    assert path.p_value_[path.best_] <= 0.05
+    assert path.p_value_[path.best_index_] <= 0.05
     assert path.mu_.shape == (3, 6)
     np.testing.assert_array_equal(path.n_selected_, (path.mu_ > 0).sum(axis=1))
-    np.testing.assert_array_equal(path.scores_, path.mu_[path.best_])
-    assert path.held_out_[path.best_] == path.held_out_.max()
+    np.testing.assert_array_equal(path.scores_, path.mu_[path.best_index_])
+    assert path.held_out_z_[path.best_index_] == path.held_out_z_.max()
     assert (np.diff(path.lams_) > 0).all()
 
 
@@ -90,8 +90,8 @@ def test_a_price_that_opens_nothing_is_refused(moons):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_lowest_price_is_a_tenth_of_the_median_at_the_start():
     X = two_moons(n_features=40).X
-    prices = start_prices(short(), X)
-    low, high = price_range(short(), X)
+    prices = stationary_lambdas(short(), X)
+    low, high = lambda_range(short(), X)
     assert low == pytest.approx(0.1 * np.median(prices[prices > 0]))
     assert low < 1e-3 * high  # the other rule, where few columns have most of the variance, does not decide here
     assert high == pytest.approx(1)
@@ -115,8 +115,8 @@ def test_every_half_has_draws_of_its_own(moons, monkeypatch):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")  # ten steps close no gate
 def test_a_path_without_self_loops_is_of_such_fits(moons):
     found = quick(short(self_loops=False, max_iter=10), n_lams=2, n_permutations=3).fit(moons)
-    low, high = price_range(short(self_loops=False, max_iter=10), moons)
-    assert (start_prices(short(self_loops=False), moons) != start_prices(short(), moons)).all()
+    low, high = lambda_range(short(self_loops=False, max_iter=10), moons)
+    assert (stationary_lambdas(short(self_loops=False), moons) != stationary_lambdas(short(), moons)).all()
     np.testing.assert_allclose(found.lams_, [low, np.sqrt(low * high)])
     alone = short(self_loops=False, max_iter=10, lam=float(found.lams_[0]))
     seed = int(np.random.RandomState(0).randint(2**31))
@@ -147,7 +147,7 @@ def test_sparse_rows_give_what_dense_rows_give(moons):
 
 def test_at_its_start_price_a_gate_stands_still(moons):
     settings = {"n_draws": 512, "optimizer": "sgd", "learning_rate": 1e-2, "max_iter": 1, "random_state": 0}
-    prices = start_prices(short(**settings), np.column_stack([moons, np.ones(100)]))
+    prices = stationary_lambdas(short(**settings), np.column_stack([moons, np.ones(100)]))
     assert prices[6] == 0  # constant
     assert prices[1] > 0
     steps = []
@@ -162,28 +162,28 @@ def test_the_ends_of_the_prices(moons):
     X = np.column_stack([moons * [1, 1, 1, 4, 1, 1], np.ones(100)])
     for scaling in ("columns", "global", "none"):
         selector = short(scaling=scaling)
-        low, high = price_range(selector, X)
-        start = start_prices(selector, X)
+        low, high = lambda_range(selector, X)
+        start = stationary_lambdas(selector, X)
         variances = X.var(axis=0)
         variances = {"columns": np.ones(1), "global": variances / variances[:6].mean(), "none": variances}[scaling]
         assert high == pytest.approx(variances.max(), rel=1e-5)
         assert low == min(0.1 * np.median(start[start > 0]), high / 1000)
-    shrunk = price_range(selector, X / 64)
+    shrunk = lambda_range(selector, X / 64)
     np.testing.assert_allclose(shrunk, (low / 64**2, high / 64**2), rtol=1e-4)
     stored = sparse.csr_array(np.where(abs(X) < 0.7, 0, X))
-    np.testing.assert_allclose(price_range(selector, stored), price_range(selector, stored.toarray()), rtol=1e-4)
+    np.testing.assert_allclose(lambda_range(selector, stored), lambda_range(selector, stored.toarray()), rtol=1e-4)
 
 
 def test_prices_where_the_number_of_columns_changes():
-    np.testing.assert_allclose(first_prices(1e-4, 1.0, 8), [1e-4, 1e-3, 1e-2, 1e-1])
-    np.testing.assert_allclose(first_prices(1e-4, 1.0, 1), [1e-4])
+    np.testing.assert_allclose(geometric_grid(1e-4, 1.0, 8), [1e-4, 1e-3, 1e-2, 1e-1])
+    np.testing.assert_allclose(geometric_grid(1e-4, 1.0, 1), [1e-4])
     lams, n_open = np.array([1e-4, 1e-3, 1e-2, 1e-1]), np.array([50, 50, 4, 0])
-    steepest, after, both_halves = (further_prices(lams, n_open, 1.0, count) for count in (1, 2, 4))
+    steepest, after, both_halves = (refine_grid(lams, n_open, 1.0, count) for count in (1, 2, 4))
     np.testing.assert_allclose(steepest, [10**-2.5])  # log(51 / 5) is more than log(5)
     np.testing.assert_allclose(after, [10**-2.5, 10**-1.5])
     np.testing.assert_allclose(both_halves, [10**-2.75, 10**-2.5, 10**-2.25, 10**-1.5])
-    np.testing.assert_allclose(further_prices(lams, np.full(4, 2), 1.0, 1), [10**-0.5])  # up to where nothing is open
-    np.testing.assert_allclose(further_prices(np.array([1e-4, 1e-1]), np.zeros(2), 1.0, 1), [10**-2.5])  # the widest
+    np.testing.assert_allclose(refine_grid(lams, np.full(4, 2), 1.0, 1), [10**-0.5])  # up to where nothing is open
+    np.testing.assert_allclose(refine_grid(np.array([1e-4, 1e-1]), np.zeros(2), 1.0, 1), [10**-2.5])  # the widest
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -203,7 +203,7 @@ def test_most_prices_keep_columns_whatever_their_variances(scaling, different):
 def test_judgement_is_the_definition():
     X = standardise(two_moons(60, 5, random_state=0).X)
     selections = [np.array([2]), np.array([0, 1]), np.array([2, 3, 4])]
-    judged = judge(NUMPY, X, selections, 19, 3)
+    judged = max_t_test(NUMPY, X, selections, 19, 3)
     (a, null_a), (b, null_b) = (shuffled_scores(NUMPY, X, selection, 19, 3) for selection in selections[1:])
     z = [(a - null_a.mean()) / null_a.std(), (b - null_b.mean()) / null_b.std()]
     np.testing.assert_allclose(judged.z, [0, *z])
@@ -222,15 +222,15 @@ def test_the_level_of_the_judgement(monkeypatch):
         "dufs_core.significance.held_out.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19))
     )
     selections = [np.arange(2)] * 8
-    smallest = np.array([judge(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
+    smallest = np.array([max_t_test(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
     assert (smallest <= 0.05).mean() == pytest.approx(0.05, abs=0.015)
 
 
 def test_p_values_of_halves_are_combined():
     two_of_eight = np.ones((8, 2))
     two_of_eight[:, 0] = [1, 1, 0.005, 1, 0.01, 1, 1, 1]
-    np.testing.assert_allclose(combined(two_of_eight), [0.04, 1])
-    np.testing.assert_allclose(combined(np.array([[0.02], [0.3]])), [0.04])
+    np.testing.assert_allclose(aggregate_p_values(two_of_eight), [0.04, 1])
+    np.testing.assert_allclose(aggregate_p_values(np.array([[0.02], [0.3]])), [0.04])
     assert smallest_p_value(99, 2) == pytest.approx(0.02)
     assert smallest_p_value(199, 8) == pytest.approx(0.02)
 
@@ -245,7 +245,7 @@ def test_the_level_of_combined_p_values(halves):
     order = rng.permuted(np.tile(np.arange(halves), (cases, 1)), axis=1)
     p[small[:, None] & (order < share)] = rng.uniform(0, 0.05 * share / halves, size=small.sum() * share)
     assert (p.ravel() <= 0.01).mean() == pytest.approx(0.01 if share / halves >= 0.25 else 0, abs=0.002)
-    assert (combined(p.T) <= 0.05).mean() == pytest.approx(0.05, abs=0.006)
+    assert (aggregate_p_values(p.T) <= 0.05).mean() == pytest.approx(0.05, abs=0.006)
 
 
 def test_prices_that_select_the_same_are_judged_once():
@@ -262,26 +262,26 @@ def test_columns_that_no_shuffle_changes():
     X = np.column_stack([two_moons(60, 2, random_state=0).X, np.ones((60, 1000))])
     observed, shuffled = shuffled_scores(NUMPY, X, np.arange(len(X[0])), 3)
     assert np.isfinite([observed, *shuffled]).all()
-    judged = judge(NUMPY, np.ones((20, 4)), [np.arange(4)], 39, 0)
+    judged = max_t_test(NUMPY, np.ones((20, 4)), [np.arange(4)], 39, 0)
     assert (judged.z, judged.p_values) == ([0], [1])
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_price_better_than_chance_is_chosen_before_a_lucky_one():
     found = quick(lams=[0.1, 1.0]).fit(two_moons(40, 3, random_state=0).X)
-    gaps = [Gap(0.1, 0.1)] * 2
+    gaps = [PermutationTest(0.1, 0.1)] * 2
     z, p = np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.03, 0.01], [1.0, 0.01]])
     found._store(gaps, z, p, np.zeros((1, 2)), np.zeros(3, dtype=bool))
-    assert found.best_ == 1
+    assert found.best_index_ == 1
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_of_equal_prices_the_middle_is_chosen():
     found = quick(lams=[0.1, 0.2, 0.3, 0.4, 0.5]).fit(two_moons(40, 3, random_state=0).X)
-    found.mu_, gaps = np.ones((5, 3)), [Gap(0.1, 0.1)] * 5
+    found.mu_, gaps = np.ones((5, 3)), [PermutationTest(0.1, 0.1)] * 5
     z, p = np.tile([1.0, 4.0, 4.0, 4.0, 1.0], (2, 1)), np.full((2, 5), 0.01)
     found._store(gaps, z, p, np.zeros((1, 5)), np.zeros(3, dtype=bool))
-    assert found.best_ == 2
+    assert found.best_index_ == 2
 
 
 def test_batches_that_only_the_halves_do_not_fill(moons):

@@ -117,7 +117,7 @@ def test_DUFS_is_asked_for_a_rate_and_its_older_rules_are_not(monkeypatch, easy)
     class Asked:
         def __init__(self, name="", **settings):
             self.settings = {"name": name} | settings
-            self.scores_, self.ranking_, self.support_ = np.arange(50), np.arange(50), np.arange(50) < 3
+            self.scores_, self.order_, self.support_ = np.arange(50), np.arange(50), np.arange(50) < 3
 
         def fit(self, X):
             asked.append(self.settings)
@@ -133,8 +133,8 @@ def test_DUFS_is_asked_for_a_rate_and_its_older_rules_are_not(monkeypatch, easy)
     assert all(c.selected.sum() == 3 for c in choices)
     assert asked == [
         {"name": "", "fdr": 0.2, "random_state": 7},
-        {"name": "", "fdr": None, "n_restarts": 1, "max_iter": 2000, "random_state": 7},
-        {"name": "wide", "n_restarts": 1, "random_state": 7},
+        {"name": "", "fdr": None, "max_runs": 1, "max_iter": 2000, "random_state": 7},
+        {"name": "wide", "max_runs": 1, "random_state": 7},
         {"name": "paper", "max_iter": 1000, "random_state": 7},
         {"name": "authors_code", "max_iter": 1000, "random_state": 7},
     ]

@@ -73,7 +73,7 @@ def test_gate_trajectories(fitted):
     (others,) = (found for found in ax.collections if found.get_label() == "4 not selected")
     assert len(others.get_segments()) == 4
     np.testing.assert_array_equal(others.get_segments()[0][-1], [selector.n_iter_, selector.mu_[2]])
-    other = DUFS(fdr=None, random_state=1, max_iter=3, n_restarts=1).fit(MOONS.X)
+    other = DUFS(fdr=None, random_state=1, max_iter=3, max_runs=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)
 
@@ -153,13 +153,13 @@ def test_the_walk_is_that_of_the_fit(many, fitted):
 
 def test_a_trajectory_keeps_every_run_and_its_columns():
     trajectory = Trajectory(every=4)
-    selector = DUFS(fdr=None, random_state=0, max_iter=10, n_restarts=2, n_draws=2, callbacks=[trajectory])
+    selector = DUFS(fdr=None, random_state=0, max_iter=10, max_runs=2, n_draws=2, callbacks=[trajectory])
     selector.fit(np.column_stack([np.random.default_rng(0).normal(size=(40, 25)), np.ones(40)]))
     assert [list(run.steps) for run in trajectory.runs] == [[4, 8, 10], [4, 8, 10]]
     assert [len(run.columns) for run in trajectory.runs] == [25, 20]
     kept = next(run for run in trajectory.runs if np.array_equal(run.mu[-1], selector.mu_[run.columns]))
     aside = set(range(25)) - set(kept.columns.tolist())
-    assert aside == set(selector.set_aside_features_.tolist())
+    assert aside == set(selector.excluded_features_.tolist())
     with pytest.raises(ValueError, match="every must be a whole number of at least 1"):
         Trajectory(every=0)
 
@@ -168,13 +168,13 @@ def test_paths(path):
     ax = drawn(plotting.lambda_path(path))
     for k in path.get_support(indices=True):
         np.testing.assert_array_equal(line(ax, f"x{k}").get_ydata(), path.mu_[:, k])
-    closed = path.mu_[:, path.mu_[path.best_] <= 0]
+    closed = path.mu_[:, path.mu_[path.best_index_] <= 0]
     (others,) = ax.collections
     assert others.get_label() == f"{closed.shape[1]} closed there"
     np.testing.assert_array_equal(others.get_segments()[-1][:, 1], closed[:, -1])
     ax = drawn(plotting.path_criterion(path))
-    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), path.held_out_)
-    assert f"{path.lams_[path.best_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()
+    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), path.held_out_z_)
+    assert f"{path.lams_[path.best_index_]:.3g}" in ax.get_legend().get_texts()[-1].get_text()
 
 
 def test_names_are_no_mathematics_and_do_not_vanish(path):
@@ -226,7 +226,7 @@ def test_over_settings():
 
 
 def test_precision_and_recall_by_rank():
-    selector = SimpleNamespace(ranking_=np.array([2, 0, 1, 3]), support_=np.array([True, False, True, False]))
+    selector = SimpleNamespace(order_=np.array([2, 0, 1, 3]), support_=np.array([True, False, True, False]))
     ax = drawn(plotting.precision_recall(selector, np.array([1, 2])))
     np.testing.assert_allclose(line(ax, "precision").get_ydata(), [1, 1 / 2, 2 / 3, 1 / 2])
     np.testing.assert_allclose(line(ax, "recall").get_ydata(), [1 / 2, 1 / 2, 1, 1])
@@ -301,7 +301,7 @@ def test_without_matplotlib(monkeypatch):
 def test_columns_that_took_no_part_are_not_drawn():
     X = np.column_stack([MOONS.X[:, :4], np.full((60, 2), 3.0)])
     for selector in (
-        DUFS(fdr=None, n_features_to_select=2, n_restarts=1, max_iter=5, random_state=0).fit(X),
+        DUFS(fdr=None, n_features_to_select=2, max_runs=1, max_iter=5, random_state=0).fit(X),
         LaplacianScore(n_features_to_select=2).fit(X),
     ):
         ax = drawn(plotting.ranked_scores(selector))
@@ -312,14 +312,14 @@ def test_columns_that_took_no_part_are_not_drawn():
         assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
         assert ax.get_title().endswith("(grey: 2 constant)")
     path = LambdaPath(
-        DUFS(fdr=None, n_restarts=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0
+        DUFS(fdr=None, max_runs=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0
     ).fit(X)
     np.testing.assert_array_equal(path.constant_features_, [4, 5])
     assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
 
 
 def test_prices_over_a_few_powers_of_ten_have_labels():
-    path = LambdaPath(DUFS(fdr=None, n_restarts=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
+    path = LambdaPath(DUFS(fdr=None, max_runs=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
     ax = drawn(plotting.lambda_path(path.fit(MOONS.X)))
     low, high = ax.get_xlim()
     shown = [tick.get_text() for x, tick in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True) if low < x < high]

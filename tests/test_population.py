@@ -7,18 +7,18 @@ import pytest
 from joblib import parallel_config
 from scipy.sparse import csr_array
 
-from dufs_core import DUFS, Trajectory, fit_population
+from dufs_core import DUFS, Trajectory, fit_many
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError, SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-FITTED = ("mu_", "ranking_", "support_", "gate_probabilities_")
+FITTED = ("mu_", "order_", "support_", "gate_probabilities_")
 X = two_moons(n_samples=60, n_features=6).X
 
 
 def selectors(**how):
-    settings = {"max_iter": 60, "n_restarts": 2} | how
+    settings = {"max_iter": 60, "max_runs": 2} | how
     return [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
 
 
@@ -27,7 +27,7 @@ def assert_same(got, want):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
     for name, values in want.history_.items():
         np.testing.assert_array_equal(got.history_[name], values, err_msg=name)
-    for name in ("n_iter_", "n_runs_", "converged_", "loss_", "permutation_gap_", "p_value_", "engine_", "backend_"):
+    for name in ("n_iter_", "n_runs_", "converged_", "loss_", "excess_score_", "p_value_", "engine_", "backend_"):
         assert getattr(got, name) == getattr(want, name), name
 
 
@@ -38,12 +38,12 @@ def assert_same(got, want):
         {"n_jobs": 3},
         {"batch_size": 25},
         {"gate_noise": "sample"},
-        {"engine": "operations", "max_iter": 10},
+        {"engine": "reference", "max_iter": 10},
         {"self_loops": False, "max_iter": 10},
     ],
 )
 def test_each_as_alone(how):
-    together = fit_population(selectors(**how), X)
+    together = fit_many(selectors(**how), X)
     for got, want in zip(together, selectors(**how), strict=True):
         assert_same(got, want.fit(X))
 
@@ -55,13 +55,13 @@ def test_what_is_the_users():
     seen = []
     state = np.random.RandomState(3)
     given = [
-        DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1, n_features_to_select=2),
-        DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1, n_features_to_select=3, callbacks=[seen.append]),
+        DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1, n_features_to_select=2),
+        DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1, n_features_to_select=3, callbacks=[seen.append]),
     ]
-    fit_population(given, frame)
+    fit_many(given, frame)
     state = np.random.RandomState(3)
     for selector in given:
-        want = DUFS(fdr=None, random_state=state, max_iter=5, n_restarts=1).fit(X)
+        want = DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1).fit(X)
         np.testing.assert_array_equal(selector.mu_, want.mu_)
         assert list(selector.feature_names_in_) == list("abcdef")
     assert [s.support_.sum() for s in given] == [2, 3]
@@ -69,16 +69,16 @@ def test_what_is_the_users():
 
 
 def test_nothing_to_fit():
-    assert fit_population([], X) == []
+    assert fit_many([], X) == []
 
 
 def test_others_are_refused():
     with pytest.raises(ValueError, match="power is None in the first and 3 in number 1"):
-        fit_population([DUFS(fdr=None), DUFS(fdr=None, power=3)], X)
+        fit_many([DUFS(fdr=None), DUFS(fdr=None, power=3)], X)
     with pytest.raises(ValueError, match="lam must be None"):
-        fit_population([DUFS(fdr=None), DUFS(fdr=None, lam=-1.0)], X)
+        fit_many([DUFS(fdr=None), DUFS(fdr=None, lam=-1.0)], X)
     with pytest.raises(MemoryLimitError):
-        fit_population([DUFS(fdr=None, max_memory=10_000), DUFS(fdr=None, max_memory=10_000)], X)
+        fit_many([DUFS(fdr=None, max_memory=10_000), DUFS(fdr=None, max_memory=10_000)], X)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -88,31 +88,31 @@ def test_an_error_in_one_ends_all(position):
     def fail(info):
         raise RuntimeError("broken callback")
 
-    given = [DUFS(fdr=None, random_state=i, max_iter=10**12, tol=0.0, n_restarts=1, n_jobs=3) for i in range(3)]
+    given = [DUFS(fdr=None, random_state=i, max_iter=10**12, tol=0.0, max_runs=1, n_jobs=3) for i in range(3)]
     given[position].callbacks = [fail]
     with pytest.raises(RuntimeError, match="broken callback"):
-        fit_population(given, X)
+        fit_many(given, X)
 
 
 def test_what_cannot_share_is_refused(tmp_path):
     selector = DUFS(fdr=None)
     with pytest.raises(ValueError, match="One selector is given twice"):
-        fit_population([selector, selector], X)
+        fit_many([selector, selector], X)
     saving = [DUFS(fdr=None, callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
     with pytest.raises(ValueError, match="to the same path"):
-        fit_population(saving, X)
+        fit_many(saving, X)
 
 
 @pytest.mark.parametrize("callback", [Trajectory(), lambda info: None])
 def test_callbacks_in_other_processes_are_refused(callback):
     with parallel_config(backend="loky"), pytest.raises(ValueError, match="in other processes call copies"):
-        fit_population([DUFS(fdr=None), DUFS(fdr=None, callbacks=[callback])], X)
+        fit_many([DUFS(fdr=None), DUFS(fdr=None, callbacks=[callback])], X)
 
 
 def test_sparse_data():
     table = csr_array(X * (abs(X) > 0.5))
-    settings = {"max_iter": 30, "n_restarts": 1, "random_state": 0}
-    together = fit_population([DUFS(fdr=None, lam=lam, **settings) for lam in (None, 0.1)], table)
+    settings = {"max_iter": 30, "max_runs": 1, "random_state": 0}
+    together = fit_many([DUFS(fdr=None, lam=lam, **settings) for lam in (None, 0.1)], table)
     for got, lam in zip(together, (None, 0.1), strict=True):
         assert_same(got, DUFS(fdr=None, lam=lam, **settings).fit(table))
 
@@ -120,7 +120,7 @@ def test_sparse_data():
 def test_a_dask_cluster_carries_the_fits():
     """Two worker processes: the bits of one fit after the other, and what the fits warn of."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (it is in the extra `cluster`)")
-    settings = {"max_iter": 20, "n_restarts": 1, "learning_rate": 0.1, "backend": "numpy"}
+    settings = {"max_iter": 20, "max_runs": 1, "learning_rate": 0.1, "backend": "numpy"}
     given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
     how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with (
@@ -129,7 +129,7 @@ def test_a_dask_cluster_carries_the_fits():
         parallel_config(backend="dask"),
         pytest.warns(SelectionWarning, match="no feature with lam=1000000"),
     ):
-        together = fit_population(given, X)
+        together = fit_many(given, X)
     for got in together:
         assert_same(got, DUFS(**got.get_params()).fit(X))
     assert [selector.random_state for selector in together] == [0, 1, 0, 1]

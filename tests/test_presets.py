@@ -167,7 +167,7 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
     n_open = []
     for selector in (DUFS.preset("wide"), DUFS(fdr=None)):
         selector.set_params(
-            n_restarts=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12, ranking="gates"
+            max_runs=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12, ranking="gates"
         )
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DufsWarning)
@@ -184,7 +184,7 @@ def test_preset_settings():
     authors = DUFS.preset("authors_code").get_params()
     for params in (paper, authors):
         assert (params["lam"], params["power"], params["gate_sigma"]) == (None, 2, 0.5)
-        assert (params["optimizer"], params["momentum"], params["n_draws"], params["n_restarts"]) == ("sgd", 0, 1, 1)
+        assert (params["optimizer"], params["momentum"], params["n_draws"], params["max_runs"]) == ("sgd", 0, 1, 1)
         assert params["bandwidth_gradient"] is True
         assert params["scaling"] == "columns"
     assert (paper["gate_noise"], paper["bandwidth"], paper["n_neighbors"], paper["bandwidth_factor"]) == (

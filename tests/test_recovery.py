@@ -20,7 +20,7 @@ def few(monkeypatch):
 
     def counted(self, X, y=None):
         fits.append(X.shape)
-        return fit(self.set_params(max_iter=2, n_draws=2, n_restarts=1), X, y)
+        return fit(self.set_params(max_iter=2, n_draws=2, max_runs=1), X, y)
 
     monkeypatch.setattr(DUFS, "fit", counted)
     return fits

@@ -119,7 +119,7 @@ def test_presets_against_torch_sgd(engine, preset, lam):
         callbacks=[lambda info: path.append(info.mu.copy())],
     ).fit(X)
 
-    mu = torch.tensor(initial_mu(bk, 5, columns, np.float64, jitter=authors), requires_grad=True)
+    mu = torch.tensor(initial_mu(bk, 5, columns, np.float64, noisy_start=authors), requires_grad=True)
     optimizer = torch.optim.SGD([mu], lr=rate)
     data = torch.tensor(np.ascontiguousarray(X))
     settings = (

@@ -44,7 +44,7 @@ def by_index(found):
 def test_every_feature_has_a_row_and_a_reason(selector, data):
     found = report(selector, data)
     rows = by_index(found)
-    assert [row["index"] for row in found.rows] == selector.ranking_.tolist()
+    assert [row["index"] for row in found.rows] == selector.order_.tolist()
     assert [row["rank"] for row in found.rows] == list(range(1, 13))
     assert {k for k, row in rows.items() if row["selected"]} == {0, 1, 10}
     assert rows[0]["reason"] == f"gate open: mu = {selector.mu_[0]:.2f} > 0, P(z > 0) = 1.000"
@@ -61,7 +61,7 @@ def test_correlated_features_are_a_group(selector, data):
     found = report(selector, data)
     (group,) = found.groups
     assert set(group) == {0, 10}
-    assert group == [k for k in selector.ranking_ if k in (0, 10)]
+    assert group == [k for k in selector.order_ if k in (0, 10)]
     assert set(np.flatnonzero(found.one_per_group)) == {1, group[0]}
     rows = by_index(found)
     assert rows[0]["group"] == rows[10]["group"] != rows[1]["group"]
@@ -81,7 +81,7 @@ def test_the_best_of_all_groups_are_uncorrelated_and_the_others_near_one(block, 
     leaders = np.flatnonzero(found.one_per_group)
     assert (r[np.ix_(leaders, leaders)] - np.eye(len(leaders)) < 0.8).all()
     for k in np.flatnonzero(selector.support_ & ~found.one_per_group):
-        better = [j for j in selector.ranking_[: list(selector.ranking_).index(k)] if j in leaders and r[k, j] >= 0.8]
+        better = [j for j in selector.order_[: list(selector.order_).index(k)] if j in leaders and r[k, j] >= 0.8]
         assert next(group for group in found.groups if k in group)[0] == better[0]
 
 
@@ -113,7 +113,7 @@ def test_with_decoys_reasons_are_of_the_competition(judged):
     assert rows[10]["reason"] == "constant: all its values are equal"
     assert rows[11]["reason"].startswith("not judged: in too few rows it differs from its median")
     assert (rows[11]["q_value"], rows[11]["evidence"], rows[10]["q_value"]) == (None, None, None)
-    gated = set(range(12)) - {10} - set(selector.set_aside_features_.tolist())
+    gated = set(range(12)) - {10} - set(selector.excluded_features_.tolist())
     assert {k for k, row in rows.items() if row["probability"] is not None} == gated >= {0, 1}
     begins = f"{len(chosen)} features are found at a false discovery rate of 0.1: in expectation at most this share"
     assert found.notes[0].startswith(begins)
@@ -172,9 +172,9 @@ def test_numbers_are_told_apart():
 
 def test_ranks_ties_and_undecided_gates():
     X = np.repeat(MOONS.X[:, :3], 2, axis=1)
-    tied = DUFS(fdr=None, random_state=0, n_features_to_select=3, max_iter=5, n_restarts=1).fit(X)
+    tied = DUFS(fdr=None, random_state=0, n_features_to_select=3, max_iter=5, max_runs=1).fit(X)
     tied.scores_ = tied.mu_ = np.array([3, 3, 2, 2, 0.1, 0.1])
-    tied.ranking_, tied.support_ = np.arange(6), np.arange(6) < 3
+    tied.order_, tied.support_ = np.arange(6), np.arange(6) < 3
     rows = by_index(report(tied, X))
     tie = "by a tie at the cut: of equal scores the lower column index comes first"
     assert rows[2]["reason"].endswith(f"among the best 3, {tie}")
@@ -186,8 +186,8 @@ def test_ranks_ties_and_undecided_gates():
 
 def test_columns_that_took_no_part():
     X = np.random.default_rng(0).normal(size=(40, 25))
-    selector = DUFS(fdr=None, random_state=0, max_iter=10, n_restarts=2, n_draws=2).fit(X)
-    selector.set_aside_features_ = np.array([4])
+    selector = DUFS(fdr=None, random_state=0, max_iter=10, max_runs=2, n_draws=2).fit(X)
+    selector.excluded_features_ = np.array([4])
     assert by_index(report(selector, X))[4]["reason"].startswith("took no part in the run that was kept")
 
 
@@ -195,10 +195,10 @@ def test_paths_baselines_and_stability(data, monkeypatch):
     path = LambdaPath(n_lams=3, n_splits=1, n_permutations=19, random_state=0).fit(MOONS.X)
     found = report(path, MOONS.X, stability=Stability(np.linspace(0, 1, 10), np.ones(4)))
     assert by_index(found)[9]["stability"] == 1
-    assert found.notes[0].startswith(f"The price lam = {path.lams_[path.best_]:.3g} is the best of 3")
+    assert found.notes[0].startswith(f"The price lam = {path.lams_[path.best_index_]:.3g} is the best of 3")
     lowest = "It is the lowest of them: lower ones (lams=...) may be better, and keep more features."
-    assert (lowest in found.notes) == (path.best_ == 0)
-    path.best_ = 0
+    assert (lowest in found.notes) == (path.best_index_ == 0)
+    path.best_index_ = 0
     assert lowest in report(path, MOONS.X).notes
     assert found.html().count("<img ") == 2
     seen = []
@@ -262,7 +262,7 @@ def test_of_many_selected_features_the_best_are_compared(monkeypatch):
     X = np.repeat(MOONS.X[:, :3], 2, axis=1)
     selector = LaplacianScore(n_features_to_select=6).fit(X)
     found = report(selector, X)
-    best = selector.ranking_[:3].tolist()
+    best = selector.order_[:3].tolist()
     assert {row["index"] for row in found.rows if row["group"] is not None} == set(best)
     assert found.groups == [best[:2]]
     assert np.flatnonzero(found.one_per_group).tolist() == sorted([best[0], best[2]])

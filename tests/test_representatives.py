@@ -8,15 +8,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dufs_core import DUFS, LambdaPath, fit_population, report
+from dufs_core import DUFS, LambdaPath, fit_many, report
 from dufs_core.backend import get_backend, random
 from dufs_core.backend.memory import needed_bytes
-from dufs_core.data.dense import prepare
-from dufs_core.data.sparse import prepare_sparse
+from dufs_core.data.dense import scale_columns
+from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.selection import diverse_ranking as representatives
+from dufs_core.selection import diverse_ranking
+from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
-from dufs_core.selection.diverse_ranking import representatives as order
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
@@ -143,7 +143,7 @@ def test_sums_that_are_kept_up_to_date_stay_right():
 def test_blocks_of_columns_do_not_show(monkeypatch):
     X, mu = latent(3, 40, 60), np.random.default_rng(3).uniform(0.3, 2, 60)
     whole = order(NUMPY, X, mu, 60)
-    monkeypatch.setattr(representatives, "BLOCK", 7)
+    monkeypatch.setattr(diverse_ranking, "BLOCK", 7)
     np.testing.assert_array_equal(order(NUMPY, X, mu, 60), whole)
 
 
@@ -288,7 +288,7 @@ def test_rows_columns_signs_and_units_do_not_matter():
 
 def test_many_rows_are_sampled(monkeypatch):
     """A column that varies on the other rows alone comes last; the sample does not depend on the engine."""
-    monkeypatch.setattr(representatives, "ROWS", 40)
+    monkeypatch.setattr(diverse_ranking, "ROWS", 40)
     X = groups(400)
     found = order(NUMPY, X, np.full(15, 2.0), 15)
     assert sorted(found[:3] // 5) == [0, 1, 2]
@@ -302,7 +302,7 @@ def test_many_rows_are_sampled(monkeypatch):
 
 
 def test_of_very_many_columns_the_best_take_part(monkeypatch):
-    monkeypatch.setattr(representatives, "CANDIDATES", 6)
+    monkeypatch.setattr(diverse_ranking, "CANDIDATES", 6)
     mu = np.random.default_rng(0).uniform(0.5, 2, 15)
     assert set(order(NUMPY, groups(), mu, 15)) == set(np.argsort(-mu)[:6])
 
@@ -337,8 +337,8 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
     X = np.where(rng.random((80, 30)) < 0.3, rng.exponential(size=(80, 30)) * np.repeat([1, 5, 2], 10), 0.0)
     X[:, 10:20] = X[:, :10] * 3 + 0.01 * (X[:, :10] > 0)
     mu = rng.uniform(-0.2, 2.0, 30)
-    dense = prepare(X, scaling, np.float64).X
-    table = prepare_sparse(sparse.csr_matrix(X), scaling, "float64", by_rows=False).X
+    dense = scale_columns(X, scaling, np.float64).X
+    table = scale_sparse(sparse.csr_matrix(X), scaling, "float64", by_rows=False).X
     np.testing.assert_array_equal(order(NUMPY, table, mu, 20), order(NUMPY, dense, mu, 20))
 
 
@@ -347,7 +347,7 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
 
 def quick(**settings):
     return DUFS(
-        fdr=None, **{"max_iter": 60, "n_restarts": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings
+        fdr=None, **{"max_iter": 60, "max_runs": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings
     )
 
 
@@ -358,27 +358,27 @@ def data():
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_the_selector_orders_its_open_columns(data):
-    gates, found = quick().fit(data), quick(ranking="representatives", n_features_to_select=3).fit(data)
+    gates, found = quick().fit(data), quick(ranking="diverse", n_features_to_select=3).fit(data)
     np.testing.assert_array_equal(found.mu_, gates.mu_)
     np.testing.assert_array_equal(found.scores_, gates.mu_)
-    assert sorted(found.ranking_) == list(range(25))
-    np.testing.assert_array_equal(np.flatnonzero(found.support_), np.sort(found.ranking_[:3]))
-    assert sorted(found.ranking_[:3] // 5) == [0, 1, 2]
+    assert sorted(found.order_) == list(range(25))
+    np.testing.assert_array_equal(np.flatnonzero(found.support_), np.sort(found.order_[:3]))
+    assert sorted(found.order_[:3] // 5) == [0, 1, 2]
     n_open = (gates.mu_ > 0).sum()
     assert n_open > 3
-    rest = found.ranking_[3:]  # what is not asked for comes in the order of the gates
-    np.testing.assert_array_equal(rest, gates.ranking_[~np.isin(gates.ranking_, found.ranking_[:3])])
-    everything = quick(ranking="representatives").fit(data)
+    rest = found.order_[3:]  # what is not asked for comes in the order of the gates
+    np.testing.assert_array_equal(rest, gates.order_[~np.isin(gates.order_, found.order_[:3])])
+    everything = quick(ranking="diverse").fit(data)
     np.testing.assert_array_equal(everything.support_, gates.support_)
-    assert set(everything.ranking_[:n_open]) == set(np.flatnonzero(gates.support_))
-    np.testing.assert_array_equal(everything.ranking_[:3], found.ranking_[:3])
-    np.testing.assert_array_equal(everything.ranking_[n_open:], gates.ranking_[n_open:])
+    assert set(everything.order_[:n_open]) == set(np.flatnonzero(gates.support_))
+    np.testing.assert_array_equal(everything.order_[:3], found.order_[:3])
+    np.testing.assert_array_equal(everything.order_[n_open:], gates.order_[n_open:])
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_more_columns_than_are_open_are_filled_by_their_gates(data):
     gates = quick(n_features_to_select=22).fit(data)
-    found = quick(n_features_to_select=22, ranking="representatives").fit(data)
+    found = quick(n_features_to_select=22, ranking="diverse").fit(data)
     assert (gates.mu_ > 0).sum() < 22
     np.testing.assert_array_equal(found.support_, gates.support_)
 
@@ -386,26 +386,26 @@ def test_more_columns_than_are_open_are_filled_by_their_gates(data):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_data_on_disk_and_populations(data, tmp_path):
     np.save(tmp_path / "x.npy", data)
-    settings = {"batch_size": 30, "ranking": "representatives", "n_features_to_select": 4}
+    settings = {"batch_size": 30, "ranking": "diverse", "n_features_to_select": 4}
     memory = quick(**settings).fit(data)
     disk = quick(**settings).fit(np.load(tmp_path / "x.npy", mmap_mode="r"))
-    np.testing.assert_array_equal(disk.ranking_, memory.ranking_)
-    together = fit_population([quick(**settings), quick(**settings | {"ranking": "gates"})], data)
-    np.testing.assert_array_equal(together[0].ranking_, memory.ranking_)
-    np.testing.assert_array_equal(together[1].ranking_, np.argsort(-memory.mu_, kind="stable"))
+    np.testing.assert_array_equal(disk.order_, memory.order_)
+    together = fit_many([quick(**settings), quick(**settings | {"ranking": "gates"})], data)
+    np.testing.assert_array_equal(together[0].order_, memory.order_)
+    np.testing.assert_array_equal(together[1].order_, np.argsort(-memory.mu_, kind="stable"))
 
 
 def test_the_memory_of_a_population_is_that_of_its_largest_fit(monkeypatch):
     monkeypatch.setattr(
         "dufs_core.significance.permutation_test.WORDS", 1000
     )  # of random words at once: else the gap takes more
-    X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="representatives")]
+    X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="diverse")]
     need = [needed_bytes("dense", *fit.memory_of(X, 1)) for fit in together]
     assert need[1] > need[0]
     for fit in together:
         fit.set_params(max_memory=need[1] - 1)
     with pytest.raises(MemoryLimitError):
-        fit_population(together, X)
+        fit_many(together, X)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -417,16 +417,16 @@ def test_blas_is_held_to_one_thread(data, monkeypatch):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return order(*arguments)
 
-    monkeypatch.setattr("dufs_core.selection.dufs.representatives", order_seen)
+    monkeypatch.setattr("dufs_core.selection.dufs.diverse_order", order_seen)
     with threadpool_limits(3, user_api="blas"):
-        quick(ranking="representatives").fit(data)
+        quick(ranking="diverse").fit(data)
     assert seen
     assert set(seen) == {1}
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_a_report_says_what_the_order_is(data):
-    selector = quick(ranking="representatives", n_features_to_select=3).fit(data)
+    selector = quick(ranking="diverse", n_features_to_select=3).fit(data)
     selector.scores_ = selector.mu_ = np.where(selector.mu_ > 0, np.float32(1.5), selector.mu_)
     found = report(selector, data)
     assert not any("tie" in row["reason"] for row in found.rows)  # what decided was not the column index
@@ -435,7 +435,7 @@ def test_a_report_says_what_the_order_is(data):
 
 
 def test_a_path_refuses_an_order_that_it_would_not_use(data):
-    selector = quick(ranking="representatives")
+    selector = quick(ranking="diverse")
     with pytest.raises(ValueError, match=r"takes n_features_to_select=3 columns by their gates.*set ranking=\"gates\""):
         LambdaPath(selector, lams=[0.1], n_features_to_select=3).fit(data)
 
@@ -443,11 +443,11 @@ def test_a_path_refuses_an_order_that_it_would_not_use(data):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_what_a_path_selects_by_price_does_not_depend_on_the_order(data):
     settings = {"lams": [0.1], "n_splits": 1, "n_permutations": 3, "random_state": 0}
-    found = [LambdaPath(quick(max_iter=10, ranking=r), **settings).fit(data) for r in ("gates", "representatives")]
-    np.testing.assert_array_equal(found[0].ranking_, found[1].ranking_)
+    found = [LambdaPath(quick(max_iter=10, ranking=r), **settings).fit(data) for r in ("gates", "diverse")]
+    np.testing.assert_array_equal(found[0].order_, found[1].order_)
     np.testing.assert_array_equal(found[0].support_, found[1].support_)
 
 
 def test_an_unknown_ranking(data):
-    with pytest.raises(ValueError, match="ranking must be one of 'representatives', 'evidence', 'gates'; got 'gate'"):
+    with pytest.raises(ValueError, match="ranking must be one of 'diverse', 'evidence', 'gates'; got 'gate'"):
         quick(ranking="gate").fit(data)

@@ -15,16 +15,16 @@ from sklearn.base import clone
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import Problem, chunked_bytes, predicted_bytes
+from dufs_core.backend.memory import StepSize, chunked_bytes, predicted_bytes
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
 from dufs_core.data.accept import dense_part
-from dufs_core.data.dense import prepare
-from dufs_core.data.on_disk import Source, is_source, statistics
+from dufs_core.data.dense import scale_columns
+from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, statistics
 
 bk = get_backend("numpy")
 QUICK = {
-    "max_iter": 25, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "batch_size": 31, "tol": 0.0,
+    "max_iter": 25, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "batch_size": 31, "tol": 0.0,
 }  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 
@@ -80,13 +80,13 @@ def small_chunks(monkeypatch):
 def test_fit_equals_memory(kind, dtype, tmp_path, small_chunks):
     X = table(dtype)
     stored = on_disk(kind, X, tmp_path)
-    assert is_source(stored)
+    assert is_on_disk(stored)
     fit = DUFS(fdr=None, **QUICK, dtype="float64").fit(stored)
     memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
-    np.testing.assert_array_equal(fit.ranking_, memory.ranking_)
+    np.testing.assert_array_equal(fit.order_, memory.order_)
     np.testing.assert_array_equal(fit.constant_features_, memory.constant_features_)
-    assert fit.permutation_gap_ == pytest.approx(memory.permutation_gap_, abs=1e-8)
+    assert fit.excess_score_ == pytest.approx(memory.excess_score_, abs=1e-8)
     np.testing.assert_array_equal(np.asarray(stored[:]), X)
     once_more = DUFS(fdr=None, **QUICK, dtype="float64").fit(CountedSlices(X))
     np.testing.assert_array_equal(once_more.mu_, fit.mu_)  # the container changes no bit
@@ -96,9 +96,9 @@ def test_fit_equals_memory(kind, dtype, tmp_path, small_chunks):
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_rows_equal_prepared(scaling, sparse_rows, small_chunks):
     X = table()
-    expected = prepare(X, scaling, "float64")
+    expected = scale_columns(X, scaling, "float64")
     stored = CountedSlices(X, sparse_rows)
-    found = Source(bk, stored, scaling, "float64")
+    found = OnDiskMatrix(bk, stored, scaling, "float64")
     rows = np.array([99, 3, 4, 50, 3, 0])
     np.testing.assert_array_equal(found.constant, expected.constant)
     np.testing.assert_allclose(found.take_rows(rows), expected.X[rows], atol=1e-9)
@@ -212,7 +212,7 @@ def test_a_minibatch_fit_does_not_load_the_data(tmp_path):
         "def anonymous(name):\n"
         "    lines = open('/proc/self/status').read().splitlines()\n"
         "    return int(next(line.split()[1] for line in lines if line.startswith(name)))\n"
-        "settings = dict(max_iter=2, n_restarts=1, random_state=0, n_draws=2, backend='numpy')\n"
+        "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy')\n"
         "DUFS(fdr=None, **settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
         "before, peak = anonymous('RssAnon'), 0\n"
         "def look(info):\n"
@@ -233,13 +233,13 @@ def test_predicted_memory(tmp_path):
     stored = np.lib.format.open_memmap(tmp_path / "X.npy", mode="w+", dtype=np.float32, shape=(4000, 2500))
     for start in range(0, 4000, 500):
         stored[start : start + 500] = np.random.default_rng(start).normal(size=(500, 2500))
-    settings = {"max_iter": 2, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
+    settings = {"max_iter": 2, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {
         "lam": 370.0,
         "optimizer": "sgd",
     }  # all gates are closed after the first step, decided after the second
     DUFS(fdr=None, **settings).fit(np.array(stored[:20, :30]))
-    problem = Problem(2000, 2500, 2, 4, threads=1)
+    problem = StepSize(2000, 2500, 2, 4, threads=1)
     predicted = chunked_bytes(problem) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
@@ -263,7 +263,7 @@ def test_command_line(ending, tmp_path, capsys):
     else:
         with pytest.importorskip("h5py").File(path, "w") as file:
             file["X"], file["Y"] = X, np.arange(100)
-    assert is_source(read_table(path, on_disk=True).X)
+    assert is_on_disk(read_table(path, on_disk=True).X)
     options = [
         "--fdr",
         "none",

@@ -13,17 +13,17 @@ from scipy import sparse
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import Problem, predicted_bytes, sparse_problem
-from dufs_core.data.dense import prepare
-from dufs_core.data.sparse import prepare_sparse
+from dufs_core.backend.memory import StepSize, predicted_bytes, sparse_problem
+from dufs_core.data.dense import scale_columns
+from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
 from dufs_core.objective.engines import get_engine
 from dufs_core.objective.engines.cpu_sparse import SparseEngine
-from dufs_core.significance.permutation_test import permutation_gap
+from dufs_core.significance.permutation_test import permutation_test
 
 bk = get_backend("numpy")
-QUICK = {"max_iter": 60, "n_restarts": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "tol": 0.0}
+QUICK = {"max_iter": 60, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "tol": 0.0}
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 
 
@@ -67,14 +67,14 @@ def test_prepared_as_dense(scaling, make):
     X = counts()
     given = make(X)
     before = bytes_of(given)
-    expected, found = prepare(X, scaling, "float64"), prepare_sparse(given, scaling, "float64", by_rows=False)
+    expected, found = scale_columns(X, scaling, "float64"), scale_sparse(given, scaling, "float64", by_rows=False)
     assert bytes_of(given) == before
     np.testing.assert_array_equal(found.constant, expected.constant)
     assert set(np.flatnonzero(found.constant)) == {3, 4}
     everything = found.X.dense(slice(None), np.arange(X.shape[1]))
     np.testing.assert_allclose(everything, expected.X, atol=1e-9)  # of 1e4: 12 digits
     rows = np.array([5, 80, 7])
-    by_rows = prepare_sparse(given, scaling, "float64", by_rows=True).X
+    by_rows = scale_sparse(given, scaling, "float64", by_rows=True).X
     np.testing.assert_array_equal(by_rows.dense(rows, np.array([50, 5, 2])), everything[np.ix_(rows, [50, 5, 2])])
     np.testing.assert_array_equal(by_rows.take_rows(rows).dense(slice(None), np.arange(60)), everything[rows])
 
@@ -82,10 +82,10 @@ def test_prepared_as_dense(scaling, make):
 def compare(X, objective, dtype, tolerance):
     """Scores and derivatives of draws with one and three threads against the operations in float64, in units of n."""
     n, d = X.shape
-    data = prepare_sparse(sparse.csr_array(X), "columns", dtype, by_rows=False).X
+    data = scale_sparse(sparse.csr_array(X), "columns", dtype, by_rows=False).X
     z = np.clip(0.5 + np.random.default_rng(0).normal(size=(3, d)) / 2, 0, 1)
     undecided = (z > 0) & (z < 1)
-    exact = dense_scores_and_grad(bk, objective, prepare(X, "columns", "float64").X, z, undecided)
+    exact = dense_scores_and_grad(bk, objective, scale_columns(X, "columns", "float64").X, z, undecided)
     z = z.astype(dtype)
     one, three = (SparseEngine(threads)._scores_and_grad(bk, objective, data, z, undecided) for threads in (1, 3))
     for found, again in zip(one, three, strict=True):
@@ -119,10 +119,12 @@ def test_threads_share_one_draw():
 def test_close_neighbours_far_from_zero():
     """N1: every value stored, at 1e4 + 0.1 N(0, 1); the distances in float32 are those of float64."""
     X = 1e4 + 0.1 * np.random.default_rng(0).normal(size=(40, 50))
-    data = prepare_sparse(sparse.csr_array(X), "none", "float32", by_rows=False).X
+    data = scale_sparse(sparse.csr_array(X), "none", "float32", by_rows=False).X
     everything = np.ones((1, 50), np.float32)
     value, _ = get_engine("auto", bk, 1, sparse=True)[1](bk, Objective(), everything[0] * 3, 0 * everything, data)
-    exact, _ = Objective().value_and_grad(bk, np.full(50, 3.0), np.zeros((1, 50)), prepare(X, "none", "float64").X)
+    exact, _ = Objective().value_and_grad(
+        bk, np.full(50, 3.0), np.zeros((1, 50)), scale_columns(X, "none", "float64").X
+    )
     gen.assert_close(value.bandwidth, exact.bandwidth, 1e-4, "b")
     gen.assert_close(value.score, exact.score, 1e-4, "S")
 
@@ -137,9 +139,9 @@ def test_fit_equals_dense(scaling):
         assert given.data.tobytes() == before
         assert fit.engine_ == "sparse"
         np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
-        np.testing.assert_array_equal(fit.ranking_, dense.ranking_)
+        np.testing.assert_array_equal(fit.order_, dense.order_)
         np.testing.assert_array_equal(fit.constant_features_, [3, 4])
-        assert fit.permutation_gap_ == pytest.approx(dense.permutation_gap_, abs=1e-9)
+        assert fit.excess_score_ == pytest.approx(dense.excess_score_, abs=1e-9)
         selected = fit.transform(given)
         assert sparse.issparse(selected)
         np.testing.assert_allclose(selected.toarray(), X[:, fit.support_])
@@ -150,7 +152,7 @@ def test_minibatches_equal_dense():
     settings = {**QUICK, "batch_size": 31, "dtype": "float64", "max_iter": 20}
     dense, fit = DUFS(fdr=None, **settings).fit(X), DUFS(fdr=None, **settings).fit(sparse.csc_array(X))
     np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
-    np.testing.assert_array_equal(fit.ranking_, dense.ranking_)
+    np.testing.assert_array_equal(fit.order_, dense.order_)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint16, np.bool_, np.float32])
@@ -182,7 +184,7 @@ def test_nothing_stored():
     ("parameters", "message"),
     [
         ({"engine": "dense"}, "engine='dense' cannot take sparse X"),
-        ({"engine": "operations"}, "engine='operations' cannot take sparse X"),
+        ({"engine": "reference"}, "engine='reference' cannot take sparse X"),
         ({"gate_noise": "sample"}, 'gate_noise="sample" cannot take sparse X'),
     ],
 )
@@ -205,10 +207,10 @@ def test_sparse_on_a_device():
 def test_predicted_memory():
     """Within a fifth of the traced peak, where that is some hundred MB."""
     X = sparse.random(2400, 20_000, 0.02, format="csr", random_state=0, dtype=np.float32)
-    settings = {"max_iter": 1, "n_restarts": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
+    settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
     DUFS(fdr=None, **settings).fit(X[:20, :30])
-    problem, data = sparse_problem(Problem(2400, 20_000, 2, 4, threads=1), X)
+    problem, data = sparse_problem(StepSize(2400, 20_000, 2, 4, threads=1), X)
     predicted = data + predicted_bytes("sparse", problem)
     tracemalloc.start()
     try:
@@ -224,12 +226,12 @@ def test_predicted_memory():
 
 def test_permutation_gap_in_blocks(monkeypatch):
     """Many columns are read a few at a time; the gap is that of all at once."""
-    data = prepare_sparse(sparse.csr_array(counts()), "columns", "float64", by_rows=False).X
+    data = scale_sparse(sparse.csr_array(counts()), "columns", "float64", by_rows=False).X
     columns = np.arange(8, 60)
     everything = data.dense(slice(None), np.arange(60))
-    at_once = permutation_gap(bk, everything, columns)
+    at_once = permutation_test(bk, everything, columns)
     monkeypatch.setattr("dufs_core.significance.permutation_test.WORDS", 90 * 5)
-    assert permutation_gap(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
+    assert permutation_test(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
 
 
 def test_a_fit_does_not_densify():
@@ -238,7 +240,7 @@ def test_a_fit_does_not_densify():
         "import resource, warnings, scipy.sparse\n"
         "from dufs_core import DUFS\n"
         "warnings.simplefilter('ignore')\n"
-        "settings = dict(max_iter=2, n_restarts=1, random_state=0, n_draws=2, backend='numpy', lam=1e3,\n"
+        "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy', lam=1e3,\n"
         "    optimizer='sgd')\n"  # all gates close: shuffling so many columns takes long
         "small = scipy.sparse.random(30, 40, 0.1, format='csr', random_state=0)\n"
         "X = scipy.sparse.random(1000, 100_000, 0.002, format='csr', random_state=0)\n"

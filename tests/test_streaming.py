@@ -8,7 +8,7 @@ import pytest
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import get_engine, operations
 from dufs_core.objective.engines.cpu_streaming import StreamingEngine
@@ -86,18 +86,18 @@ def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
     from dufs_core.objective.engines import cpu_streaming as streaming
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
-    settings = {"max_iter": 2, "n_restarts": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}
+    settings = {"max_iter": 2, "max_runs": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}
     DUFS(fdr=None, **settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
     assert "% of a step" in capsys.readouterr().err
 
 
 def test_auto_takes_the_faster_form_that_fits():
     def chosen(limit=None, **problem):
-        return get_engine("auto", bk, 1, Problem(draws=1, itemsize=4, **problem), limit)[0]
+        return get_engine("auto", bk, 1, StepSize(draws=1, itemsize=4, **problem), limit)[0]
 
     assert chosen(n=100, d=20) == "dense"
     assert chosen(n=1000, d=1024) == "dense"
     assert chosen(n=100_000, d=50) == "streaming"
-    limit = predicted_bytes("streaming", Problem(2000, 1000, 1, 4))
+    limit = predicted_bytes("streaming", StepSize(2000, 1000, 1, 4))
     assert chosen(n=2000, d=1000) == "dense"
     assert chosen(n=2000, d=1000, limit=limit) == "streaming"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend
 from dufs_core.backend.blas import one_blas_thread
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.selection.discovery import _on_all_rows
 from dufs_core.significance import structure
@@ -51,7 +51,7 @@ def mixed(n=50, d=24, seed=0):
 
 
 def pool_of(X, seed=0, dtype="float64", scaling="columns", columns=None):
-    data = prepare(X, scaling, dtype)
+    data = scale_columns(X, scaling, dtype)
     return build_pool(bk, data.X, np.flatnonzero(~data.constant) if columns is None else columns, seed)
 
 
@@ -155,7 +155,7 @@ def test_how_many_decoys():
 @pytest.mark.parametrize("n", [60, 700])
 def test_decoys_are_the_same_on_all_rows(n):
     """Members for gates that are trained on all rows: those of the pool where it has rows, shuffled in all of them."""
-    X = prepare(mixed(n=n, d=12), "columns", "float64").X
+    X = scale_columns(mixed(n=n, d=12), "columns", "float64").X
     pool = build_pool(bk, X, np.arange(12), 5)
     members = np.array([0, 2, 11, 12, 12 + 7, 2 * 12 + 1, 5 * 12 + 11])
     data = _on_all_rows(bk, X, pool, members)

@@ -30,17 +30,17 @@ def schedule(**changes):
 class Spy:
     """An engine that records what it is given and returns a gradient of one's choice."""
 
-    def __init__(self, gradient=lambda mu: np.zeros_like(mu), isolated=(), substituted=()):
+    def __init__(self, gradient=lambda mu: np.zeros_like(mu), isolated=(), degenerate=()):
         self.gradient, self.calls = gradient, []
-        self.isolated, self.substituted = list(isolated), list(substituted)
+        self.isolated, self.degenerate = list(isolated), list(degenerate)
 
     def __call__(self, bk, objective, mu, eps, X):
         self.calls.append((mu.copy(), eps.copy(), X.copy()))
         step, R = len(self.calls), len(eps)
         isolated = self.isolated.pop(0) if self.isolated else 0.0
-        substituted = np.full(R, self.substituted.pop(0) if self.substituted else False)
+        degenerate = np.full(R, self.degenerate.pop(0) if self.degenerate else False)
         S = np.full(R, 10.0 * step)
-        return Value(-float(step), S, np.full(R, 0.5 * step), substituted, isolated), self.gradient(mu)
+        return Value(-float(step), S, np.full(R, 0.5 * step), degenerate, isolated), self.gradient(mu)
 
 
 def run(spy, n=8, d=3, seed=1, optimizer=None, callbacks=(), objective=None, **changes):
@@ -112,9 +112,7 @@ def test_the_engine_is_given_the_rows_of_its_batch(kind):
 def test_the_smallest_batch_size_trains_or_is_refused_by_its_name(n):
     """5 rows in near-equal batches of at most 4 are 2 and 3: too few for a second neighbour, which must not surface
     as a complaint about n_neighbors in the middle of a fit."""
-    model = DUFS(
-        fdr=None, n_neighbors=2, batch_size=4, max_iter=4, n_restarts=1, n_features_to_select=1, random_state=0
-    )
+    model = DUFS(fdr=None, n_neighbors=2, batch_size=4, max_iter=4, max_runs=1, n_features_to_select=1, random_state=0)
     try:
         model.fit(gen.noise(n, 4))
     except ValueError as error:
@@ -133,7 +131,7 @@ def test_batches_too_small_are_refused(size):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 def test_a_batch_larger_than_the_data_is_said_once_and_is_the_full_batch():
     X = gen.noise(12, 4)
-    settings_ = dict(max_iter=5, n_restarts=2, n_features_to_select=2, random_state=0)
+    settings_ = dict(max_iter=5, max_runs=2, n_features_to_select=2, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         larger = DUFS(fdr=None, batch_size=13, **settings_).fit(X)
@@ -198,13 +196,13 @@ def test_odd_numbers_of_draws_are_refused(count):
 
 def test_the_start_is_one_half():
     for dtype in (np.float32, np.float64):
-        mu = initial_mu(bk, 5, np.arange(6), dtype, jitter=False)
+        mu = initial_mu(bk, 5, np.arange(6), dtype, noisy_start=False)
         assert mu.dtype == dtype
         np.testing.assert_array_equal(mu, 0.5)
 
 
 def test_the_start_with_jitter_is_a_truncated_normal():
-    mu = initial_mu(bk, 5, np.arange(20_000), np.float64, jitter=True)
+    mu = initial_mu(bk, 5, np.arange(20_000), np.float64, noisy_start=True)
     g = (mu - 0.5) / 0.01
     assert abs(g).max() <= 2
     assert abs(g).max() > 1.99
@@ -214,7 +212,7 @@ def test_the_start_with_jitter_is_a_truncated_normal():
         random.normals(bk, 5, random.Stream.INITIAL_MU, a, 1, None, np.arange(200), np.float64)[0] for a in range(6)
     ]
     np.testing.assert_array_equal(mu[:200], reference.truncated_start(attempts))
-    np.testing.assert_array_equal(mu[[3, 900]], initial_mu(bk, 5, np.array([3, 900]), np.float64, jitter=True))
+    np.testing.assert_array_equal(mu[[3, 900]], initial_mu(bk, 5, np.array([3, 900]), np.float64, noisy_start=True))
 
 
 # --- steps, stopping, history ---------------------------------------------------------------------------------------
@@ -301,10 +299,10 @@ def test_the_score_is_per_row_of_the_batch():
 
 
 def test_isolated_rows_and_substitutes_are_summed_up():
-    spy = Spy(isolated=[0.1, 0.4, 0.2], substituted=[True, False, True])
+    spy = Spy(isolated=[0.1, 0.4, 0.2], degenerate=[True, False, True])
     result = run(spy, max_iter=3)
     assert result.isolated == 0.4
-    assert result.substituted == 2
+    assert result.degenerate == 2
 
 
 # --- reproducibility, and the whole thing on real objectives --------------------------------------------------------
@@ -337,10 +335,10 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(changes):
     np.testing.assert_array_equal(part.history["loss"], whole.history["loss"][:6])
 
 
-@pytest.mark.parametrize("engine", [e for e in ENGINES if e != "operations"])
+@pytest.mark.parametrize("engine", [e for e in ENGINES if e != "reference"])
 @pytest.mark.parametrize("changes", [{}, {"batch_size": 7, "gate_noise": "sample"}])
 def test_engines_train_alike(engine, changes):
-    plain, other = learn(1, name="operations", **changes), learn(1, name=engine, **changes)
+    plain, other = learn(1, name="reference", **changes), learn(1, name=engine, **changes)
     gen.assert_close(other.mu, plain.mu, 1e-9)
     gen.assert_close(other.history["loss"], plain.history["loss"], 1e-9)
 

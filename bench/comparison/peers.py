@@ -78,7 +78,7 @@ def _dufs() -> dict[str, Select]:
 
     def select(X: Any, k: int, seed: int) -> Selection:
         fitted = DUFS(n_features_to_select=k, random_state=seed).fit(X)
-        return Selection(fitted.ranking_[:k].tolist(), fitted.scores_)
+        return Selection(fitted.order_[:k].tolist(), fitted.scores_)
 
     return {"DUFS": select}
 

@@ -17,7 +17,7 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import figure
 from bench.paper.score_demo import SETTINGS, selector
 from dufs_core.backend import Array, get_backend
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import clustering_accuracy, soft_precision_recall
 from dufs_core.inspection.spectral import affinity, spectral_embedding
@@ -62,7 +62,7 @@ def spectral_accuracy(X: Array, labels: Array, factor: float) -> float:
 def trajectory(settings: str, d: int, seed: int, max_iter: int) -> dict[str, Any]:
     """The curves of one run."""
     problem = two_moons(100, d, 0.1, seed)
-    X = prepare(problem.X, "columns", np.float64).X
+    X = scale_columns(problem.X, "columns", np.float64).X
     fit = selector(settings, random_state=seed, max_iter=max_iter)
     watch = Watch(X, problem.labels, problem.informative, graph_rules(fit, len(X)).bandwidth_factor, fit.gate_sigma)
     fit.set_params(callbacks=[watch]).fit(X)

@@ -31,7 +31,7 @@ def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
     """Lists over the prices, and the position of the one that is taken."""
     source = cached_load(data)
     X = source.X[:, ::16] if quick else source.X
-    selector = DUFS.preset("wide", ranking="gates", n_restarts=1, backend="numpy", n_jobs=1, **(QUICK if quick else {}))
+    selector = DUFS.preset("wide", ranking="gates", max_runs=1, backend="numpy", n_jobs=1, **(QUICK if quick else {}))
     some = {"n_lams": 3, "n_splits": 1, "n_permutations": 19} if quick else {}
     found = LambdaPath(selector, random_state=seed, **some).fit(X)
 
@@ -41,8 +41,8 @@ def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
         return round(100 * kmeans_accuracy(X[:, columns], source.labels, 2 if quick else RUNS, seed)[0], 2)
 
     return {
-        "lam": found.lams_, "selected": found.n_selected_, "best": found.best_, "p": found.p_value_,
-        "held_out": found.held_out_, "gap": found.gap_, "stability": found.stability_,
+        "lam": found.lams_, "selected": found.n_selected_, "best": found.best_index_, "p": found.p_value_,
+        "held_out": found.held_out_z_, "gap": found.excess_score_, "stability": found.stability_,
         "accuracy_selected": [accuracy(np.flatnonzero(mu > 0)) for mu in found.mu_],
         f"accuracy_{COUNT}": [accuracy(np.argsort(-mu, kind="stable")[:COUNT]) for mu in found.mu_],
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """Pixels selected on images, drawn over them, and the accuracy of k-means on them; DUFS beside the Laplacian score.
 
 Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS: one run,
-learning rate 0.015; DUFS-R: the same with ``ranking="representatives"``. All with the largest distance to the second
+learning rate 0.015; DUFS-R: the same with ``ranking="diverse"``. All with the largest distance to the second
 neighbour times each of a set's bandwidth factors, DUFS also with prices lam, as a share of the largest score of a
 column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
 as the paper's tuning), and for DUFS that with the largest permutation gap (label-free), where there are several and
@@ -24,7 +24,7 @@ from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, ba
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
-from dufs_core.selection.search import convincing_gap
+from dufs_core.selection.search import excess_threshold
 
 CURVES = {
     "DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"),
@@ -82,7 +82,7 @@ def selection(
     shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
     fitted = {}
     if method in DUFS_METHODS:
-        settings = {"fdr": None, "n_restarts": 1, "n_jobs": 1, "max_iter": max_iter, "learning_rate": LEARNING_RATE}
+        settings = {"fdr": None, "max_runs": 1, "n_jobs": 1, "max_iter": max_iter, "learning_rate": LEARNING_RATE}
         selector = DUFS(**settings, random_state=seed)
         selector.set_params(ranking=DUFS_METHODS[method], **shared, **data.settings)
         if wide:
@@ -92,10 +92,10 @@ def selection(
         if selector.batch_size is not None:
             selector.set_params(batch_size=min(n, selector.batch_size))
         selector.fit(images.X)
-        fitted = {"open": int(selector.support_.sum()), "n_iter": selector.n_iter_, "gap": selector.permutation_gap_}
+        fitted = {"open": int(selector.support_.sum()), "n_iter": selector.n_iter_, "gap": selector.excess_score_}
     else:
         selector = LaplacianScore(**shared).fit(images.X)
-    ranking = selector.ranking_[: COUNTS[-1]]
+    ranking = selector.order_[: COUNTS[-1]]
     return fitted | {"ranking": ranking, "accuracy": accuracies(images, ranking, starts)}
 
 
@@ -111,7 +111,7 @@ def label_free(group: Sequence[Sequence[dict[str, Any]]], n_rows: int) -> tuple[
         return [], "there is one setting only"
     which = [int(i) for i in np.argmax([[r["gap"] for r in runs] for runs in group], axis=0)]
     for seed, i in enumerate(which):
-        gap, needed = group[i][seed]["gap"], convincing_gap(group[i][seed]["open"], n_rows)
+        gap, needed = group[i][seed]["gap"], excess_threshold(group[i][seed]["open"], n_rows)
         if gap < needed:
             return [], f"the largest permutation gap is {gap:.1g}, which may be chance (below {needed:.2g})"
     return which, ""

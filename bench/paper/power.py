@@ -17,7 +17,7 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure
 from bench.paper.score_demo import selector
 from dufs_core.backend import Array
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import clustering_accuracy
 
@@ -35,7 +35,7 @@ def fits(nuisance: int, seeds: list[int], powers: list[int]) -> list[dict[str, A
     records = []
     for seed in seeds:
         problem = two_moons(100, nuisance + 2, 0.1, seed)
-        X = prepare(problem.X, "columns", np.float64).X
+        X = scale_columns(problem.X, "columns", np.float64).X
         record: dict[str, Any] = {"all": accuracy(X, problem.labels), "moons": accuracy(X[:, :2], problem.labels)}
         for t in powers:
             fit = selector("ours", power=t, random_state=seed).fit(X)

@@ -17,9 +17,9 @@ import numpy as np
 from bench.paper.data import Data, load
 from dufs_core import DUFS, baselines
 from dufs_core.backend import get_backend
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import kmeans_accuracy
-from dufs_core.significance.permutation_test import permutation_gap
+from dufs_core.significance.permutation_test import permutation_test
 
 Array = np.ndarray[Any, Any]
 COUNTS = (50, 100, 150, 200, 250, 300)
@@ -30,7 +30,7 @@ SELECTORS: dict[str, type[Any]] = {
     "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS, "DUFS-R": DUFS,
 }  # fmt: skip
 _KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
-DUFS_METHODS = {"DUFS": "gates", "DUFS-R": "representatives"}  # the same gates, two orders of the open columns
+DUFS_METHODS = {"DUFS": "gates", "DUFS-R": "diverse"}  # the same gates, two orders of the open columns
 _REFITTED = ("MCFS", "CAE")  # the ranking depends on how many columns are wanted
 _CAE_WORK, _CAE_STEPS = 3_000_000, (500, 3000)  # steps times columns; at least and at most so many steps
 
@@ -64,7 +64,7 @@ class Score:
     ) -> dict[str, Any]:
         """Lists over `counts` of accuracy and its standard deviation in percent; what DUFS says of itself.
 
-        A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "representatives".
+        A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "diverse".
         """
         if method == "DUFS-R":
             raise ValueError("DUFS-R has no cells of its own: those of DUFS have both orders")
@@ -75,11 +75,11 @@ class Score:
         counts = [min(count, source.X.shape[1]) for count in counts]
         if method in _REFITTED:
             fits = [self.fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts]
-            return judged(source, [fit.ranking_ for fit in fits], counts, runs, seed) | said(fits[-1])
+            return judged(source, [fit.order_ for fit in fits], counts, runs, seed) | said(fits[-1])
         fit = self.fitted(source, method, settings, seed)
         if method != "DUFS":
-            return judged(source, [fit.ranking_] * len(counts), counts, runs, seed) | said(fit)
-        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "representatives": fit.ranking_}
+            return judged(source, [fit.order_] * len(counts), counts, runs, seed) | said(fit)
+        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
         found = {
             name: judged(source, [order] * len(counts), counts, runs, seed) | {"gaps": gaps(source, order, counts)}
             for name, order in orders.items()
@@ -94,13 +94,13 @@ class Score:
         if method in _KNOW_CLASSES:
             settings.setdefault("n_clusters", len(np.unique(data.labels)))
         if method == "DUFS":
-            settings["ranking"] = "representatives"  # the gates are the same, and mu_ has their order
+            settings["ranking"] = "diverse"  # the gates are the same, and mu_ has their order
             preset = settings.pop("preset", None)
             share = settings.pop("lam_share", None)
             if share is not None:
                 settings["lam"] = lam_of_share(data.X, share, settings)
             settings.setdefault("fdr", None)  # the paper's gates
-            settings.setdefault("n_restarts", 1)  # a ranking of all columns is wanted
+            settings.setdefault("max_runs", 1)  # a ranking of all columns is wanted
             settings |= {"backend": self.backend, "n_jobs": 1}
             if preset:
                 settings["learning_rate"] /= d  # the authors' loss is divided by d
@@ -128,11 +128,11 @@ def judged(data: Data, rankings: Sequence[Array], counts: Sequence[int], runs: i
 
 def said(fit: Any) -> dict[str, Any]:
     """What a fit says of itself, as far as its method has it."""
-    names = ("n_iter_", "converged_", "lam", "permutation_gap_", "backend_")
+    names = ("n_iter_", "converged_", "lam", "excess_score_", "backend_")
     return {name.rstrip("_"): getattr(fit, name) for name in names if getattr(fit, name, None) is not None}
 
 
 def gaps(data: Data, ranking: Array, counts: list[int]) -> list[float]:
     """The permutation gap of the first columns of a ranking, columns scaled one by one: it needs no labels."""
-    X = prepare(data.X[:, ranking[: max(counts)]], "columns", np.float32).X
-    return [round(permutation_gap(get_backend("numpy"), X, np.arange(c)).gap, 4) for c in counts]
+    X = scale_columns(data.X[:, ranking[: max(counts)]], "columns", np.float32).X
+    return [round(permutation_test(get_backend("numpy"), X, np.arange(c)).gap, 4) for c in counts]

@@ -16,7 +16,7 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core import DUFS
 from dufs_core.backend import Array
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.spectral import affinity
 from dufs_core.selection.graph_rules import graph_rules
@@ -30,7 +30,7 @@ def selector(settings: str, **changes: Any) -> DUFS:
     """One run: with our steps, or with the paper's bandwidth, draws and steps."""
     if settings == "paper":
         return DUFS.preset("paper", n_jobs=1, **changes)
-    return DUFS(fdr=None, n_restarts=1, n_jobs=1, **changes)
+    return DUFS(fdr=None, max_runs=1, n_jobs=1, **changes)
 
 
 def column_scores(X: Array, factor: float, gates: Array) -> Array:
@@ -42,7 +42,7 @@ def column_scores(X: Array, factor: float, gates: Array) -> Array:
 
 def demo(settings: str, seed: int, max_iter: int) -> dict[str, Any]:
     """Scores and history of one run."""
-    X = prepare(two_moons(100, D, 0.1, seed).X, "columns", np.float64).X
+    X = scale_columns(two_moons(100, D, 0.1, seed).X, "columns", np.float64).X
     fitted = selector(settings, random_state=seed, max_iter=max_iter).fit(X)
     history = fitted.history_
     kept = np.unique(np.linspace(1, fitted.n_iter_, POINTS_KEPT).round().astype(int)) - 1

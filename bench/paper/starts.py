@@ -19,7 +19,7 @@ from bench.paper.data import SOURCES, MissingData
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from bench.paper.protocol import ALL, RUNS, cached_load
 from bench.paper.table1 import QUICK_DATA
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import clustering_accuracy
 
 SCALINGS = {"file": "units of the file", "columns": "z-scored"}
@@ -31,7 +31,7 @@ MARKERS = {"file": ("o", BLUE), "columns": ("s", ORANGE)}  # filled for k-means+
 def everything(data: str, scaling: str, start: str, runs: int) -> dict[str, float]:
     """Accuracy of k-means on all columns in percent, mean and standard deviation over the runs."""
     source = cached_load(data)
-    X = source.X if scaling == "file" else prepare(source.X, scaling, np.float64).X
+    X = source.X if scaling == "file" else scale_columns(source.X, scaling, np.float64).X
     k = len(np.unique(source.labels))
     found = [
         100 * clustering_accuracy(source.labels, KMeans(k, init=start, n_init=1, random_state=run).fit_predict(X))

@@ -2,7 +2,7 @@
 
 Two protocols. `oracle`, the paper's: the best of 50, 100, ... 300 columns and of the settings of grid.toml, chosen
 with the labels. `label_free`: one setting of grid.toml and 300 columns. DUFS-R is DUFS with
-``ranking="representatives"``, of the same fits. --methods and --data limit what is computed now; the table shows
+``ranking="diverse"``, of the same fits. --methods and --data limit what is computed now; the table shows
 every cell that is there.
 """
 
@@ -73,7 +73,7 @@ def known(cells: Cells, settings: dict[str, Any], method: str) -> Any:
     """The result of a cell for a method, else None: a cell of DUFS has also what DUFS-R would have."""
     result = cells.known("score", settings)
     if result is not None and method == "DUFS-R":
-        return result | result["representatives"]
+        return result | result["diverse"]
     return result
 
 

@@ -51,8 +51,8 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
         selector = DUFS(fdr=None, random_state=0, backend="numpy", **settings).fit(X)
     print(
         f"\n{what}: {time.perf_counter() - start:.0f} s, {selector.n_iter_} steps, run kept of {selector.n_runs_}, "
-        f"{int((selector.mu_ > 0).sum())} open, gap {selector.permutation_gap_:.3g}, p = {selector.p_value_:.2g}, "
-        f"{len(selector.constant_features_)} constant, {len(selector.set_aside_features_)} set aside",
+        f"{int((selector.mu_ > 0).sum())} open, gap {selector.excess_score_:.3g}, p = {selector.p_value_:.2g}, "
+        f"{len(selector.constant_features_)} constant, {len(selector.excluded_features_)} set aside",
         *(f"  {warning.message}" for warning in caught), sep="\n", flush=True,
     )  # fmt: skip
     return selector
@@ -78,15 +78,15 @@ def judged(X: Any, labels: Any, rankings: dict[str, Any], counts: tuple[int, ...
 def digits(out: Path) -> None:
     images, labels = mnist((3, 8))
     X = images.reshape(len(images), -1)
-    fitted("digits, scaling='columns'", X, batch_size=250, n_restarts=1)
+    fitted("digits, scaling='columns'", X, batch_size=250, max_runs=1)
     trajectory = Trajectory(every=5)
-    selector = fitted("digits", X, scaling="global", batch_size=250, n_restarts=1, callbacks=[trajectory])
+    selector = fitted("digits", X, scaling="global", batch_size=250, max_runs=1, callbacks=[trajectory])
     print(report(selector, X).text(most=3))
     times = {}
-    rankings = {"DUFS": selector.ranking_}
+    rankings = {"DUFS": selector.order_}
     for baseline in (LaplacianScore(scaling="global"), MCFS(scaling="global", n_clusters=2, n_features_to_select=50)):
         start = time.perf_counter()
-        rankings[type(baseline).__name__] = baseline.fit(X).ranking_
+        rankings[type(baseline).__name__] = baseline.fit(X).order_
         times[type(baseline).__name__] = round(time.perf_counter() - start, 1)
     rankings["largest variance"] = np.argsort(-X.var(axis=0), kind="stable")
     rankings["at random"] = np.random.default_rng(0).permutation(np.flatnonzero(X.var(axis=0)))
@@ -112,10 +112,10 @@ def digits(out: Path) -> None:
 def faces(out: Path) -> None:
     X, labels = matlab("Yale.mat")
     searched = fitted("faces, default search", X, scaling="global", n_features_to_select=50)
-    once = fitted("faces, one run", X, scaling="global", n_features_to_select=50, n_restarts=1)
+    once = fitted("faces, one run", X, scaling="global", n_features_to_select=50, max_runs=1)
     variance = np.argsort(-X.var(axis=0), kind="stable")
-    scores = {"Laplacian score": LaplacianScore(scaling="global").fit(X).ranking_}
-    rankings = {"DUFS, search": searched.ranking_, "DUFS, one run": once.ranking_, **scores, "variance": variance}
+    scores = {"Laplacian score": LaplacianScore(scaling="global").fit(X).order_}
+    rankings = {"DUFS, search": searched.order_, "DUFS, one run": once.order_, **scores, "variance": variance}
     judged(X, labels, rankings, (20, 50, 100))
     picture, axes = figure(1, 3, 4.0, 3.8)
     plotting.selected_pixels(searched, (32, 32), ax=axes[0])
@@ -127,8 +127,8 @@ def faces(out: Path) -> None:
 def objects(out: Path) -> None:
     X, labels = matlab("COIL20.mat")
     selector = fitted("objects", X, scaling="global", batch_size=250)
-    rankings = {"DUFS": selector.ranking_, "Laplacian score": LaplacianScore(scaling="global").fit(X).ranking_}
-    rankings["MCFS"] = MCFS(scaling="global", n_clusters=20, n_features_to_select=100).fit(X).ranking_
+    rankings = {"DUFS": selector.order_, "Laplacian score": LaplacianScore(scaling="global").fit(X).order_}
+    rankings["MCFS"] = MCFS(scaling="global", n_clusters=20, n_features_to_select=100).fit(X).order_
     judged(X, labels, rankings, (20, 50, 100))
     picture, axes = figure(1, 4, 3.8, 3.6)
     plotting.selected_pixels(selector, (32, 32), ax=axes[0])
@@ -143,11 +143,11 @@ def path(out: Path) -> None:
     X = images[:400].reshape(400, -1)
     start = time.perf_counter()
     found = LambdaPath(
-        DUFS(scaling="global", n_restarts=1, batch_size=100, max_iter=600, backend="numpy"), n_lams=5, n_splits=1,
+        DUFS(scaling="global", max_runs=1, batch_size=100, max_iter=600, backend="numpy"), n_lams=5, n_splits=1,
         random_state=0,
     ).fit(X)  # fmt: skip
     print(f"\npath: {time.perf_counter() - start:.0f} s")
-    for row in zip(found.lams_, found.n_selected_, found.held_out_, found.p_value_, found.stability_, strict=True):
+    for row in zip(found.lams_, found.n_selected_, found.held_out_z_, found.p_value_, found.stability_, strict=True):
         print("lam {:.2g}: {} open, held-out gap {:.1f} deviations, p = {:.2g}, stability {:.2f}".format(*row))
     print("accuracy", accuracy(found.transform(X), labels[:400]), "all", accuracy(X, labels[:400]))
     picture, axes = figure(1, 3, 4.4, 3.6)

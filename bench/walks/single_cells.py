@@ -78,7 +78,7 @@ def fit(adata: Any, out: Path) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DufsWarning)
             fits[scaling] = select_features(
-                genes, key_added=scaling, fdr=None, scaling=scaling, batch_size=BATCH, n_restarts=1,
+                genes, key_added=scaling, fdr=None, scaling=scaling, batch_size=BATCH, max_runs=1,
                 callbacks=[trajectory], random_state=0,
             )  # fmt: skip
         print(f"\nscaling={scaling!r}, {time.perf_counter() - start:.0f} s", *(w.message for w in caught), sep="\n")
@@ -93,7 +93,7 @@ def fit(adata: Any, out: Path) -> None:
     judged("all", adata.X, labels)
     judged("highly variable", genes.X, labels)
     for number in (m, 100, 200):
-        for what, ranking in (rankings | {f"scaling={name!r}": each.ranking_ for name, each in fits.items()}).items():
+        for what, ranking in (rankings | {f"scaling={name!r}": each.order_ for name, each in fits.items()}).items():
             judged(f"first {number}, {what}", genes.X[:, ranking[:number]], labels)
     for ax, name in (
         (plotting.gate_trajectories(trajectory, selector), "trajectories"),
@@ -109,11 +109,9 @@ def path(adata: Any, out: Path) -> None:
     order = np.argsort(-adata.var["dispersions_norm"].to_numpy())[:500]
     some = np.random.default_rng(0).choice(adata.n_obs, 500, replace=False)
     X, start = adata.X[some][:, order], time.perf_counter()
-    found = LambdaPath(DUFS(scaling="global", batch_size=125, n_restarts=1), n_lams=5, n_splits=1, random_state=0).fit(
-        X
-    )
+    found = LambdaPath(DUFS(scaling="global", batch_size=125, max_runs=1), n_lams=5, n_splits=1, random_state=0).fit(X)
     print(f"\npath, {time.perf_counter() - start:.0f} s\n  lam  genes  held out  p")
-    for row in zip(found.lams_, found.n_selected_, found.held_out_, found.p_value_, strict=True):
+    for row in zip(found.lams_, found.n_selected_, found.held_out_z_, found.p_value_, strict=True):
         print("{:7.2g} {:5d} {:8.1f}  {:.2f}".format(*row))
     for draw in (plotting.lambda_path, plotting.path_criterion):
         draw(found).figure.savefig(out / f"cells-{draw.__name__}.png", dpi=90)
@@ -121,7 +119,7 @@ def path(adata: Any, out: Path) -> None:
 
 def stability(adata: Any, out: Path) -> None:
     X, start = adata.X[:, adata.var["highly_variable"].to_numpy()], time.perf_counter()
-    selector = DUFS(fdr=None, scaling="global", batch_size=350, n_restarts=1, n_features_to_select=50)
+    selector = DUFS(fdr=None, scaling="global", batch_size=350, max_runs=1, n_features_to_select=50)
     often = stability_selection(selector, X, n_subsamples=6, random_state=0)
     print(f"\nstability, {time.perf_counter() - start:.0f} s: of 50 genes on each of 6 halves")
     print(*(f"{int((often.frequencies >= share).sum())} on {share:.0%}" for share in (1, 0.5)), sep=", ")
@@ -141,9 +139,9 @@ def others(_: Any, out: Path) -> None:
     print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")
     for adata in (blood, cite):
         for scaling in ("columns", "global"):
-            found = select_features(adata, fdr=None, scaling=scaling, batch_size=350, n_restarts=1, random_state=0)
+            found = select_features(adata, fdr=None, scaling=scaling, batch_size=350, max_runs=1, random_state=0)
             shape = " x ".join(map(str, adata.shape))
-            print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.permutation_gap_:.3g} |", flush=True)
+            print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.excess_score_:.3g} |", flush=True)
 
 
 PARTS = {"fit": fit, "path": path, "stability": stability, "others": others}

@@ -15,7 +15,7 @@ from dufs_core.inspection import plotting
 
 problem = two_moons(n_features=12, random_state=1)
 trajectory = Trajectory()
-selector = DUFS(fdr=None, n_restarts=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
+selector = DUFS(fdr=None, max_runs=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
 print(f"{selector.n_iter_} steps, converged: {selector.converged_}, selected: {selector.support_.nonzero()[0]}")
 
 fig, axes = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")

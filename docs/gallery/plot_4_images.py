@@ -27,7 +27,7 @@ def accuracy(columns):
 
 
 at_random = np.mean([accuracy(rng.choice(64, 16, replace=False)) for _ in range(10)])
-print(f"accuracy from the 16 pixels {accuracy(selector.ranking_[:16]):.3f}, from 16 at random {at_random:.3f}")
+print(f"accuracy from the 16 pixels {accuracy(selector.order_[:16]):.3f}, from 16 at random {at_random:.3f}")
 fig, axes = plt.subplots(1, 5, figsize=(11, 2.8), layout="constrained")
 for ax, image in zip(axes[:4], X, strict=False):
     plotting.selected_pixels(selector, (8, 8), image, ax)

@@ -23,7 +23,7 @@ methods = {
 widths = (10, 20, 40)
 problems = {d: [two_moons(n_features=d, random_state=seed) for seed in range(4)] for d in widths}
 for marker, (name, method) in zip("osv^D", methods.items(), strict=True):
-    hits = [np.mean([(method.fit(p.X).ranking_[:2] < 2).mean() for p in problems[d]]) for d in widths]
+    hits = [np.mean([(method.fit(p.X).order_[:2] < 2).mean() for p in problems[d]]) for d in widths]
     print(f"{name:16}", *(f"{share:.2f}" for share in hits))
     plt.plot(widths, hits, marker + "-", label=name)
 plt.gca().set(xlabel="columns", xticks=widths, ylabel="share of the two moons found", ylim=(-0.03, 1.05))

@@ -24,7 +24,7 @@ print("selected:", ", ".join(names))
 print(f"clusters agree with the classes on {clustering_accuracy(wine.target, clusters):.2f} of the wines")
 
 fig, (left, right) = plt.subplots(1, 2, figsize=(11, 4), layout="constrained")
-order = selector.ranking_[::-1]
+order = selector.order_[::-1]
 left.barh(
     wine.data.columns[order], selector.scores_[order], color=["C3" if selector.support_[j] else "0.7" for j in order]
 )

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.choices import nearest
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError
 
@@ -93,5 +93,7 @@ def get_backend(name: str = "auto") -> Backend:
 @cache
 def _say_once(cause: str) -> None:
     warnings.warn(
-        f"CuPy cannot be used here, computing with NumPy: {cause}.", BackendFallbackWarning, stacklevel=users_level()
+        f"CuPy cannot be used here, computing with NumPy: {cause}.",
+        BackendFallbackWarning,
+        stacklevel=user_stacklevel(),
     )

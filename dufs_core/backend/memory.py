@@ -18,7 +18,7 @@ from dufs_core.errors import MemoryLimitError
 _PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
-class Problem(NamedTuple):
+class StepSize(NamedTuple):
     """What the memory of a step depends on."""
 
     n: int  # rows of a step
@@ -30,18 +30,18 @@ class Problem(NamedTuple):
     per_sample: bool = False  # one gate a sample: draws of shape (draws, n, d)
     threads: int = 1
     fits: int = 1  # on a GPU: how many share the draws
-    gap: int = 0  # bytes of the permutation gap after a run (`gap_bytes`)
+    gap: int = 0  # bytes of the permutation gap after a run (`permutation_test_bytes`)
     spread: int = 0  # columns of sparse data that are written out for products (`dufs_core.data.sparse`)
 
 
-def _operations(p: Problem) -> int:
+def _operations(p: StepSize) -> int:
     from dufs_core.objective.chain import _ELEMENTS_TOGETHER
 
     together = max(1, min(p.draws, _ELEMENTS_TOGETHER // (p.n * p.n)))
     return together * p.n * p.n * (11 + p.power) + _columns(p)
 
 
-def _dense(p: Problem) -> int:
+def _dense(p: StepSize) -> int:
     from dufs_core.objective.engines.cpu_dense import layout
 
     dtype = np.dtype(f"f{p.itemsize}")
@@ -51,7 +51,7 @@ def _dense(p: Problem) -> int:
     return int(work) // p.itemsize + max(outside, _noise(p))
 
 
-def _streaming(p: Problem) -> int:
+def _streaming(p: StepSize) -> int:
     from dufs_core.kernels.streaming import BLOCK, GROUP
     from dufs_core.kernels.vector import LANES
     from dufs_core.objective.engines.cpu_streaming import CHUNKS
@@ -72,17 +72,17 @@ def _streaming(p: Problem) -> int:
     )
 
 
-def _noise(p: Problem) -> int:
+def _noise(p: StepSize) -> int:
     """Entries of the 64-bit words that one gate a sample is drawn from, four draws at once."""
     return -(-max(1, p.draws // 2) // 4) * p.n * p.d * 88 // p.itemsize if p.per_sample else 0
 
 
-def _columns(p: Problem) -> int:
+def _columns(p: StepSize) -> int:
     """Entries of the gated data and what is multiplied with them."""
     return p.n * p.d * (4 * p.draws + 2 if p.per_sample else 2)
 
 
-def _cuda(p: Problem) -> int:
+def _cuda(p: StepSize) -> int:
     from dufs_core.objective.engines.gpu_dense import (
         FUSED_COLUMNS,
         draws_together,
@@ -105,7 +105,7 @@ def _cuda(p: Problem) -> int:
     return kept
 
 
-def _sparse(p: Problem) -> int:
+def _sparse(p: StepSize) -> int:
     from dufs_core.objective.engines.cpu_dense import layout
 
     _, *groups = layout(1, max(1, p.spread), p.n, np.dtype(f"f{p.itemsize}"), p.power, 2, False, p.threads)
@@ -114,7 +114,7 @@ def _sparse(p: Problem) -> int:
     return (int(work) + noise) // p.itemsize
 
 
-def _cuda_sparse(p: Problem) -> int:
+def _cuda_sparse(p: StepSize) -> int:
     from dufs_core.objective.engines.gpu_sparse import COLUMNS
 
     gates = p.d * p.draws * (4 + 3 * 8 // p.itemsize)  # z, eps and what is kept; the sums, in double
@@ -122,7 +122,7 @@ def _cuda_sparse(p: Problem) -> int:
     return _cuda(p._replace(d=0)) + gates + vectors + 3 * min(p.spread, COLUMNS) * p.n
 
 
-def _cuda_streaming(p: Problem) -> int:
+def _cuda_streaming(p: StepSize) -> int:
     from dufs_core.objective.engines.gpu_streaming import FUSED_COLUMNS, tile_rows
 
     column = p.n * p.d
@@ -139,8 +139,8 @@ def _cuda_streaming(p: Problem) -> int:
     return kept + moving
 
 
-_ENTRIES: dict[str, Callable[[Problem], int]] = {
-    "operations": _operations,
+_ENTRIES: dict[str, Callable[[StepSize], int]] = {
+    "reference": _operations,
     "dense": _dense,
     "streaming": _streaming,
     "sparse": _sparse,
@@ -150,7 +150,7 @@ _ENTRIES: dict[str, Callable[[Problem], int]] = {
 }
 
 
-def predicted_bytes(engine: str, problem: Problem) -> int:
+def predicted_bytes(engine: str, problem: StepSize) -> int:
     """Bytes that a step of `engine` allocates beyond the data; one without a count of its own is taken as "dense"."""
     return _ENTRIES.get(engine, _dense)(problem) * problem.itemsize
 
@@ -174,7 +174,7 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
-def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
+def sparse_problem(problem: StepSize, X: Any) -> tuple[StepSize, int]:
     """The problem of sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
 
     Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
@@ -188,31 +188,31 @@ def sparse_problem(problem: Problem, X: Any) -> tuple[Problem, int]:
     return problem, max(kept, on_the_way - predicted_bytes("sparse", problem))
 
 
-def chunked_bytes(problem: Problem) -> int:
+def chunked_bytes(problem: StepSize) -> int:
     """Bytes beside the steps of a fit that reads its batches: the next one and chunks on the way to it."""
     from dufs_core.data.on_disk import CHUNK_BYTES
 
     return problem.n * problem.d * problem.itemsize + 3 * CHUNK_BYTES // 2
 
 
-def gap_bytes(n: int, d: int, itemsize: int, screened: bool, representatives: bool) -> int:
+def permutation_test_bytes(n: int, d: int, itemsize: int, screened: bool, representatives: bool) -> int:
     """Bytes that the permutation gap of all columns takes after a run, while the engine keeps its arrays.
 
     Where another run may follow, the pairs of columns are screened next (`dufs_core.significance.hsic`), and at the
     end they
     may be put into the order of `dufs_core.selection.diverse_ranking`: the largest of the three.
     """
-    from dufs_core.significance.permutation_test import GAP_ROWS, WORDS
+    from dufs_core.significance.permutation_test import TEST_ROWS, WORDS
 
-    rows = min(n, GAP_ROWS)
+    rows = min(n, TEST_ROWS)
     at_once = min(WORDS, 11 * rows * d)  # random words, in some ten temporaries
     gap = 35 * rows * rows * itemsize + at_once * 100
     if screened:
-        gap = max(gap, screening_bytes(n, d, itemsize))
-    return max(gap, representatives_bytes(n, d)) if representatives else gap
+        gap = max(gap, hsic_bytes(n, d, itemsize))
+    return max(gap, diverse_ranking_bytes(n, d)) if representatives else gap
 
 
-def screening_bytes(n: int, d: int, itemsize: int) -> int:
+def hsic_bytes(n: int, d: int, itemsize: int) -> int:
     """Bytes that `dufs_core.significance.hsic.dependence` takes: an array (d', n', n'), and about 7 of float64
     (d', d')."""
     from dufs_core.significance.hsic import _COLUMNS, _ROWS
@@ -221,7 +221,7 @@ def screening_bytes(n: int, d: int, itemsize: int) -> int:
     return columns * rows * rows * itemsize + 7 * 8 * columns * columns
 
 
-def representatives_bytes(n: int, d: int) -> int:
+def diverse_ranking_bytes(n: int, d: int) -> int:
     """Bytes that `dufs_core.selection.diverse_ranking` takes, all of float64: one array (n', d'), some 14 of (d',).
 
     Beside these about 6 of (n', n') while the walk is formed, or 2 of them and 3 of (n', 512).
@@ -235,7 +235,7 @@ def representatives_bytes(n: int, d: int) -> int:
 _KEEPS = ("dense", "sparse", "cuda")  # engines that have their arrays still when the permutation gap is computed
 
 
-def needed_bytes(engine: str, problem: Problem, data: int) -> int:
+def needed_bytes(engine: str, problem: StepSize, data: int) -> int:
     """Bytes that a fit allocates: `data`, and beside them its steps and then the permutation gap."""
     step = predicted_bytes(engine, problem)
     return data + (step + problem.gap if engine in _KEEPS else max(step, problem.gap))
@@ -247,14 +247,14 @@ def step_limit(bk: Backend, data: int, max_memory: int | None) -> int | None:
     return None if available is None else available - data
 
 
-def check_memory(bk: Backend, engine: str, problem: Problem, data: int, max_memory: int | None) -> None:
+def check_memory(bk: Backend, engine: str, problem: StepSize, data: int, max_memory: int | None) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
     Parameters
     ----------
     engine : str
         The engine that will compute.
-    problem : Problem
+    problem : StepSize
         One step; ``problem.n`` is its number of rows.
     data : int
         Bytes that are kept beside the step: a scaled copy of the data.
@@ -295,7 +295,7 @@ def check_squares(bk: Backend, method: str, n: int, count: int) -> None:
         )
 
 
-def _largest_batch(engine: str, problem: Problem, data: int, available: int) -> int:
+def _largest_batch(engine: str, problem: StepSize, data: int, available: int) -> int:
     """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
     low, high = 0, problem.n
     while high - low > 1:

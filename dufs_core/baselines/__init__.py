@@ -1,7 +1,7 @@
 """Other unsupervised selectors, for comparison, by the equations of their papers.
 
 All share DUFS's interface: `n_features_to_select`, `scaling`, and the fitted `scores_` (larger is better, every
-column), `ranking_`, `support_` and `constant_features_`. They compute in float64 and load at first use.
+column), `order_`, `support_` and `constant_features_`. They compute in float64 and load at first use.
 """
 
 from __future__ import annotations

@@ -14,11 +14,11 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import check_squares
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.choices import unknown
-from dufs_core.data.accept import check_samples, check_scales, opened
-from dufs_core.data.dense import SCALINGS, prepare
-from dufs_core.data.on_disk import is_source
+from dufs_core.data.accept import check_samples, check_scales, unwrap
+from dufs_core.data.dense import SCALINGS, scale_columns
+from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import all_constant
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection.base import ColumnSelector
@@ -74,9 +74,9 @@ class Baseline(ColumnSelector, ABC):
         MemoryLimitError
             If the method holds n x n arrays, and more of them than there is memory for.
         """
-        X = opened(X)
+        X = unwrap(X)
         check_samples(X, y)
-        if is_source(X):
+        if is_on_disk(X):
             X = X[:]
         X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
         n, d = X.shape
@@ -87,7 +87,7 @@ class Baseline(ColumnSelector, ABC):
         self._check(n, d)
         check_squares(get_backend("numpy"), type(self).__name__, n, self._squares())
         seed = seed_of(self.random_state)
-        data = prepare(X, self.scaling, np.dtype(self.dtype))
+        data = scale_columns(X, self.scaling, np.dtype(self.dtype))
         if self.scaling == "none":
             check_scales(X)
         columns = np.flatnonzero(~data.constant)
@@ -99,14 +99,14 @@ class Baseline(ColumnSelector, ABC):
                 rows = np.ascontiguousarray(data.X if m == d else data.X[:, columns])
                 scores = np.asarray(self._score(rows, columns, min(wanted, m), seed))
         else:
-            warnings.warn(all_constant(d), stacklevel=users_level())
+            warnings.warn(all_constant(d), stacklevel=user_stacklevel())
         if self.n_features_to_select is None:
             wanted = min(wanted, m)
         self.scores_ = np.full(d, min(0.0, float(scores.min(initial=0.0))) - 1.0)
         self.scores_[columns] = scores
-        self.ranking_ = np.argsort(-self.scores_, kind="stable")
+        self.order_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(d, dtype=bool)
-        self.support_[self.ranking_[:wanted]] = True
+        self.support_[self.order_[:wanted]] = True
         self.constant_features_ = np.flatnonzero(data.constant)
         return self
 

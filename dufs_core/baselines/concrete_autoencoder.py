@@ -141,7 +141,7 @@ class ConcreteAutoencoder(Baseline):
     scores_ : ndarray (n_features,)
         max_i softmax(l_i), plus 1 for the k chosen columns, so that they rank first; larger is better. Constant
         columns are below all others.
-    ranking_ : ndarray (n_features,) of int
+    order_ : ndarray (n_features,) of int
         Column indices, best first; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     n_duplicates_ : int

@@ -21,7 +21,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.memory import check_squares
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.errors import isolated_rows
 from dufs_core.objective.ops.bandwidth import quantile_of
 
@@ -109,7 +109,7 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
             f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
         )
         warning = isolated_rows(said + "little about them", rule, factor, near.indices.shape[1])
-        warnings.warn(warning, stacklevel=users_level())
+        warnings.warn(warning, stacklevel=user_stacklevel())
     return symmetric_graph(near, weights)
 
 

@@ -16,7 +16,7 @@ from dufs_core.baselines.graphs import (
     heat_kernel,
     neighbours,
 )
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.choices import unknown
 from dufs_core.errors import isolated_rows
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
@@ -76,7 +76,7 @@ class LaplacianScore(Baseline):
     ----------
     scores_ : ndarray (n_features,)
         1 - LS, or f' P^t f / n; larger is better. Constant columns are below all others.
-    ranking_ : ndarray (n_features,) of int
+    order_ : ndarray (n_features,) of int
         Column indices, best first; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     constant_features_ : ndarray of int
@@ -137,7 +137,7 @@ class LaplacianScore(Baseline):
             )
             said += "the score into plain variance"
             warning = isolated_rows(said, rule, float(self.bandwidth_factor), self.n_neighbors)
-            warnings.warn(warning, stacklevel=users_level())
+            warnings.warn(warning, stacklevel=user_stacklevel())
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):
             right = A @ right

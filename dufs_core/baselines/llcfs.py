@@ -11,7 +11,7 @@ from scipy.sparse import csr_array, eye_array
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import blocks, lowest_eigenvectors, neighbours
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.errors import SelectionWarning
 
 _LOST = 1e-3  # share of the ridge that rounding may take
@@ -126,7 +126,7 @@ class LLCFS(Baseline):
     ----------
     scores_ : ndarray (n_features,)
         tau, larger is better. Constant columns are below all others.
-    ranking_ : ndarray (n_features,) of int
+    order_ : ndarray (n_features,) of int
         Column indices, best first; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     constant_features_ : ndarray of int
@@ -179,7 +179,7 @@ class LLCFS(Baseline):
                     f"No row has neighbours with different labels, so the {self.n_neighbors} neighbours say nothing "
                     f"about the columns: their scores stay as they were before step {step} (at first all equal). Use "
                     f"a larger n_neighbors (at most {len(X) - 1}) or n_clusters.",
-                    SelectionWarning, stacklevel=users_level(),
+                    SelectionWarning, stacklevel=user_stacklevel(),
                 )  # fmt: skip
                 break
             change, tau = float(np.abs(found - tau).sum()), found

@@ -78,7 +78,7 @@ class MCFS(Baseline):
     ----------
     scores_ : ndarray (n_features,)
         max_k |a_kj|, larger is better. Constant columns are below all others.
-    ranking_ : ndarray (n_features,) of int
+    order_ : ndarray (n_features,) of int
         Column indices, best first; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     constant_features_ : ndarray of int

@@ -51,7 +51,7 @@ def _load(args: argparse.Namespace, seed: int) -> Source:
     if misplaced:
         raise UsageError(f"{misplaced[0]} is for two-moons, not for a file")
     from dufs_core.data.files.arrays import file_fingerprint, read_table
-    from dufs_core.data.on_disk import is_source
+    from dufs_core.data.on_disk import is_on_disk
 
     with usage_errors():
         table = read_table(
@@ -63,7 +63,7 @@ def _load(args: argparse.Namespace, seed: int) -> Source:
             index_column=args.index_column,
             on_disk=getattr(args, "batch_size", None) is not None,
         )
-        if not is_source(table.X):  # the fit checks those as it reads them
+        if not is_on_disk(table.X):  # the fit checks those as it reads them
             _check_finite(args.file, table.X, table.feature_names)
         described = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
     return Source(table.X, table.feature_names, None, table.labels, described, table.notes)

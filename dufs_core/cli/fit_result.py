@@ -28,7 +28,7 @@ def feature_rows(estimator: Any, names: tuple[str, ...] | None) -> list[dict[str
             "probability": estimator.gate_probabilities_[j],
             "selected": bool(estimator.support_[j]),
         }
-        for rank, j in enumerate(estimator.ranking_, start=1)
+        for rank, j in enumerate(estimator.order_, start=1)
     ]
 
 
@@ -36,7 +36,7 @@ def result_of(args: argparse.Namespace, estimator: Any, source: Source, seconds:
     """What --json prints and result.json keeps."""
     n, d = source.X.shape
     settings = {k: v for k, v in estimator.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
-    selected = [int(j) for j in estimator.ranking_ if estimator.support_[j]]
+    selected = [int(j) for j in estimator.order_ if estimator.support_[j]]
     result: dict[str, Any] = {
         "selected": selected,
         "scores": estimator.scores_,
@@ -74,9 +74,9 @@ def _judgement(estimator: Any) -> dict[str, Any]:
     """What says how far the selection can be trusted: the competition with decoys, or the permutation gap."""
     if estimator.fdr is None:
         return {
-            "permutation_gap": estimator.permutation_gap_,
+            "excess_score": estimator.excess_score_,
             "p_value": estimator.p_value_,
-            "ended_by_ties": estimator.ended_by_ties_,
+            "ended_by_ties": estimator.stopped_by_hsic_,
         }
     return {
         "q_values": estimator.q_values_,
@@ -158,7 +158,7 @@ def _in_words(result: dict[str, Any]) -> str:
     if result["fdr"] is None:
         p = f"p = {result['p_value']:.2g}" + (" of the ties in pairs" if result["ended_by_ties"] else "")
         runs = f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
-        return f"permutation gap {result['permutation_gap']:.3g}, {p}, {runs}"
+        return f"permutation gap {result['excess_score']:.3g}, {p}, {runs}"
     from dufs_core.selection.fit_warnings import rate_text
 
     copies = "a shuffled copy" if result["n_decoys"] == 1 else f"{result['n_decoys']} shuffled copies"

@@ -83,7 +83,7 @@ OPTIONS: dict[str, Option] = {
     "ranking": Option(
         "order of the selected features: by evidence, by their gates, or so that the first few complement each other "
         "(the default, with --fdr none by their gates)",
-        choices=("evidence", "gates", "representatives"),
+        choices=("evidence", "gates", "diverse"),
     ),
     "power": Option(
         "t, the number of steps of the random walk; none: 1, with --fdr none 2",
@@ -116,7 +116,7 @@ OPTIONS: dict[str, Option] = {
     "momentum": Option("share of the last step that is kept", float, metavar="SHARE"),
     "max_iter": Option("most steps of a run", whole_number, metavar="STEPS"),
     "tol": Option("stop when at most this share of the gates is undecided", float, metavar="SHARE"),
-    "n_restarts": Option(
+    "max_runs": Option(
         "with --fdr none: most runs; the one with the largest permutation gap counts, a convincing one ends the search",
         whole_number,
         metavar="N",
@@ -127,7 +127,7 @@ OPTIONS: dict[str, Option] = {
         choices=("columns", "global", "none"),
     ),
     "engine": Option(
-        "way of evaluating the objective", choices=("auto", "operations", "dense", "streaming", "sparse", "cuda")
+        "way of evaluating the objective", choices=("auto", "reference", "dense", "streaming", "sparse", "cuda")
     ),
     "backend": Option("array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("precision", choices=("float32", "float64")),

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection.report import report
 from dufs_core.selection.atomic_io import disk_is_full
@@ -165,7 +165,7 @@ def _save_pictures(
             except Exception as error:  # a picture is not worth losing a fit for
                 if disk_is_full(error):
                     raise
-                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=users_level())
+                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=user_stacklevel())
             else:
                 (staging / name).replace(directory / name)
                 yield name

@@ -12,9 +12,9 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.data.dense import check_finite, check_stored, not_finite, too_many_dimensions
-from dufs_core.data.on_disk import is_source, slices
+from dufs_core.data.on_disk import is_on_disk, slices
 from dufs_core.errors import DufsWarning
 
 _NAMED = 5  # columns in a message
@@ -22,7 +22,7 @@ _MOST = 0.9  # share of the squared distances
 _SCALE_ROWS, _SCALE_ENTRIES = 512, 1 << 22  # that it is estimated from
 
 
-def opened(X: Any) -> Any:
+def unwrap(X: Any) -> Any:
     """X as scikit-learn's checks and `dufs_core.data.on_disk` know it; most containers are returned as they are.
 
     An object that has DLPack alone becomes an array that shares its memory.
@@ -121,7 +121,7 @@ def check_scales(X: Any) -> None:
         f'scaling="none", and {few} of the {d} columns make{"s" if few == 1 else ""} {_MOST:.0%} or more of the '
         f"squared distances between rows (column {largest} has standard deviation {deviation[largest]:.3g}, the median "
         f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
-        DufsWarning, stacklevel=users_level(),
+        DufsWarning, stacklevel=user_stacklevel(),
     )  # fmt: skip
 
 
@@ -213,7 +213,7 @@ def _are_numbers(column: Any) -> bool:
 
 def host_array(X: Any) -> Any:
     """X with .shape and NumPy's slicing, in the memory of the host or on disk: array, CSR matrix, or source of rows."""
-    X = opened(X)
+    X = unwrap(X)
     if is_sparse_on_device(X):
         X = X.get()
     if on_device(X):
@@ -221,7 +221,7 @@ def host_array(X: Any) -> Any:
         return bk.to_host(bk.to_device(X))
     if sparse.issparse(X):
         return X.tocsr()
-    return X if is_source(X) else np.asarray(X)
+    return X if is_on_disk(X) else np.asarray(X)
 
 
 def some_rows(n: int, most: int) -> Array:

@@ -18,7 +18,7 @@ _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 SCALINGS = ("columns", "global", "none")
 
 
-class Prepared(NamedTuple):
+class ScaledData(NamedTuple):
     """Scaled data and what was found on the way."""
 
     X: Array  # (n, d) in Fortran order; constant columns are 0
@@ -118,7 +118,7 @@ def check_table(X: Any, least: int = 2) -> None:
         raise ValueError(f"X must hold real numbers; its dtype is {X.dtype}")
 
 
-def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
+def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
     """Centre and scale the columns of X; find the constant ones.
 
     Parameters
@@ -137,7 +137,7 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
 
     Returns
     -------
-    Prepared
+    ScaledData
 
     Raises
     ------
@@ -175,7 +175,7 @@ def prepare(X: Array, scaling: str, dtype: Any, xp: Any = np) -> Prepared:
         out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
     if scaling == "none":
         check_underflow(peaks, dtype)
-    return Prepared(out, constant)
+    return ScaledData(out, constant)
 
 
 def check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> None:

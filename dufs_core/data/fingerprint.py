@@ -10,7 +10,7 @@ from scipy import sparse
 
 from dufs_core.backend import Array, Backend
 from dufs_core.data.files.arrays import array_fingerprint
-from dufs_core.data.on_disk import CHUNK_BYTES, is_source
+from dufs_core.data.on_disk import CHUNK_BYTES, is_on_disk
 
 
 def described(bk: Backend, X: Any) -> dict[str, Any]:
@@ -21,7 +21,7 @@ def described(bk: Backend, X: Any) -> dict[str, Any]:
     """
     if sparse.issparse(X):
         kind, digest = "sparse", sparse_fingerprint(X)
-    elif is_source(X):
+    elif is_on_disk(X):
         kind, digest = "on disk", _source_fingerprint(X)
     else:
         X = bk.to_host(X)

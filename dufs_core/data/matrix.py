@@ -1,6 +1,7 @@
 """Scaled data that are no plain array: what the trainer, the search and the permutation gap ask of them.
 
-`dufs_core.data.sparse.SparseTable` and `dufs_core.data.on_disk.Source` are tables; the functions here take arrays as
+`dufs_core.data.sparse.ScaledSparseMatrix` and `dufs_core.data.on_disk.OnDiskMatrix` are tables; the functions here
+take arrays as
 well.
 """
 
@@ -12,7 +13,7 @@ from dufs_core.backend import Array, Backend
 
 
 @runtime_checkable
-class Table(Protocol):
+class ScaledMatrix(Protocol):
     """Scaled data (n, d) with the reads that a fit needs."""
 
     shape: tuple[int, int]
@@ -30,17 +31,17 @@ class Table(Protocol):
 
 def take_columns(bk: Backend, X: Any, columns: Array) -> Any:
     """Some of the columns of X; arrays in Fortran order."""
-    return X.take_columns(columns) if isinstance(X, Table) else X.T[bk.xp.asarray(columns)].T
+    return X.take_columns(columns) if isinstance(X, ScaledMatrix) else X.T[bk.xp.asarray(columns)].T
 
 
 def take_rows(X: Any, rows: Array) -> Any:
     """Some of the rows of X; arrays in Fortran order."""
-    return X.take_rows(rows) if isinstance(X, Table) else X.T[:, rows].T
+    return X.take_rows(rows) if isinstance(X, ScaledMatrix) else X.T[:, rows].T
 
 
 def dense(bk: Backend, X: Any, rows: Array | slice, columns: Array) -> Array:
     """Rows (a slice: all of them) and columns of X as an array."""
-    if isinstance(X, Table):
+    if isinstance(X, ScaledMatrix):
         return X.dense(rows, columns)
     columns = bk.xp.asarray(columns)
     return X[:, columns] if isinstance(rows, slice) else X[rows[:, None], columns]

@@ -21,7 +21,7 @@ CHUNK_BYTES = 1 << 24  # of the float64 rows in hand
 _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another read does
 
 
-def is_source(X: Any) -> bool:
+def is_on_disk(X: Any) -> bool:
     """Whether X is two-dimensional, outside the memory or read by slices, and neither an array nor a sparse matrix."""
     if isinstance(X, np.ndarray):
         return isinstance(X, np.memmap) and X.ndim == 2
@@ -62,7 +62,7 @@ def statistics(X: Any) -> Statistics:
         if bad:
             continue
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
-        with np.errstate(over="ignore", invalid="ignore"):  # Source refuses what overflows, by column
+        with np.errstate(over="ignore", invalid="ignore"):  # OnDiskMatrix refuses what overflows, by column
             count, block_mean = stop - start, block.mean(axis=0)
             block -= block_mean
             delta = block_mean - mean
@@ -74,8 +74,8 @@ def statistics(X: Any) -> Statistics:
     return Statistics(mean, squares, low, high)
 
 
-class Source:
-    """A source with the scaling of its columns: a `dufs_core.data.matrix.Table` of dense rows.
+class OnDiskMatrix:
+    """A source with the scaling of its columns: a `dufs_core.data.matrix.ScaledMatrix` of dense rows.
 
     Parameters
     ----------
@@ -121,9 +121,9 @@ class Source:
         self.shape: tuple[int, int] = (n, d)
         self.dtype = np.dtype(dtype)
 
-    def take_columns(self, columns: Array) -> Source:
+    def take_columns(self, columns: Array) -> OnDiskMatrix:
         """Some of the columns; nothing is read."""
-        part = object.__new__(Source)
+        part = object.__new__(OnDiskMatrix)
         part.__dict__.update(self.__dict__)
         part._columns = columns if self._columns is None else self._columns[columns]
         part.shape = (self.shape[0], len(columns))

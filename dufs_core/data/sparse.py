@@ -30,7 +30,7 @@ def is_thin(X: Any) -> Array:
     return thin
 
 
-class SparseTable:
+class ScaledSparseMatrix:
     """Scaled sparse data (n, d), as the trainer and the search take them.
 
     Attributes
@@ -50,13 +50,13 @@ class SparseTable:
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = matrix.dtype
 
-    def take_columns(self, columns: Array) -> SparseTable:
+    def take_columns(self, columns: Array) -> ScaledSparseMatrix:
         """Some of the columns."""
-        return SparseTable(self.matrix[:, columns], self.shift[columns], self.thin[columns], self.bk)
+        return ScaledSparseMatrix(self.matrix[:, columns], self.shift[columns], self.thin[columns], self.bk)
 
-    def take_rows(self, rows: Array) -> SparseTable:
+    def take_rows(self, rows: Array) -> ScaledSparseMatrix:
         """Some of the rows, as columns (CSC)."""
-        return SparseTable(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.thin, self.bk)
+        return ScaledSparseMatrix(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.thin, self.bk)
 
     def dense(self, rows: Array | slice, columns: Array) -> Array:
         """The rows and columns as an array, centred, in Fortran order."""
@@ -71,13 +71,13 @@ class SparseTable:
 
 
 class PreparedSparse(NamedTuple):
-    """As `dufs_core.data.dense.Prepared`."""
+    """As `dufs_core.data.dense.ScaledData`."""
 
-    X: SparseTable
+    X: ScaledSparseMatrix
     constant: Array  # (d,) bool
 
 
-def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> PreparedSparse:
+def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> PreparedSparse:
     """Scale sparse data as `dufs_core.data.dense.prepare` scales dense ones, to the same numbers within rounding.
 
     Parameters
@@ -151,7 +151,7 @@ def prepare_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend 
     indices = columns.indices.astype(np.int32, copy=False)
     matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))
     matrix.has_canonical_format = True
-    return PreparedSparse(SparseTable(matrix.tocsr() if by_rows else matrix, shift, thin, bk), constant)
+    return PreparedSparse(ScaledSparseMatrix(matrix.tocsr() if by_rows else matrix, shift, thin, bk), constant)
 
 
 class _Sums:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.data.accept import host_array
 from dufs_core.errors import DufsWarning
 
@@ -119,7 +119,7 @@ def _picture(made: tuple[Any, Any], draw: Callable[[Any], None], what: str) -> s
         buffer = io.BytesIO()
         picture.savefig(buffer, format="png", dpi=110)
     except Exception as error:
-        warnings.warn(f"a picture of the report could not be drawn: {error}", DufsWarning, stacklevel=users_level())
+        warnings.warn(f"a picture of the report could not be drawn: {error}", DufsWarning, stacklevel=user_stacklevel())
         return f'<p class="more">{escape(what)}: could not be drawn ({escape(str(error))})</p>'
     data = base64.b64encode(buffer.getvalue()).decode()
     return (

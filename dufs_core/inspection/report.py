@@ -14,7 +14,7 @@ from dufs_core.data.dense import not_finite
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
 from dufs_core.selection.graph_rules import order_of
-from dufs_core.selection.search import convincing_gap
+from dufs_core.selection.search import excess_threshold
 from dufs_core.training.loop import undecided
 
 CORRELATED = 0.9
@@ -22,7 +22,7 @@ _MOST_ROWS = 1024  # that correlations are computed from: one of 0.9 has a stand
 _MOST_COLUMNS = 2000  # the time of more grows like their square
 _SURE = 0.05
 _BLOCK = 256  # columns whose correlations with all others are computed at once
-_LEFT_OUT = ("constant_features_", "set_aside_features_")
+_LEFT_OUT = ("constant_features_", "excluded_features_")
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ def report(
         if values is not None and len(values) != d:
             raise ValueError(f"{what} must have {d} entries, one for each feature; got {len(values)}")
 
-    ranked = [int(k) for k in selector.ranking_ if selector.support_[k]]
+    ranked = [int(k) for k in selector.order_ if selector.support_[k]]
     groups = _groups(X, ranked[:_MOST_COLUMNS], correlated)
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
@@ -168,9 +168,9 @@ def report(
     reasons = _reasons(selector) if not competed else _reasons_with_decoys(selector, judged)
     gated = np.ones(d, dtype=bool)
     if competed:  # the probabilities of the others only say that they have none
-        gated[[*selector.constant_features_, *selector.set_aside_features_]] = False
+        gated[[*selector.constant_features_, *selector.excluded_features_]] = False
     rows = []
-    for rank, k in enumerate(map(int, selector.ranking_), start=1):
+    for rank, k in enumerate(map(int, selector.order_), start=1):
         row: dict[str, Any] = {
             "feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k]),
             "reason": reasons[k], "score": float(selector.scores_[k]),
@@ -226,7 +226,7 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
 
 def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
-    support, scores, ranking = selector.support_, selector.scores_, selector.ranking_
+    support, scores, ranking = selector.support_, selector.scores_, selector.order_
     d, wanted = len(support), int(support.sum())
     gated = hasattr(selector, "mu_")  # scores are mu then
     rank = np.empty(d, dtype=int)
@@ -273,8 +273,7 @@ def _reasons_with_decoys(selector: Any, judged: Array) -> list[str]:
     support, q, evidence = selector.support_, selector.q_values_, selector.evidence_
     best_decoy = selector.decoy_evidence_.max(axis=0)
     d, wanted = len(support), int(support.sum())
-    rank = np.empty(d, dtype=int)
-    rank[selector.ranking_] = np.arange(1, d + 1)
+    rank = selector.ranking_
     constant = np.isin(np.arange(d), selector.constant_features_)
     reasons = []
     for k in range(d):
@@ -336,13 +335,13 @@ def _notes_with_decoys(selector: Any) -> list[str]:
             f"rate they are not found."
         )
     if judged:
-        given = varying - len(selector.set_aside_features_)
+        given = varying - len(selector.excluded_features_)
         steps = f"{selector.n_iter_} steps; {_features(given, verb=False) if given else 'no feature'} with a gate"
         if selector.converged_:
             notes.append(f"Converged ({steps}).")
         else:
             notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
-        order = {"representatives": "what they say together (representatives)", "gates": "their gates"}
+        order = {"diverse": "what they say together (representatives)", "gates": "their gates"}
         if chosen.any() and (by := order.get(_order(selector))):
             notes.append(f"Selected features are ranked by {by}, not by evidence.")
     if 0 < judged < varying:
@@ -361,7 +360,7 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
     """What there is to know about the fit."""
     notes = []
     if hasattr(selector, "lams_"):
-        best, p = selector.best_, selector.p_value_[selector.best_]
+        best, p = selector.best_index_, selector.p_value_[selector.best_index_]
         notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
         if best == 0 and len(selector.lams_) > 1:
             notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
@@ -375,12 +374,12 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
             notes.append(f"Converged ({steps}).")
         else:
             notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
-        gap, p = selector.permutation_gap_, selector.p_value_
-        if selector.ended_by_ties_:
+        gap, p = selector.excess_score_, selector.p_value_
+        if selector.stopped_by_hsic_:
             tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
             notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
         else:
-            asked = convincing_gap(int((selector.mu_ > 0).sum()), n)
+            asked = excess_threshold(int((selector.mu_ > 0).sum()), n)
             sure = "more" if gap >= asked else "slightly more"
             verdict = f"{sure if p <= _SURE else 'no more'} structure than the same columns shuffled"
             notes.append(f"The open columns have {verdict} (permutation gap {gap:.3g}, p = {p:.2g}).")
@@ -389,13 +388,13 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
                     f"A convincing gap of so many columns is {asked:.3f}, since columns chosen from many have some by "
                     f"chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
                 )
-        if aside := len(getattr(selector, "set_aside_features_", [])):
+        if aside := len(getattr(selector, "excluded_features_", [])):
             looked = len(selector.mu_) - aside - len(selector.constant_features_)
             notes.append(
                 f"The run that was kept looked at the {looked} columns that depend most on another one; the {aside} "
                 f"others rank behind them, in the order of the first run."
             )
-        if _order(selector) == "representatives":
+        if _order(selector) == "diverse":
             notes.append("Open features are ranked by what they say together (representatives), not by mu.")
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     if constant := len(getattr(selector, "constant_features_", [])):

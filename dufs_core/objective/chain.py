@@ -36,7 +36,7 @@ class Value(NamedTuple):
     loss: float
     score: Array  # (R,) S of every draw, float64, host or device as the backend
     bandwidth: Array  # (R,) b of every draw
-    substituted: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
+    degenerate: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
     isolated: (
         float  # share of rows without any neighbour in the kernel (see `dufs_core.objective.ops.normalise.lone_degree`)
     )
@@ -47,7 +47,7 @@ class Scores(NamedTuple):
 
     S: Array  # (R,) float64
     b: Array  # (R,)
-    substituted: Array  # (R,) bool
+    degenerate: Array  # (R,) bool
     isolated: Array  # (R,) share of rows without any neighbour
     dz: Array  # dS_r/dz of each draw, in the shape of z; 0 where the gate is not undecided
 
@@ -81,7 +81,7 @@ class Objective:
         Standard deviation of the gate noise.
     delta : float
         Added to n sum p in the parameter-free quotient.
-    zero_rule : "data" or "one"
+    degenerate_rule : "data" or "one"
         Substitute for a bandwidth of zero (see `dufs_core.objective.ops.bandwidth`).
     """
 
@@ -94,7 +94,7 @@ class Objective:
     self_loops: bool = True
     gate_sigma: float = 0.5
     delta: float = 1e-6
-    zero_rule: Literal["data", "one"] = "data"
+    degenerate_rule: Literal["data", "one"] = "data"
 
     @property
     def self_weight(self) -> float:
@@ -130,7 +130,7 @@ class Objective:
         dS, dsum_p = loss.backward(bk, saved_loss)
         dz = dz * dS.astype(dz.dtype).reshape(-1, *(1,) * (dz.ndim - 1))
         dmu = gates.backward(bk, saved_gates, dz) + regulariser.backward(bk, saved_p, dsum_p)
-        return Value(L, S, scores.b, scores.substituted, float(scores.isolated.mean())), dmu.astype(mu.dtype)
+        return Value(L, S, scores.b, scores.degenerate, float(scores.isolated.mean())), dmu.astype(mu.dtype)
 
 
 ScoresAndGrad = Callable[[Backend, Objective, Array, Array, Array], Scores]
@@ -153,7 +153,7 @@ class _Forward(NamedTuple):
 
     S: Array  # (R,)
     b: Array  # (R,)
-    substituted: Array  # (R,)
+    degenerate: Array  # (R,)
     deg: Array  # (R, n)
     grams: list[gram.Saved]
     saved_D: distances.Saved
@@ -172,14 +172,14 @@ def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
 def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Saved]) -> _Forward:
     D, saved_D = distances.forward(bk, G)
     factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
-    b, substituted, saved_b = bandwidth.forward(
-        bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.zero_rule
+    b, degenerate, saved_b = bandwidth.forward(
+        bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.degenerate_rule
     )
     K, saved_K = gaussian.forward(bk, D, b, objective.self_weight)
     A, deg, saved_A = normalise.forward(bk, K)
     At, saved_At = power.forward(bk, A, objective.power)
     S, saved_S = score.forward(bk, At, G, deg)
-    return _Forward(S, b, substituted, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
+    return _Forward(S, b, degenerate, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
 
 
 def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
@@ -196,7 +196,7 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
     dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
     alone = normalise.lone_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
     isolated = (f.deg <= alone).mean(axis=-1)
-    return Scores(f.S, f.b, f.substituted, isolated, dz)
+    return Scores(f.S, f.b, f.degenerate, isolated, dz)
 
 
 def open_score(bk: Backend, objective: Objective, G: Array) -> float:

@@ -11,9 +11,9 @@ from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.data.accept import check_values, check_width, opened, stored_columns
+from dufs_core.data.accept import check_values, check_width, stored_columns, unwrap
 from dufs_core.data.dense import check_finite, check_table, device_table
-from dufs_core.data.on_disk import is_source
+from dufs_core.data.on_disk import is_on_disk
 
 
 def check_fitted(selector: Any, attribute: str = "support_") -> None:
@@ -38,6 +38,14 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn selector whose fit sets support_, and needs no labels."""
 
     support_: Array
+    order_: Array
+
+    @property
+    def ranking_(self) -> Array:
+        """Ranks (n_features,) of int, as in `sklearn.feature_selection.RFE`: column order_[0] has rank 1, the best."""
+        ranks = np.empty(len(self.order_), dtype=np.intp)
+        ranks[self.order_] = np.arange(1, len(self.order_) + 1)
+        return ranks
 
     def transform(self, X: Any) -> Any:
         """The selected columns of X.
@@ -55,7 +63,7 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             If X is no table of finite real numbers with the columns of the fit.
         """
         check_is_fitted(self, "support_")
-        X = opened(X)
+        X = unwrap(X)
         check_width(X, self.n_features_in_, type(self).__name__)
         columns = np.flatnonzero(self.support_)
         if is_sparse_on_device(X):
@@ -64,7 +72,7 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             bk = get_backend("cupy")
             with bk.device_of(X.data):
                 return X.tocsc()[:, bk.xp.asarray(columns)].asformat(X.format)
-        if is_source(X):
+        if is_on_disk(X):
             check_table(X, 1)
             validate_data(self, X, reset=False, skip_check_array=True)
             return stored_columns(X, columns)

@@ -20,14 +20,14 @@ import numpy as np
 
 from dufs_core._version import __version__
 from dufs_core.backend import Array, Backend
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.cli.output import plain
 from dufs_core.data import fingerprint
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit
 from dufs_core.selection import atomic_io as durable
-from dufs_core.selection.search import Outcome, Progress
-from dufs_core.significance.permutation_test import Gap
-from dufs_core.training.loop import Position, Run
+from dufs_core.selection.search import Outcome, SearchState
+from dufs_core.significance.permutation_test import PermutationTest
+from dufs_core.training.loop import Run, RunState
 
 FORMAT = 2  # raised, too, when a search goes on otherwise from the same state
 _ABOUT = "about"  # the name of the JSON text in the archive
@@ -59,7 +59,7 @@ class Checkpoint:
     >>> from dufs_core.datasets import two_moons
     >>> X, path = two_moons(n_features=10).X, os.path.join(tempfile.mkdtemp(), "fit.ckpt")
     >>> fitted = DUFS(random_state=0, callbacks=[Checkpoint(path)]).fit(X)
-    >>> DUFS.resume(path, X).ranking_[:2]  # killed before this line, it would go on
+    >>> DUFS.resume(path, X).order_[:2]  # killed before this line, it would go on
     array([0, 1])
     """
 
@@ -107,7 +107,9 @@ class Checkpoint:
         else:
             raise CheckpointError(f"No checkpoint to resume from: {'; '.join(problems)}. The fit must start anew.")
         if problems:
-            warnings.warn(f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=users_level())
+            warnings.warn(
+                f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=user_stacklevel()
+            )
         about = _about(found, path)
         if about["format"] != FORMAT:
             raise CheckpointError(
@@ -144,7 +146,7 @@ class Checkpoint:
                 f"DUFS.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to fit anew"
             )
         identity = _identity(bk, selector, seed, X)
-        progress = Progress([], None)
+        progress = SearchState([], None)
         if found is not None:
             different = differences(json.loads(str(found[_ABOUT]))["identity"], identity)
             if different:
@@ -154,15 +156,15 @@ class Checkpoint:
 
 
 class Keeping:
-    """`dufs_core.selection.search.Keeper` of one fit, by a `Checkpoint`."""
+    """`dufs_core.selection.search.ProgressSaver` of one fit, by a `Checkpoint`."""
 
-    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Mapping[str, Any], start: Progress) -> None:
+    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Mapping[str, Any], start: SearchState) -> None:
         self.start = start
         self._checkpoint, self._bk, self._identity = checkpoint, bk, identity
         self._saved = monotonic()
         self._warned = False
 
-    def keep(self, progress: Callable[[], Progress]) -> None:
+    def keep(self, progress: Callable[[], SearchState]) -> None:
         """Save if it is time to, or if the fit is to stop: then raise InterruptedFit."""
         stop = self._checkpoint.stop is not None and self._checkpoint.stop()
         if stop or monotonic() - self._saved >= self._checkpoint.every_seconds:
@@ -178,11 +180,11 @@ class Keeping:
             )
             raise InterruptedFit(f"The fit was asked to stop, and its state could not be saved to {path}: {left}")
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, progress: SearchState) -> None:
         """Save the outcomes of all runs."""
         self._save(progress)
 
-    def _save(self, progress: Progress) -> bool:
+    def _save(self, progress: SearchState) -> bool:
         """Whether the state is on the disk; the first failure is a warning."""
         about = {"format": FORMAT, "identity": self._identity, "progress": _described(progress)}
         arrays = {_ABOUT: np.array(json.dumps(about)), **_arrays(self._bk, progress)}
@@ -196,7 +198,7 @@ class Keeping:
                 warnings.warn(
                     f"The checkpoint {self._checkpoint.path} cannot be written ({cause}); the fit goes on, and tries "
                     f"again every {self._checkpoint.every_seconds:g} s.",
-                    CheckpointWarning, stacklevel=users_level(),
+                    CheckpointWarning, stacklevel=user_stacklevel(),
                 )  # fmt: skip
             self._warned = True
             return False
@@ -283,19 +285,19 @@ def _about(found: Mapping[str, Array], path: Path) -> dict[str, Any]:
     return about
 
 
-def _described(progress: Progress) -> dict[str, Any]:
+def _described(progress: SearchState) -> dict[str, Any]:
     """The parts of a progress that are no arrays."""
     runs = [
         {
             "n_iter": o.run.n_iter, "converged": o.run.converged, "isolated": o.run.isolated,
-            "substituted": o.run.substituted, "gap": o.gap.gap, "p_value": o.gap.p_value,
+            "degenerate": o.run.degenerate, "excess": o.test.excess, "p_value": o.test.p_value,
         }
         for o in progress.outcomes
     ]  # fmt: skip
     return {"runs": runs, "step": None if progress.position is None else progress.position.step}
 
 
-def _arrays(bk: Backend, progress: Progress) -> dict[str, Array]:
+def _arrays(bk: Backend, progress: SearchState) -> dict[str, Array]:
     arrays: dict[str, Array] = {}
     for i, outcome in enumerate(progress.outcomes):
         arrays |= {f"run{i}/mu": bk.to_host(outcome.run.mu), f"run{i}/columns": outcome.columns}
@@ -306,18 +308,18 @@ def _arrays(bk: Backend, progress: Progress) -> dict[str, Array]:
     return arrays
 
 
-def _progress(bk: Backend, found: Mapping[str, Array]) -> Progress:
+def _progress(bk: Backend, found: Mapping[str, Array]) -> SearchState:
     """The inverse of `_described` and `_arrays`."""
     described = json.loads(str(found[_ABOUT]))["progress"]
     outcomes = []
     for i, run in enumerate(described["runs"]):
-        gap = Gap(run.pop("gap"), run.pop("p_value"))
+        test = PermutationTest(run.pop("excess"), run.pop("p_value"))
         history = _below(found, f"run{i}/history/")
-        outcomes.append(Outcome(Run(bk.to_device(found[f"run{i}/mu"]), history, **run), found[f"run{i}/columns"], gap))
+        outcomes.append(Outcome(Run(bk.to_device(found[f"run{i}/mu"]), history, **run), found[f"run{i}/columns"], test))
     position = None
     if described["step"] is not None:
-        position = Position(described["step"], _below(found, "steps/"), found["records"])
-    return Progress(outcomes, position)
+        position = RunState(described["step"], _below(found, "steps/"), found["records"])
+    return SearchState(outcomes, position)
 
 
 def _below(found: Mapping[str, Array], prefix: str) -> dict[str, Array]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense
-from dufs_core.selection.search import Keeper, Outcome, Search
+from dufs_core.selection.search import Outcome, ProgressSaver, Search
 from dufs_core.significance.decoys import q_values
 from dufs_core.significance.structure import (
     BLOCK,
@@ -47,14 +47,22 @@ class Discovery(NamedTuple):
 
 
 def discover(
-    bk: Backend, X: Any, columns: Array, seed: int, search: Search, keeper: Keeper | None, threads: int, all_rows: bool
+    bk: Backend,
+    X: Any,
+    columns: Array,
+    seed: int,
+    search: Search,
+    keeper: ProgressSaver | None,
+    threads: int,
+    all_rows: bool,
 ) -> Discovery:
     """Start, gates, scores and competition.
 
     Parameters
     ----------
     X : (n, d)
-        Scaled data, where the backend computes, or a `dufs_core.data.matrix.Table`. At most 512 rows are read, but
+        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. At most 512 rows are read,
+        but
         for the
         columns that have gates where all rows are trained on.
     columns : (d',) int, NumPy
@@ -86,7 +94,7 @@ def discover(
         data = (pool.X[bk.xp.asarray(members)] * bk.xp.asarray(pool.scales(members).astype(X.dtype))[:, None]).T
     own = members < judged
     positions = np.where(own, pool.columns[members % judged], d + members)  # decoys: beyond the data
-    gates, _ = replace(search, objective=objective, n_restarts=1, judged=False).best(bk, data, positions, seed, keeper)
+    gates, _ = replace(search, objective=objective, max_runs=1, judged=False).best(bk, data, positions, seed, keeper)
     mu = bk.to_host(gates.run.mu)
     is_open = mu > 0
     weights = (np.clip(mu, 0, 1) * pool.scales(members)) ** 2
@@ -98,7 +106,7 @@ def discover(
     q = q_values(evidence, np.exp(-evidence.max(axis=0)))
 
     outcome = gates._replace(
-        run=gates.run._replace(mu=bk.xp.asarray(mu[own])), columns=pool.columns[members[own]], convincing=True
+        run=gates.run._replace(mu=bk.xp.asarray(mu[own])), columns=pool.columns[members[own]], passed=True
     )
     decoys = np.full((pool.n_decoys, d), np.nan)
     decoys[:, pool.columns] = evidence[1:]

@@ -52,7 +52,7 @@ def neighbour_walk(bk: Backend, G: Array) -> Array:
     return K / K.sum(axis=1, keepdims=True)
 
 
-def representatives(bk: Backend, X: Array, mu: Array, count: int) -> Array:
+def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
     """The first `count` columns of a greedy regression of the smooth part of all columns that take part.
 
     With the weighted data Xt = X * z, z = clip(mu, 0, 1), centred on the rows that are read, and the walk P of
@@ -71,7 +71,8 @@ def representatives(bk: Backend, X: Array, mu: Array, count: int) -> Array:
     Parameters
     ----------
     X : (n, d)
-        Scaled data, where the backend computes, or a `dufs_core.data.matrix.Table`. At most 1,024 of its rows are read.
+        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. At most 1,024 of its rows
+        are read.
     mu : (d,)
         NumPy. Columns with mu > 0 take part; of more than 16,384 those with the largest mu.
     count : int

@@ -13,27 +13,27 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import (
-    Problem,
+    StepSize,
     check_memory,
     chunked_bytes,
-    gap_bytes,
-    representatives_bytes,
+    diverse_ranking_bytes,
+    permutation_test_bytes,
     sparse_problem,
     step_limit,
 )
 from dufs_core.choices import unknown
-from dufs_core.data.accept import check_samples, check_scales, opened
-from dufs_core.data.dense import Prepared, check_table, device_table, prepare
-from dufs_core.data.on_disk import Source, is_source
-from dufs_core.data.sparse import prepare_sparse
+from dufs_core.data.accept import check_samples, check_scales, unwrap
+from dufs_core.data.dense import ScaledData, check_table, device_table, scale_columns
+from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk
+from dufs_core.data.sparse import scale_sparse
 from dufs_core.objective.chain import Evaluate, Objective
 from dufs_core.objective.engines import get_engine
 from dufs_core.objective.ops import regulariser
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
-from dufs_core.selection.diverse_ranking import representatives
-from dufs_core.selection.fit_warnings import warn_of
+from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.selection.fit_warnings import warn_about_fit
 from dufs_core.selection.graph_rules import graph_rules, order_of
 from dufs_core.selection.parameters import check_parameters, is_int, n_threads, n_wanted, seed_of
 from dufs_core.selection.search import Outcome, Search
@@ -58,7 +58,7 @@ class DUFS(ColumnSelector):
         S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,  K_ij = exp(-||xt_i - xt_j||^2 / b)
         lam >= 0:  minimise  -S / n + lam sum_k P(z_k > 0)          fdr=None, lam=None:  -S / (n sum_k P(z_k > 0))
 
-    Source: Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
+    OnDiskMatrix: Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
 
     Which columns, and how many, says a competition with shuffled copies of all columns, decoys: the gates start from
     the few columns and decoys that structure is found among, every column is scored on the graph of the open ones, and
@@ -77,12 +77,12 @@ class DUFS(ColumnSelector):
     n_features_to_select : int, float or None, default None
         None: those that `fdr` says. An int: exactly that many, best first. A float between 0 and 1: that share of the
         columns, at least one.
-    ranking : "representatives", "evidence", "gates" or None, default None
+    ranking : "diverse", "evidence", "gates" or None, default None
         What comes first among the selected columns (fdr=None: the open ones). "evidence": the most `evidence_`.
-        "gates": the largest mu, the paper's order. "representatives": columns that together say most about the
+        "gates": the largest mu, the paper's order. "diverse": columns that together say most about the
         structure of all of these, so that few of them do not repeat each other; for the first n_features_to_select
         of them, or 300 (`dufs_core.selection.diverse_ranking`). The others follow by their evidence, or mu. None:
-        "representatives", with fdr=None "gates".
+        "diverse", with fdr=None "gates".
     power : int or None, default None
         t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
         odd power. None: 1; with fdr=None 2.
@@ -99,7 +99,7 @@ class DUFS(ColumnSelector):
     self_loops : bool or None, default None
         Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
         rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
-        the bandwidth is so large that every row is one. Selections are judged (n_restarts) with self-loops. None:
+        the bandwidth is so large that every row is one. Selections are judged (max_runs) with self-loops. None:
         False; with fdr=None True.
     gate_sigma : float, default 0.5
         Standard deviation of the gate noise.
@@ -120,7 +120,7 @@ class DUFS(ColumnSelector):
     tol : float, default 0.01
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
-    n_restarts : int, default 6
+    max_runs : int, default 6
         With fdr=None: most runs. A run ends the search whose selection has a permutation gap
         (`dufs_core.significance.permutation_test`) of at
         least 0.18, or 0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more); or whose
@@ -134,7 +134,7 @@ class DUFS(ColumnSelector):
         a sample of at most 512, on which structure and scores are computed in any case.
     scaling : "columns", "global" or "none", default "columns"
         Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "operations", "dense", "streaming", "sparse" or "cuda", default "auto"
+    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
         See `dufs_core.objective.engines`; the numbers are the same within rounding. "dense" holds n x n arrays,
         "streaming"
         takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend, and sparse
@@ -183,16 +183,16 @@ class DUFS(ColumnSelector):
         The price of an open gate.
     n_gates_ : int
         The columns and decoys that had gates; `history_` counts both.
-    ranking_ : ndarray (n_features,) of int
+    order_ : ndarray (n_features,) of int
         Column indices, best first, in the order of `ranking`; exact ties by column index.
     support_ : ndarray (n_features,) of bool
     bandwidth_, loss_ : float
         Means over the draws of the last step.
-    permutation_gap_, p_value_ : float
+    excess_score_, p_value_ : float
         With fdr=None. How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on
         the rows that chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their
-        ties in pairs ended the search (see n_restarts), whatever the gap: tight clusters have none.
-    ended_by_ties_ : bool
+        ties in pairs ended the search (see max_runs), whatever the gap: tight clusters have none.
+    stopped_by_hsic_ : bool
         With fdr=None: whether they did.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
@@ -200,7 +200,7 @@ class DUFS(ColumnSelector):
     n_runs_ : int
     converged_ : bool
     constant_features_ : ndarray of int
-    set_aside_features_ : ndarray of int
+    excluded_features_ : ndarray of int
         Neither constant nor part of the run that was kept: with decoys those that no gate was given.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
@@ -211,7 +211,7 @@ class DUFS(ColumnSelector):
     >>> from dufs_core import DUFS
     >>> from dufs_core.datasets import two_moons
     >>> X = two_moons(n_features=10).X
-    >>> DUFS(random_state=0).fit(X).ranking_[:2]
+    >>> DUFS(random_state=0).fit(X).order_[:2]
     array([0, 1])
     """
 
@@ -221,7 +221,7 @@ class DUFS(ColumnSelector):
         fdr: float | None = 0.1,
         lam: float | None = None,
         n_features_to_select: int | float | None = None,
-        ranking: Literal["evidence", "gates", "representatives"] | None = None,
+        ranking: Literal["evidence", "gates", "diverse"] | None = None,
         power: int | None = None,
         bandwidth: Literal["median", "q90", "max"] | float | None = None,
         n_neighbors: int | None = None,
@@ -236,10 +236,10 @@ class DUFS(ColumnSelector):
         momentum: float = 0.0,
         max_iter: int = 2000,
         tol: float = 0.01,
-        n_restarts: int = 6,
+        max_runs: int = 6,
         batch_size: int | None = None,
         scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "operations", "dense", "streaming", "sparse", "cuda"] = "auto",
+        engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto",
         backend: Literal["auto", "numpy", "cupy"] = "auto",
         dtype: Literal["float32", "float64"] = "float32",
         max_memory: int | None = None,
@@ -267,7 +267,7 @@ class DUFS(ColumnSelector):
         self.momentum = momentum
         self.max_iter = max_iter
         self.tol = tol
-        self.n_restarts = n_restarts
+        self.max_runs = max_runs
         self.batch_size = batch_size
         self.scaling = scaling
         self.engine = engine
@@ -298,11 +298,11 @@ class DUFS(ColumnSelector):
         """
         published: dict[str, Any] = {
             "fdr": None, "self_loops": True, "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0,
-            "max_iter": 15_000, "n_restarts": 1,
+            "max_iter": 15_000, "max_runs": 1,
         }  # fmt: skip
         presets: dict[str, dict[str, Any]] = {
             "wide": {"fdr": None, "power": 2, "self_loops": False, "bandwidth": "max", "n_neighbors": 5,
-                     "bandwidth_factor": 0.5, "ranking": "representatives"},
+                     "bandwidth_factor": 0.5, "ranking": "diverse"},
             "paper": published
             | {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
             "authors_code": published
@@ -377,7 +377,7 @@ class DUFS(ColumnSelector):
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
-        X = opened(X)
+        X = unwrap(X)
         check_samples(X, y)
         bk, accepted = self._accept(X)
         place, X, seed = self._place(bk, X, accepted), accepted, seed_of(self.random_state)
@@ -385,7 +385,7 @@ class DUFS(ColumnSelector):
         with place:
             evaluate = self._engine(bk, X, threads)
             best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train, threads)
-        warn_of(self, best, X.shape[0])
+        warn_about_fit(self, best, X.shape[0])
         return self
 
     def _accept(self, X: Any) -> tuple[Backend, Any]:
@@ -399,7 +399,7 @@ class DUFS(ColumnSelector):
                 )
             X = X.get()  # columns are scaled on the host
         on_disk = self._on_disk(X)
-        if is_source(X) and not on_disk:
+        if is_on_disk(X) and not on_disk:
             X = X[:]  # sparse rows on disk become sparse rows in memory
         bk = self._backend_for_sparse(on_gpu) if sparse.issparse(X) else get_backend(self.backend)
         if on_disk:
@@ -422,7 +422,7 @@ class DUFS(ColumnSelector):
         return bk.device_of(accepted) if on_device(accepted) else nullcontext()
 
     def _prepare(self, bk: Backend, X: Any) -> Any:
-        """The scaled data, as `dufs_core.data.dense.Prepared`."""
+        """The scaled data, as `dufs_core.data.dense.ScaledData`."""
         data = self._scaled(bk, X)
         if self.scaling == "none" and not on_device(X):
             check_scales(X)
@@ -430,13 +430,13 @@ class DUFS(ColumnSelector):
 
     def _scaled(self, bk: Backend, X: Any) -> Any:
         if self._on_disk(X):
-            source = Source(bk, X, self.scaling, self.dtype)
-            return Prepared(source, source.constant)
+            source = OnDiskMatrix(bk, X, self.scaling, self.dtype)
+            return ScaledData(source, source.constant)
         if sparse.issparse(X):
             by_rows = self._step_rows(X.shape[0]) < X.shape[0]
-            return prepare_sparse(X, self.scaling, self.dtype, by_rows=by_rows, bk=bk)
-        data = prepare(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
-        return Prepared(bk.to_device(data.X), bk.to_host(data.constant))
+            return scale_sparse(X, self.scaling, self.dtype, by_rows=by_rows, bk=bk)
+        data = scale_columns(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
+        return ScaledData(bk.to_device(data.X), bk.to_host(data.constant))
 
     def _train(
         self, bk: Backend, X: Any, data: Any, evaluate: Evaluate, seed: int, train: Train, threads: int = 1
@@ -447,7 +447,7 @@ class DUFS(ColumnSelector):
         search = self._search(evaluate, train, n, len(columns))
         saving = checkpoint.find(self.callbacks)
         keeper = None if saving is None else saving.begin(bk, self, seed, X)
-        with_blas = self.engine_ == "operations" and self._step_rows(n) > _SMALL_ROWS
+        with_blas = self.engine_ == "reference" and self._step_rows(n) > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
             found = None
             if self.fdr is None:
@@ -463,7 +463,7 @@ class DUFS(ColumnSelector):
 
     def _on_disk(self, X: Any) -> bool:
         """Whether batches are read from where X is stored."""
-        return is_source(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
+        return is_on_disk(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
 
     def _step_rows(self, n: int) -> int:
         most = self.batch_size or (n if self.fdr is None else ROWS)
@@ -483,13 +483,13 @@ class DUFS(ColumnSelector):
             return get_backend("cupy" if on_gpu else "numpy")
         return get_backend(self.backend)
 
-    def memory_of(self, X: Any, threads: int) -> tuple[Problem, int]:
+    def memory_of(self, X: Any, threads: int) -> tuple[StepSize, int]:
         """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
         n, d = X.shape
         rules, decoys = graph_rules(self, n), self.fdr is not None
         fixed = not isinstance(rules.bandwidth, str)
         size = np.dtype(self.dtype).itemsize
-        step = Problem(
+        step = StepSize(
             self._step_rows(n), min(d, MOST_GATES) if decoys else d, self._step_draws(n), size, rules.power, fixed,
             self.gate_noise == "sample", threads,
         )  # fmt: skip
@@ -503,9 +503,9 @@ class DUFS(ColumnSelector):
             data += step.n * step.d * size  # the batch in hand
         if decoys:
             data += n * step.d * size if self.batch_size is not None else 0
-            after = representatives_bytes(n, d) if order_of(self) == "representatives" else 0
+            after = diverse_ranking_bytes(n, d) if order_of(self) == "diverse" else 0
             return step._replace(gap=max(discovery_bytes(n, d, size, threads), after)), data
-        after = gap_bytes(n, d, size, self.n_restarts > 1, order_of(self) == "representatives")
+        after = permutation_test_bytes(n, d, size, self.max_runs > 1, order_of(self) == "diverse")
         return step._replace(gap=after), data
 
     def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
@@ -532,7 +532,7 @@ class DUFS(ColumnSelector):
                 **graph_rules(self, n)._asdict(),
                 gate_sigma=self.gate_sigma,
                 delta=_AUTHORS_DELTA * rows * d if authors else _DELTA,
-                zero_rule="one" if authors else "data",
+                degenerate_rule="one" if authors else "data",
             ),
             evaluate,
             get_optimizer(self.optimizer, rate, self.momentum),
@@ -544,8 +544,8 @@ class DUFS(ColumnSelector):
                 gate_noise=self.gate_noise,
                 batches="wrap" if authors else "near_equal",
             ),
-            n_restarts=self.n_restarts,
-            jitter=authors,
+            max_runs=self.max_runs,
+            noisy_start=authors,
             callbacks=tuple(c for c in self.callbacks if not isinstance(c, checkpoint.Checkpoint)),
             verbose=self.verbose,
             train=train,
@@ -570,13 +570,13 @@ class DUFS(ColumnSelector):
         self.converged_ = run.converged
         self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
         self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
-        for name in ("permutation_gap_", "p_value_", "ended_by_ties_"):
+        for name in ("excess_score_", "p_value_", "stopped_by_hsic_"):
             self.__dict__.pop(name, None)  # of an earlier fit
         if self.fdr is None:
-            self.permutation_gap_, self.p_value_ = best.gap
-            self.ended_by_ties_ = best.tied
+            self.excess_score_, self.p_value_ = best.test
+            self.stopped_by_hsic_ = best.tied
         self.constant_features_ = np.flatnonzero(constant)
-        self.set_aside_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
+        self.excluded_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
         self.backend_ = bk.name
 
     def _judge(self, found: Discovery | None) -> None:
@@ -599,13 +599,13 @@ class DUFS(ColumnSelector):
             by = self.mu_ if order == "gates" else self.evidence_
             self.support_ = self.q_values_ <= self.fdr
             candidates = np.where(self.support_, 1 + by - by.min(), -1)
-        self.ranking_ = np.argsort(-by, kind="stable")
-        if order == "representatives":
-            first = representatives(bk, X, candidates, count or _REPRESENTATIVES)
-            self.ranking_ = np.concatenate([first, self.ranking_[~np.isin(self.ranking_, first)]])
+        self.order_ = np.argsort(-by, kind="stable")
+        if order == "diverse":
+            first = diverse_order(bk, X, candidates, count or _REPRESENTATIVES)
+            self.order_ = np.concatenate([first, self.order_[~np.isin(self.order_, first)]])
         if count is not None:
             self.support_ = np.zeros(d, dtype=bool)
-            self.support_[self.ranking_[:count]] = True
+            self.support_[self.order_[:count]] = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -24,22 +24,22 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.memory import available_bytes, predicted_bytes
-from dufs_core.callers import users_level
-from dufs_core.data.accept import opened
+from dufs_core.callers import user_stacklevel
+from dufs_core.data.accept import unwrap
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.objective.chain import Evaluate
 from dufs_core.selection import checkpoint
 from dufs_core.selection.dufs import DUFS
-from dufs_core.selection.fit_warnings import warn_of
+from dufs_core.selection.fit_warnings import warn_about_fit
 from dufs_core.selection.graph_rules import order_of
 from dufs_core.selection.parameters import check_parameters, n_threads, seed_of
 from dufs_core.selection.search import Outcome
 from dufs_core.training.loop import (
     RECORD,
-    PopulationSteps,
-    Position,
-    Problem,
     Run,
+    RunSpec,
+    RunState,
+    StackedSteps,
     StepInfo,
     Train,
     finished,
@@ -55,7 +55,7 @@ _MOST_TOGETHER = 256  # fits in one stack
 _Fit = Callable[[int, Train, Evaluate], Outcome]  # the fit of one number, with this trainer and engine
 
 
-def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
+def fit_many(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     """Fit selectors that differ in lam and random_state on the same data, together.
 
     Parameters
@@ -92,7 +92,7 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
     selectors = list(selectors)
     if not selectors:
         return []
-    X = opened(X)
+    X = unwrap(X)
     bk, accepted, seeds = _accepted(selectors, X)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     if bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
@@ -101,16 +101,16 @@ def fit_population(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
         return _in_other_processes(selectors, X, seeds)
     outcomes = _outcomes(selectors, X, bk, accepted, seeds)
     for selector, outcome in zip(selectors, outcomes, strict=True):
-        warn_of(selector, outcome, accepted.shape[0])
+        warn_about_fit(selector, outcome, accepted.shape[0])
     return selectors
 
 
 def fit_stack(selectors: Sequence[DUFS], X: Any) -> list[Callable[[], None]]:
-    """`fit_population` in this process; what says the warnings of each fit is given back instead of called."""
+    """`fit_many` in this process; what says the warnings of each fit is given back instead of called."""
     bk, accepted, seeds = _accepted(selectors, X)
     outcomes = _outcomes(selectors, X, bk, accepted, seeds)
     pairs = zip(selectors, outcomes, strict=True)
-    return [partial(warn_of, selector, outcome, accepted.shape[0]) for selector, outcome in pairs]
+    return [partial(warn_about_fit, selector, outcome, accepted.shape[0]) for selector, outcome in pairs]
 
 
 def stack_size(selector: DUFS, X: Any, count: int) -> int:
@@ -147,7 +147,7 @@ def _accepted(selectors: Sequence[DUFS], X: Any) -> tuple[Backend, Any, list[int
 def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, seeds: Sequence[int]) -> list[Outcome]:
     """Fit all, in this process."""
     # what they share is read from one that needs the most memory
-    first = next((selector for selector in selectors if order_of(selector) == "representatives"), selectors[0])
+    first = next((selector for selector in selectors if order_of(selector) == "diverse"), selectors[0])
     with first._place(bk, X, accepted):
         evaluate = first._engine(bk, accepted, 1)
         for selector in selectors:
@@ -175,7 +175,7 @@ def _in_other_processes(selectors: Sequence[DUFS], X: Any, seeds: Sequence[int])
     for selector, (fitted, said) in zip(selectors, Parallel()(tasks), strict=True):
         selector.__dict__.update({name: value for name, value in fitted.items() if name.endswith("_")})
         for warning in said:
-            warnings.warn(warning, stacklevel=users_level())
+            warnings.warn(warning, stacklevel=user_stacklevel())
     return list(selectors)
 
 
@@ -219,7 +219,7 @@ def bytes_together(bk: Backend, selector: DUFS, X: Any, fits: int) -> int:
     """Bytes that so many fits at once allocate, by the engine that `selector` has chosen."""
     (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
     own = step.gap
-    if selector.n_restarts > 1:
+    if selector.max_runs > 1:
         own += n * d * step.itemsize  # the columns of a later run
     if bk.name == "numpy":
         steps = fits * predicted_bytes(selector.engine_, step)
@@ -349,7 +349,7 @@ class _Request:
         alone = id(self) if self.watched or self.over else None
         step = self.how["start"].step if self.how["start"] is not None else 0
         optimizer = self.optimizer.name, self.optimizer.learning_rate
-        return alone, step, self.columns.tobytes(), optimizer, self.how["jitter"]
+        return alone, step, self.columns.tobytes(), optimizer, self.how["noisy_start"]
 
 
 class _Together:
@@ -407,13 +407,13 @@ class _Together:
 
     def _runs(self, group: list[_Request]) -> list[Run]:
         first = group[0]
-        problems = [Problem(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
+        problems = [RunSpec(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
         full = first.schedule.batch_size is None or first.schedule.batch_size >= first.X.shape[0]
         apart = any(r.watched for r in group) or (any(r.how["keep"] for r in group) and not _keeps_bits(group))
         if full and len(group) > 1 and hasattr(self._evaluate, "population") and not apart:
             progress, starts, keeps = ([r.how[name] for r in group] for name in ("progress", "start", "keep"))
             runs = train_together(
-                self._bk, first.X, problems, self._evaluate, first.how["jitter"], progress, starts, keeps
+                self._bk, first.X, problems, self._evaluate, first.how["noisy_start"], progress, starts, keeps
             )
             if runs is not None:
                 return runs
@@ -434,12 +434,12 @@ def _keeps_bits(group: Sequence[_Request]) -> bool:
 def train_together(
     bk: Backend,
     X: Array,
-    problems: Sequence[Problem],
+    problems: Sequence[RunSpec],
     evaluate: Any,
-    jitter: bool,
+    noisy_start: bool,
     progress: Sequence[Callable[[StepInfo], None]],
-    starts: Sequence[Position | None],
-    keeps: Sequence[Callable[[Callable[[], Position]], None] | None],
+    starts: Sequence[RunState | None],
+    keeps: Sequence[Callable[[Callable[[], RunState]], None] | None],
 ) -> list[Run] | None:
     """`dufs_core.training.loop.train` of problems that differ in seed and lam, on all rows of X (n, d), at once.
 
@@ -448,7 +448,7 @@ def train_together(
     waits at. When one of them asks to stop, by InterruptedFit, the others are called before it is raised.
     """
     schedule, columns, fits = problems[0].schedule, problems[0].columns, len(problems)
-    start = bk.xp.stack([initial_mu(bk, problem.seed, columns, X.dtype, jitter) for problem in problems])
+    start = bk.xp.stack([initial_mu(bk, problem.seed, columns, X.dtype, noisy_start) for problem in problems])
     steps = evaluate.population(bk, problems, start)
     if steps is None:
         return None
@@ -487,7 +487,7 @@ def train_together(
 
 
 def _keep_all(
-    keeps: Sequence[Callable[[Callable[[], Position]], None] | None], steps: PopulationSteps,
+    keeps: Sequence[Callable[[Callable[[], RunState]], None] | None], steps: StackedSteps,
     records: Sequence[Sequence[Array]],
 ) -> None:  # fmt: skip
     """Let every run be kept; then raise the InterruptedFit of one that was asked to stop."""
@@ -503,6 +503,6 @@ def _keep_all(
         raise asked
 
 
-def _position(steps: PopulationSteps, fit: int, records: Sequence[Array]) -> Position:
+def _position(steps: StackedSteps, fit: int, records: Sequence[Array]) -> RunState:
     table = np.concatenate(records)
-    return Position(len(table), steps.save(fit), table)
+    return RunState(len(table), steps.save(fit), table)

@@ -31,6 +31,6 @@ def graph_rules(selector: Any, n: int) -> GraphRules:
 
 
 def order_of(selector: Any) -> str:
-    """What comes first among the selected columns: "gates", "evidence" or "representatives"."""
-    mode = "gates" if selector.fdr is None else "representatives"
+    """What comes first among the selected columns: "gates", "evidence" or "diverse"."""
+    mode = "gates" if selector.fdr is None else "diverse"
     return str(getattr(selector, "ranking", None) or mode)

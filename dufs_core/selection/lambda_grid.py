@@ -23,11 +23,11 @@ _FLAT = 0.1  # what an interval counts in which the number of columns stays the 
 _BLOCK = 1 << 20  # entries of X at a time
 
 
-def price_range(selector: DUFS, X: Any) -> tuple[float, float]:
+def lambda_range(selector: DUFS, X: Any) -> tuple[float, float]:
     """A price at which most gates that open stay open, and one at which none does.
 
     The upper one is the largest variance of a scaled column, the most that an open gate adds to S / n. The lower one is
-    a tenth of the median of the positive `start_prices`, or a thousandth of the upper one if that is less.
+    a tenth of the median of the positive `stationary_lambdas`, or a thousandth of the upper one if that is less.
 
     X (n, d) as in `DUFS.fit`. Raises ValueError if every gate that opens lowers the score.
     """
@@ -46,13 +46,13 @@ def price_range(selector: DUFS, X: Any) -> tuple[float, float]:
     return min(at_start, _SHARE_OF_HIGHEST * high), high
 
 
-def first_prices(low: float, high: float, n_lams: int) -> Array:
+def geometric_grid(low: float, high: float, n_lams: int) -> Array:
     """The first half of `n_lams` prices: equal ratios from `low` to below `high`, where nothing is open."""
     count = ceil(n_lams / 2)
     return low * (high / low) ** (np.arange(count) / count)
 
 
-def further_prices(lams: Array, n_open: Array, high: float, count: int) -> Array:
+def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
     """Prices where the number of columns changes most, increasing.
 
     Each is put in the (geometric) middle of the interval between neighbouring prices with the largest
@@ -84,7 +84,7 @@ def _largest_variance(bk: Backend, X: Any) -> float:
     return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)
 
 
-def start_prices(selector: DUFS, X: Any) -> Array:
+def stationary_lambdas(selector: DUFS, X: Any) -> Array:
     """The price at which each gate would stand still in the first step, (d,), NumPy; constant columns have 0.
 
     lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. The largest
@@ -98,7 +98,7 @@ def start_prices(selector: DUFS, X: Any) -> Array:
 
 
 def _prices_at_start(selector: DUFS, bk: Backend, X: Any, data: Any) -> Array:
-    """`start_prices` of accepted X, with its scaled data (`dufs_core.data.dense.Prepared`)."""
+    """`stationary_lambdas` of accepted X, with its scaled data (`dufs_core.data.dense.ScaledData`)."""
     selector = clone(selector).set_params(lam=0.0, fdr=None)
     evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
     columns = np.flatnonzero(~data.constant)

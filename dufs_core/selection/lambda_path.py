@@ -18,18 +18,18 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, on_device, random
-from dufs_core.callers import users_level
-from dufs_core.data.accept import check_samples, opened
+from dufs_core.callers import user_stacklevel
+from dufs_core.data.accept import check_samples, unwrap
 from dufs_core.errors import SelectionWarning, all_constant
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.dufs import DUFS
-from dufs_core.selection.fit_many import fit_population
+from dufs_core.selection.fit_many import fit_many
 from dufs_core.selection.graph_rules import graph_rules, order_of
-from dufs_core.selection.lambda_grid import first_prices, further_prices, price_range
+from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid
 from dufs_core.selection.parameters import is_int, n_wanted, seed_of
-from dufs_core.significance.held_out import agreement, combined, judge, smallest_p_value
-from dufs_core.significance.permutation_test import Gap, permutation_gap
+from dufs_core.significance.held_out import aggregate_p_values, agreement, max_t_test, smallest_p_value
+from dufs_core.significance.permutation_test import PermutationTest, permutation_test
 from dufs_core.training.progress import bar_of_fits
 
 _CATCHING = RLock()  # held while warnings are caught
@@ -41,7 +41,7 @@ class LambdaPath(ColumnSelector):
     """DUFS at several prices lam of an open gate, and a choice among them that needs no labels.
 
     Every price is fitted on all rows, and on both halves of `n_splits` random splits of the rows, all prices of a
-    part together (`dufs_core.fit_population`); prices that select the same columns on all rows are one there, the
+    part together (`dufs_core.fit_many`); prices that select the same columns on all rows are one there, the
     lowest of them. The columns T that a fit on one half selects are judged on the other by the permutation gap in
     units of its spread,
 
@@ -54,7 +54,7 @@ class LambdaPath(ColumnSelector):
     ----------
     selector : DUFS or None, default None
         Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are selected
-        and ordered by their gates (fdr=None). None: ``DUFS(fdr=None, n_restarts=1)``.
+        and ordered by their gates (fdr=None). None: ``DUFS(fdr=None, max_runs=1)``.
     lams : sequence of float or None, default None
         Prices. None: `n_lams` that are found (see Notes).
     n_lams : int, default 8
@@ -76,9 +76,9 @@ class LambdaPath(ColumnSelector):
         Gate parameters of the fits on all rows.
     n_selected_ : ndarray (n_lams,) of int
         Columns selected on all rows.
-    gap_ : ndarray (n_lams,)
+    excess_score_ : ndarray (n_lams,)
         Permutation gap of those columns on all rows, the rows that chose them: biased upwards.
-    held_out_ : ndarray (n_lams,)
+    held_out_z_ : ndarray (n_lams,)
         Mean of z over the halves. Where all rows select fewer than two columns there is nothing to judge: 0, with
         p-value 1 and stability 0.
     stability_ : ndarray (n_lams,)
@@ -88,12 +88,12 @@ class LambdaPath(ColumnSelector):
         That columns selected at this price have no more structure, on rows that did not select them, than shuffled
         columns: four times the lower quartile over the halves, each adjusted for the choice among all prices (see
         Notes).
-    best_ : int
+    best_index_ : int
         Position of the chosen price.
     support_ : ndarray (n_features,) of bool
     scores_ : ndarray (n_features,)
-        mu_[best_]: larger is better.
-    ranking_ : ndarray (n_features,) of int
+        mu_[best_index_]: larger is better.
+    order_ : ndarray (n_features,) of int
         Best first; exact ties by column index.
     constant_features_ : ndarray of int
     n_features_in_, feature_names_in_
@@ -102,10 +102,11 @@ class LambdaPath(ColumnSelector):
     Notes
     -----
     **Prices.** Half of them lie in equal ratios between two ends: the largest variance of a scaled column, above which
-    no gate can stay open, and a tenth of the median positive price of `dufs_core.selection.lambda_grid.start_prices`,
+    no gate can stay open, and a tenth of the median positive price of
+    `dufs_core.selection.lambda_grid.stationary_lambdas`,
     or a thousandth
     of the upper end if that is less. The others are put, two at a time, where the number of open gates changes most
-    (`dufs_core.selection.lambda_grid.further_prices`).
+    (`dufs_core.selection.lambda_grid.refine_grid`).
 
     **p-values.** On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the score of
     shuffle b at price l, and z_0(l) that of the rows as they are, in units of the mean and spread of all 1 + B of them,
@@ -116,7 +117,7 @@ class LambdaPath(ColumnSelector):
     say nothing counts with p = 1, and with few rows a fit on half of them often takes another pair of columns. The
     smallest p-value is 4 / (1 + B). Measured: docs/defaults.md.
 
-    What judges on a held-out half is score(X_T) of `dufs_core.significance.permutation_test.permutation_gap`, on a
+    What judges on a held-out half is score(X_T) of `dufs_core.significance.permutation_test.permutation_test`, on a
     graph of its own with
     self-loops, whatever the selector's bandwidth and self_loops are.
 
@@ -166,10 +167,10 @@ class LambdaPath(ColumnSelector):
             selector has a callback that keeps something (its copies are fitted), if it has another ranking than "gates"
             and `n_features_to_select` is set, and as `DUFS.fit`.
         """
-        selector = DUFS(fdr=None, n_restarts=1) if self.selector is None else clone(self.selector)
+        selector = DUFS(fdr=None, max_runs=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
         selector.set_params(lam=0.0, fdr=None, n_features_to_select=None, verbose=0)
-        X = opened(X)
+        X = unwrap(X)
         check_samples(X, y)
         bk, X_all = selector._accept(X)
         selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
@@ -185,8 +186,8 @@ class LambdaPath(ColumnSelector):
             z, p, agreements = self._on_halves(bk, fits, X_all, seed, bar)
             data, constant = selector._prepare(bk, X_all)
             self.constant_features_ = np.flatnonzero(constant)
-            gaps = [permutation_gap(bk, data, self._selection(mu)) for mu in self.mu_]
-        self._store(gaps, z, p, agreements, constant)
+            tests = [permutation_test(bk, data, self._selection(mu)) for mu in self.mu_]
+        self._store(tests, z, p, agreements, constant)
         return self
 
     def _check(self, selector: DUFS, X: Any) -> None:
@@ -199,7 +200,7 @@ class LambdaPath(ColumnSelector):
             raise ValueError(
                 f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
                 f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None '
-                f"and fit the selector with lam=path.lams_[path.best_] and that many columns afterwards"
+                f"and fit the selector with lam=path.lams_[path.best_index_] and that many columns afterwards"
             )
         if selector._on_disk(X):
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
@@ -226,11 +227,11 @@ class LambdaPath(ColumnSelector):
         if self.lams is not None:
             lams = self._given_lams()
             return lams, fits(lams, X, seed)
-        low, high = price_range(fits.selector, X)
-        lams = first_prices(low, high, self.n_lams)
+        low, high = lambda_range(fits.selector, X)
+        lams = geometric_grid(low, high, self.n_lams)
         mu = fits(lams, X, seed)
         while len(lams) < self.n_lams:
-            new = further_prices(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
+            new = refine_grid(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
             order = np.argsort(np.append(lams, new))
             lams, mu = np.append(lams, new)[order], np.concatenate([mu, fits(new, X, seed)])[order]
         return lams, mu
@@ -250,7 +251,7 @@ class LambdaPath(ColumnSelector):
             mu = [fits(self.lams_[at], half, own) for half, own in zip(halves, seeds, strict=True)]
             selected = [[self._selection(row) for row in mu_half] for mu_half in mu]
             for i, (chosen, other, own) in enumerate(zip(selected, reversed(halves), seeds, strict=True)):
-                found = judge(bk, fits.selector._prepare(bk, other).X, chosen, self.n_permutations, own)
+                found = max_t_test(bk, fits.selector._prepare(bk, other).X, chosen, self.n_permutations, own)
                 z[2 * split + i, judged >= 0] = found.z[judged[judged >= 0]]
                 p[2 * split + i, judged >= 0] = found.p_values[judged[judged >= 0]]
             agree = np.array([agreement(a, b, d) for a, b in zip(*selected, strict=True)])
@@ -263,28 +264,28 @@ class LambdaPath(ColumnSelector):
             return np.flatnonzero(mu > 0)
         return np.sort(np.argsort(-mu, kind="stable")[: n_wanted(self.n_features_to_select, len(mu))])
 
-    def _store(self, gaps: Sequence[Gap], z: Array, p: Array, agreement: Array, constant: Array) -> None:
+    def _store(self, tests: Sequence[PermutationTest], z: Array, p: Array, agreement: Array, constant: Array) -> None:
         self.n_selected_ = np.array([len(self._selection(mu)) for mu in self.mu_])
-        self.gap_ = np.array([gap.gap for gap in gaps])
-        self.held_out_ = z.mean(axis=0)
+        self.excess_score_ = np.array([test.excess for test in tests])
+        self.held_out_z_ = z.mean(axis=0)
         self.stability_ = agreement.mean(axis=0)
-        self.p_value_ = combined(p)
-        among = np.where((self.p_value_ <= _CHANCE) | (self.p_value_ > _CHANCE).all(), self.held_out_, -np.inf)
+        self.p_value_ = aggregate_p_values(p)
+        among = np.where((self.p_value_ <= _CHANCE) | (self.p_value_ > _CHANCE).all(), self.held_out_z_, -np.inf)
         equal = np.flatnonzero(among == among.max())
-        self.best_ = int(equal[len(equal) // 2])
-        self.scores_ = self.mu_[self.best_].copy()
-        self.ranking_ = np.argsort(-self.scores_, kind="stable")
+        self.best_index_ = int(equal[len(equal) // 2])
+        self.scores_ = self.mu_[self.best_index_].copy()
+        self.order_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
         self.support_[self._selection(self.scores_)] = True
-        d, n_open = len(self.support_), int(self.n_selected_[self.best_])
+        d, n_open = len(self.support_), int(self.n_selected_[self.best_index_])
         varying = d - int(constant.sum())
-        said, p_value = None, self.p_value_[self.best_]
+        said, p_value = None, self.p_value_[self.best_index_]
         if constant.all():
             said = str(all_constant(d))
         elif n_open == 0:
             said = (
-                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected no feature: try smaller "
-                f"lams, other settings, or set n_features_to_select to take the best of the ranking."
+                f"The fit at the chosen price, lam={self.lams_[self.best_index_]:.3g}, selected no feature: try "
+                "smaller lams, other settings, or set n_features_to_select to take the best of the ranking."
             )
         elif p_value > _CHANCE >= smallest_p_value(self.n_permutations, len(p)):
             said = (
@@ -295,11 +296,11 @@ class LambdaPath(ColumnSelector):
         elif n_open == varying > 1 and self.n_features_to_select is None:
             everything = f"all {varying} features" + " that are not constant" * (varying < d)
             said = (
-                f"The fit at the chosen price, lam={self.lams_[self.best_]:.3g}, selected {everything}: try larger "
-                f"lams, or set n_features_to_select to take the best of the ranking."
+                f"The fit at the chosen price, lam={self.lams_[self.best_index_]:.3g}, selected {everything}: try "
+                "larger lams, or set n_features_to_select to take the best of the ranking."
             )
         if said:
-            warnings.warn(said, SelectionWarning, stacklevel=users_level())
+            warnings.warn(said, SelectionWarning, stacklevel=user_stacklevel())
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -319,7 +320,7 @@ class _Fits:
         size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
         settings = {"random_state": seed, "batch_size": size}
         each = [clone(self.selector).set_params(lam=float(lam), **settings) for lam in lams]
-        mu = np.stack([fit.mu_ for fit in fit_population(each, X)])
+        mu = np.stack([fit.mu_ for fit in fit_many(each, X)])
         self._bar.update(len(lams))
         return mu
 
@@ -355,4 +356,4 @@ def one_of_each() -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():
-        warnings.warn(warning.message, stacklevel=users_level())
+        warnings.warn(warning.message, stacklevel=user_stacklevel())

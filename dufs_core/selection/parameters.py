@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.choices import unknown
 from dufs_core.data.dense import SCALINGS
 from dufs_core.errors import DufsWarning
@@ -18,7 +18,7 @@ from dufs_core.objective.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.selection.graph_rules import graph_rules
 from dufs_core.training.optimizers import get_optimizer
 
-RANKINGS = ("representatives", "evidence", "gates")
+RANKINGS = ("diverse", "evidence", "gates")
 
 
 def check_parameters(selector: Any, n: int, d: int) -> None:
@@ -29,7 +29,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
             f"fdr is a false discovery rate, above 0 and below 1, or None (the columns with open gates); got {fdr!r}"
         )
     rules = graph_rules(selector, n)
-    for name, lowest in (("power", 1), ("n_neighbors", 1), ("max_iter", 1), ("n_restarts", 1)):
+    for name, lowest in (("power", 1), ("n_neighbors", 1), ("max_iter", 1), ("max_runs", 1)):
         value = getattr(rules, name, getattr(selector, name))
         if not is_int(value) or value < lowest:
             raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
@@ -86,7 +86,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         if selector.batch_size > n:
             warnings.warn(
                 f"batch_size={selector.batch_size} exceeds the {n} rows: every step uses all rows.",
-                DufsWarning, stacklevel=users_level(),
+                DufsWarning, stacklevel=user_stacklevel(),
             )  # fmt: skip
     if selector.n_features_to_select is not None:
         n_wanted(selector.n_features_to_select, d)

@@ -13,12 +13,12 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_columns
 from dufs_core.objective.chain import Evaluate, Objective
-from dufs_core.significance.hsic import SHUFFLES, Screening
-from dufs_core.significance.permutation_test import GAP_ROWS, Gap, permutation_gap
-from dufs_core.training.loop import HISTORY, Callback, Position, Run, Schedule, StepInfo, Train
+from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
+from dufs_core.significance.permutation_test import TEST_ROWS, PermutationTest, permutation_test
+from dufs_core.training.loop import HISTORY, Callback, Run, RunState, Schedule, StepInfo, Train
 from dufs_core.training.optimizers import Optimizer
 
-CONVINCING_GAP = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
+EXCESS_THRESHOLD = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
 CONVINCING_ROWS = 100  # chance pairs of 100 to 200 columns reach 0.46 in 20 rows, 0.37 in 30, 0.10 in 200, 0.05 in 400
 
@@ -31,28 +31,28 @@ class Outcome(NamedTuple):
 
     run: Run
     columns: Array  # (d',) positions in the data of the columns that took part
-    gap: Gap
-    convincing: bool = False  # this and the next are set by the search at its end
+    test: PermutationTest
+    passed: bool = False  # this and the next are set by the search at its end
     tied: bool = False  # convincing by ties in pairs: the p-value is theirs, not the gap's
     first_mu: Array | None = None  # (d'') of the run that looked at every column, where it is another one
 
 
-class Progress(NamedTuple):
+class SearchState(NamedTuple):
     """How far a search has come."""
 
     outcomes: list[Outcome]  # of the runs that are over
-    position: Position | None  # in the one that is not
+    position: RunState | None  # in the one that is not
 
 
-class Keeper(Protocol):
+class ProgressSaver(Protocol):
     """Keeps the progress of a search, and knows where it starts."""
 
-    start: Progress
+    start: SearchState
 
-    def keep(self, progress: Callable[[], Progress]) -> None:
+    def keep(self, progress: Callable[[], SearchState]) -> None:
         """Called between steps, about every 0.1 s."""
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, progress: SearchState) -> None:
         """Called at the end."""
 
 
@@ -64,15 +64,15 @@ class Search:
     evaluate: Evaluate
     optimizer: Optimizer
     schedule: Schedule
-    n_restarts: int
-    jitter: bool
+    max_runs: int
+    noisy_start: bool
     callbacks: Sequence[Callback]
     verbose: int
     train: Train
     judged: bool = True  # whether a run is judged by its permutation gap
 
     def best(
-        self, bk: Backend, X: Array, columns: Array, seed: int, keeper: Keeper | None = None
+        self, bk: Backend, X: Array, columns: Array, seed: int, keeper: ProgressSaver | None = None
     ) -> tuple[Outcome, int]:
         """The convincing run, else the one with the largest permutation gap, and the number of runs.
 
@@ -84,47 +84,47 @@ class Search:
         strongest ties in pairs, among which the gates decide reliably, and each later one at fewer of them (20, 14, 10,
         7, 5), which leaves chance less room.
 
-        X (n, d) scaled data, where the backend computes, or a `dufs_core.data.matrix.Table`; columns (d',) the
+        X (n, d) scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`; columns (d',) the
         positions that may be selected, NumPy.
         """
         outcomes: list[Outcome] = []
         earlier = iter(keeper.start.outcomes if keeper else ())
-        screening: Screening | None = None
+        screening: PairwiseHSIC | None = None
         taking_part = columns
         while True:
             run_seed = random.derived_seed(bk, seed, len(outcomes))
             last = next(earlier, None) or self._run(bk, X, taking_part, run_seed, outcomes, keeper)
             outcomes.append(last)
             chosen = selected(bk, last)
-            if convincing(last.gap, len(chosen), X.shape[0]):
-                last = last._replace(convincing=True)
+            if passes(last.test, len(chosen), X.shape[0]):
+                last = last._replace(passed=True)
                 break
-            if self.n_restarts == 1 or not len(columns):
+            if self.max_runs == 1 or not len(columns):
                 break
             if screening is None:
                 ranking = columns[np.argsort(-bk.to_host(last.run.mu), kind="stable")]
-                screening = Screening(bk, X, ranking)
-            if screening.is_tied(chosen):
-                last = last._replace(convincing=True, tied=True, gap=Gap(last.gap.gap, 1 / (1 + SHUFFLES)))
+                screening = PairwiseHSIC(bk, X, ranking)
+            if screening.all_dependent(chosen):
+                last = last._replace(passed=True, tied=True, test=PermutationTest(last.test.excess, 1 / (1 + SHUFFLES)))
                 break
             taking_part = np.sort(
                 screening.strongest[: max(_FEWEST, int(_STRONGEST * 0.5 ** (len(outcomes) / 2 - 0.5)))]
             )
-            if len(outcomes) == self.n_restarts or len(taking_part) < 2:
+            if len(outcomes) == self.max_runs or len(taking_part) < 2:
                 break
         if keeper is not None:
-            keeper.finish(Progress(outcomes, None))
-        best = last if last.convincing else max(outcomes, key=lambda outcome: outcome.gap.gap)
+            keeper.finish(SearchState(outcomes, None))
+        best = last if last.passed else max(outcomes, key=lambda outcome: outcome.test.excess)
         if len(best.columns) < len(columns):
             best = best._replace(first_mu=outcomes[0].run.mu)
         return best, len(outcomes)
 
     def _run(
-        self, bk: Backend, X: Array, columns: Array, seed: int, earlier: list[Outcome], keeper: Keeper | None
+        self, bk: Backend, X: Array, columns: Array, seed: int, earlier: list[Outcome], keeper: ProgressSaver | None
     ) -> Outcome:
         if not len(columns):  # every column is constant
             nothing = Run(bk.xp.zeros(0, dtype=X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
-            return Outcome(nothing, columns, Gap(0.0, 1.0))
+            return Outcome(nothing, columns, PermutationTest(0.0, 1.0))
         if len(columns) < X.shape[1]:
             X = take_columns(bk, X, columns)
         start = keep = None
@@ -136,11 +136,11 @@ class Search:
                 self.evaluate.progress = bar.inside
             run = self.train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
-                jitter=self.jitter, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
+                noisy_start=self.noisy_start, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
             )  # fmt: skip
         if not self.judged:
-            return Outcome(run, columns, Gap(0.0, 1.0))
-        return Outcome(run, columns, permutation_gap(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
+            return Outcome(run, columns, PermutationTest(0.0, 1.0))
+        return Outcome(run, columns, permutation_test(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
 
     @contextmanager
     def saying(self, what: str) -> Iterator[Callable[[str], None]]:
@@ -154,8 +154,8 @@ class Search:
             yield line.set_description_str
 
 
-def _kept(keeper: Keeper, earlier: list[Outcome]) -> Callable[[Callable[[], Position]], None]:
-    return lambda position: keeper.keep(lambda: Progress(list(earlier), position()))
+def _kept(keeper: ProgressSaver, earlier: list[Outcome]) -> Callable[[Callable[[], RunState]], None]:
+    return lambda position: keeper.keep(lambda: SearchState(list(earlier), position()))
 
 
 def selected(bk: Backend, outcome: Outcome) -> Array:
@@ -163,19 +163,19 @@ def selected(bk: Backend, outcome: Outcome) -> Array:
     return outcome.columns[bk.to_host(outcome.run.mu) > 0]
 
 
-def convincing(gap: Gap, n_selected: int, n_rows: int) -> bool:
+def passes(test: PermutationTest, n_selected: int, n_rows: int) -> bool:
     """Whether a run with this gap ends the search."""
-    return gap.gap >= convincing_gap(n_selected, n_rows)
+    return test.excess >= excess_threshold(n_selected, n_rows)
 
 
-def convincing_gap(n_selected: int, n_rows: int) -> float:
+def excess_threshold(n_selected: int, n_rows: int) -> float:
     """0.18 min(1, sqrt(10 / m)) r, the permutation gap that ends a search: m = n_selected, n = n_rows, at most 512.
 
     r = (100 / n)^(3/4) for n < 100, else sqrt(100 / n).
     """
     size = min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
-    ratio = CONVINCING_ROWS / min(n_rows, GAP_ROWS)
-    return float(CONVINCING_GAP * size * ratio ** (0.75 if ratio > 1 else 0.5))
+    ratio = CONVINCING_ROWS / min(n_rows, TEST_ROWS)
+    return float(EXCESS_THRESHOLD * size * ratio ** (0.75 if ratio > 1 else 0.5))
 
 
 class _Bar:

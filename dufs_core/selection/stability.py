@@ -11,7 +11,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_array
 
 from dufs_core.backend import Array, get_backend, random
-from dufs_core.data.accept import check_values, opened
+from dufs_core.data.accept import check_values, unwrap
 from dufs_core.selection import checkpoint
 from dufs_core.selection.graph_rules import graph_rules
 from dufs_core.selection.lambda_path import one_of_each
@@ -75,7 +75,7 @@ def stability_selection(
         raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
     checkpoint.refuse(selector, "stability_selection")
     X = check_array(
-        opened(X), accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=4
+        unwrap(X), accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=4
     )
     check_values(X)
     X = X.tocsr() if sparse.issparse(X) else X

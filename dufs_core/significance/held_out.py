@@ -14,14 +14,14 @@ from dufs_core.significance.permutation_test import shuffled_scores
 _QUANTILE = 0.25  # of the p-values of all halves: the share of them that is to see a structure
 
 
-class Judgement(NamedTuple):
+class MaxTResult(NamedTuple):
     """Selections (one for each price) on rows that did not choose them."""
 
     z: Array  # (n_lams,)
     p_values: Array  # (n_lams,), adjusted for the choice among them
 
 
-def judge(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> Judgement:
+def max_t_test(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> MaxTResult:
     """How far each selection's score is from that of shuffled columns, on rows X (n, d), scaled.
 
     With s_0 = score(X_T) of `dufs_core.significance.permutation_test` and s_b, b = 1..B, its values on shuffles, z =
@@ -43,7 +43,7 @@ def judge(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: in
             ranked[:, i] = (together - together.mean()) / together.std()
     highest = ranked[:-1].max(axis=1)
     exceeded = (highest[:, None] >= ranked[-1]).sum(axis=0)
-    return Judgement(z, np.where(np.isfinite(ranked[-1]), (1 + exceeded) / (1 + n_permutations), 1.0))
+    return MaxTResult(z, np.where(np.isfinite(ranked[-1]), (1 + exceeded) / (1 + n_permutations), 1.0))
 
 
 def agreement(a: Array, b: Array, d: int) -> float:
@@ -53,7 +53,7 @@ def agreement(a: Array, b: Array, d: int) -> float:
     return (len(np.intersect1d(a, b)) - expected) / most if most > 1e-12 else 0.0
 
 
-def combined(p_values: Array) -> Array:
+def aggregate_p_values(p_values: Array) -> Array:
     """min(1, q / gamma), q the gamma-quantile over halves: a p-value however the halves depend on one another.
 
     gamma = 1/4, or one half where there are fewer than four. Source: Meinshausen, Meier and Buehlmann, JASA 104 (2009).
@@ -66,5 +66,5 @@ def combined(p_values: Array) -> Array:
 
 
 def smallest_p_value(n_permutations: int, n_halves: int) -> float:
-    """What `combined` gives at best."""
-    return float(combined(np.full((n_halves, 1), 1 / (1 + n_permutations)))[0])
+    """What `aggregate_p_values` gives at best."""
+    return float(aggregate_p_values(np.full((n_halves, 1), 1 / (1 + n_permutations)))[0])

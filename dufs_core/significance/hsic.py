@@ -16,13 +16,13 @@ _COLUMNS = 400  # the pairs of more columns would take longer than the runs
 _BANDWIDTH = 0.3  # in units of a column's variance: resolves rings and arms of moons, chance pairs not much more than 1
 
 
-class Screening:
+class PairwiseHSIC:
     """The dependence of all pairs among the first 400 columns of a ranking.
 
     Parameters
     ----------
     X : (n, d)
-        Scaled data, where the backend computes, or a `dufs_core.data.matrix.Table`.
+        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`.
     ranking : (d',) int, NumPy
         Positions in X, best first.
     """
@@ -37,14 +37,14 @@ class Screening:
     @cached_property
     def z(self) -> Array:
         """`dependence` of the columns."""
-        return dependence(self._bk, self._X)
+        return hsic_z_scores(self._bk, self._X)
 
     @property
     def strongest(self) -> Array:
         """The columns in the order of their strongest tie to another one."""
         return self.columns[np.argsort(-self.z.max(axis=1, initial=0.0), kind="stable")]
 
-    def is_tied(self, selection: Array) -> bool:
+    def all_dependent(self, selection: Array) -> bool:
         """Whether every selected column depends on another selected one beyond what chance offers, p <= 0.05.
 
         Chance is the strongest tie between any two columns after a permutation of each on its own: the largest of
@@ -62,10 +62,10 @@ class Screening:
         row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
         keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
         shuffled = xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
-        return float(dependence(self._bk, shuffled).max())
+        return float(hsic_z_scores(self._bk, shuffled).max())
 
 
-def dependence(bk: Backend, X: Array) -> Array:
+def hsic_z_scores(bk: Backend, X: Array) -> Array:
     """How far every pair of columns is from independence, (d, d), symmetric, diagonal 0; NumPy.
 
     z(k, l) = (H_kl - E) / s with H_kl = <C_k, C_l>, the inner product of the doubly centred kernel matrices of two

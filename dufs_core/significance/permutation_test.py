@@ -19,19 +19,19 @@ from dufs_core.objective.chain import Objective, open_score
 _NEIGHBORS = 2
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=_NEIGHBORS, bandwidth_factor=5.0)
 WORDS = 1 << 17  # random words at a time: temporaries stay in cache
-GAP_ROWS = random.MOST_ROWS  # more rows are sampled down to this many: the gap is a mean over rows
+TEST_ROWS = random.MOST_ROWS  # more rows are sampled down to this many: the gap is a mean over rows
 
 
-class Gap(NamedTuple):
+class PermutationTest(NamedTuple):
     """gap = score - mean(shuffled), and its one-sided p-value against the shuffles."""
 
-    gap: float
+    excess: float
     p_value: float
 
 
-def permutation_gap(
+def permutation_test(
     bk: Backend, X: Array, subset: Array, n_permutations: int = 20, seed: int = 0, columns: Array | None = None
-) -> Gap:
+) -> PermutationTest:
     """gap(T) = score(X_T) - mean over B of score(X_T with every column permuted on its own).
 
     score(X_T) = Tr(X_T' P^2 X_T) / Tr(X_T' X_T) with all gates open, the bandwidth 5 times the 0.9 quantile of the
@@ -41,7 +41,8 @@ def permutation_gap(
     Parameters
     ----------
     X : (n, d)
-        Scaled data, an array or a `dufs_core.data.matrix.Table`, n >= 2 (two rows: the first neighbour instead of the
+        Scaled data, an array or a `dufs_core.data.matrix.ScaledMatrix`, n >= 2 (two rows: the first neighbour instead
+        of the
         second).
     subset : (m,) int, NumPy
         The columns T. An empty set, or one column, has gap 0 and p-value 1.
@@ -51,21 +52,23 @@ def permutation_gap(
         Positions that the permutations are keyed by; default 0, 1, ...
     """
     if len(subset) < 2:
-        return Gap(0.0, 1.0)
+        return PermutationTest(0.0, 1.0)
     observed, shuffled = shuffled_scores(bk, X, subset, n_permutations, seed, columns)
-    return Gap(observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations))
+    return PermutationTest(
+        observed - float(shuffled.mean()), (1 + int((shuffled >= observed).sum())) / (1 + n_permutations)
+    )
 
 
 def shuffled_scores(
     bk: Backend, X: Array, subset: Array, n_permutations: int, seed: int = 0, columns: Array | None = None
 ) -> tuple[float, Array]:
-    """score(X_T), and its values (n_permutations,) on shuffles; float64, NumPy. Arguments as in `permutation_gap`.
+    """score(X_T), and its values (n_permutations,) on shuffles; float64, NumPy. Arguments as in `permutation_test`.
 
     Shuffle number b permutes a column alike whatever set it is in: the scores of several sets have a joint null.
     """
     xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
-    n, m = min(X.shape[0], GAP_ROWS), len(subset)
+    n, m = min(X.shape[0], TEST_ROWS), len(subset)
     rows = (
         slice(None) if X.shape[0] == n else random.permutation(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0])[:n]
     )

@@ -21,7 +21,7 @@ from dufs_core.training.optimizers import Optimizer, State
 DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
 HISTORY = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
-RECORD = (*HISTORY[1:], "isolated", "substituted")  # what a step reports
+RECORD = (*HISTORY[1:], "isolated", "degenerate")  # what a step reports
 _SECONDS_TOGETHER = 0.1
 _JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
 
@@ -68,7 +68,7 @@ class Run(NamedTuple):
     n_iter: int
     converged: bool
     isolated: float  # largest share of rows without neighbours in any step
-    substituted: int  # number of steps in which the bandwidth rule gave 0
+    degenerate: int  # number of steps in which the bandwidth rule gave 0
 
 
 def undecided(mu: Array, sigma: float) -> Array:
@@ -76,10 +76,11 @@ def undecided(mu: Array, sigma: float) -> Array:
     return ~(abs(mu - 0.5) > 0.5 + DECIDED_MARGIN * sigma)  # NaN decides nothing
 
 
-def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, jitter: bool) -> Array:
-    """mu = 1/2, plus, with `jitter`, a normal of standard deviation 0.01 truncated at two of them (authors' code)."""
+def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, noisy_start: bool) -> Array:
+    """mu = 1/2, plus, with `noisy_start`, a normal of standard deviation 0.01 truncated at two of them
+    (authors' code)."""
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=np.float64)
-    if jitter:
+    if noisy_start:
         noise = bk.xp.full(len(columns), bk.xp.inf)
         attempt = 0
         while (abs(noise) > _JITTER_CUT).any():
@@ -118,7 +119,7 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
     return [order[a:b] for a, b in pairwise(cuts)]
 
 
-class Problem(NamedTuple):
+class RunSpec(NamedTuple):
     """What stays the same during a run."""
 
     objective: Objective
@@ -128,7 +129,7 @@ class Problem(NamedTuple):
     columns: Array  # (d,) positions in the data
 
 
-class Position(NamedTuple):
+class RunState(NamedTuple):
     """Where a run stands between two steps: with the seed, all that it needs to go on."""
 
     step: int
@@ -161,7 +162,7 @@ class Steps(Protocol):
         """Go on from what `save` gave, bit by bit as the run that it was taken from."""
 
 
-class PopulationSteps(Protocol):
+class StackedSteps(Protocol):
     """Gradient steps of several runs on the same data at once."""
 
     @property
@@ -181,7 +182,7 @@ class PopulationSteps(Protocol):
 class Stepwise:
     """Steps of any engine: noise, evaluation and update one after the other, on any backend."""
 
-    def __init__(self, bk: Backend, evaluate: Evaluate, problem: Problem, mu: Array) -> None:
+    def __init__(self, bk: Backend, evaluate: Evaluate, problem: RunSpec, mu: Array) -> None:
         self.mu = mu
         self._bk, self._evaluate, self._problem, self._state = bk, evaluate, problem, State()
 
@@ -195,7 +196,7 @@ class Stepwise:
         return np.array(
             [(value.loss, float(value.score.mean()) / batch.shape[0], float(value.bandwidth.mean()),
               int((self.mu > 0).sum()), int(undecided(self.mu, objective.gate_sigma).sum()),
-              value.isolated, bool(value.substituted.any()))]
+              value.isolated, bool(value.degenerate.any()))]
         )  # fmt: skip
 
     def save(self) -> dict[str, np.ndarray[Any, Any]]:
@@ -230,24 +231,24 @@ def train(
     optimizer: Optimizer,
     schedule: Schedule,
     seed: int,
-    jitter: bool = False,
+    noisy_start: bool = False,
     callbacks: Sequence[Callback] = (),
     progress: Callable[[StepInfo], None] | None = None,
-    start: Position | None = None,
-    keep: Callable[[Callable[[], Position]], None] | None = None,
+    start: RunState | None = None,
+    keep: Callable[[Callable[[], RunState]], None] | None = None,
 ) -> Run:
     """Minimise the objective over mu.
 
     Parameters
     ----------
     X : (n, d)
-        Scaled data in Fortran order, or a `dufs_core.data.matrix.Table`.
+        Scaled data in Fortran order, or a `dufs_core.data.matrix.ScaledMatrix`.
     columns : (d,) int
-        Position of each column in the user's data: what its draws are keyed by.
+        RunState of each column in the user's data: what its draws are keyed by.
     evaluate
         The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu); one with a method `steps(bk, problem, mu)` may
         return its own `Steps` there, or None.
-    jitter : bool
+    noisy_start : bool
         Whether mu starts with the authors' code's small noise.
     callbacks
         Called with a StepInfo after every step; one that returns True ends the run.
@@ -259,8 +260,8 @@ def train(
     """
     if schedule.n_draws < 1 or (schedule.n_draws > 1 and schedule.n_draws % 2):
         raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
-    problem = Problem(objective, optimizer, schedule, seed, columns)
-    mu = initial_mu(bk, seed, columns, X.dtype, jitter)
+    problem = RunSpec(objective, optimizer, schedule, seed, columns)
+    mu = initial_mu(bk, seed, columns, X.dtype, noisy_start)
     own = evaluate.steps(bk, problem, mu) if hasattr(evaluate, "steps") else None
     steps: Steps = own or Stepwise(bk, evaluate, problem, mu)
     enough = schedule.tol * len(mu)
@@ -286,7 +287,7 @@ def train(
         if info.undecided_gates <= enough or any(stop) or step == schedule.max_iter:
             break
         if keep is not None:
-            keep(lambda: Position(step, steps.save(), np.concatenate(records)))  # noqa: B023  (called at once)
+            keep(lambda: RunState(step, steps.save(), np.concatenate(records)))  # noqa: B023  (called at once)
     return finished(steps.mu, np.concatenate(records), schedule)
 
 
@@ -297,7 +298,7 @@ def finished(mu: Array, records: Array, schedule: Schedule) -> Run:
     for name in ("open_gates", "undecided_gates"):
         history[name] = history[name].astype(np.int64)
     converged = bool(history["undecided_gates"][-1] <= schedule.tol * len(mu))
-    return Run(mu, history, len(records), converged, float(table["isolated"].max()), int(table["substituted"].sum()))
+    return Run(mu, history, len(records), converged, float(table["isolated"].max()), int(table["degenerate"].sum()))
 
 
 Train = Callable[..., Run]  # `train`, or what stands for it

@@ -54,7 +54,7 @@ def X():
 
 def assert_same(a, b):
     np.testing.assert_array_equal(a.scores_, b.scores_)
-    np.testing.assert_array_equal(a.ranking_, b.ranking_)
+    np.testing.assert_array_equal(a.order_, b.order_)
     np.testing.assert_array_equal(a.support_, b.support_)
 
 
@@ -63,8 +63,8 @@ def assert_consistent(fitted):
     d = fitted.n_features_in_
     assert fitted.scores_.shape == (d,)
     assert np.isfinite(fitted.scores_).all()
-    np.testing.assert_array_equal(fitted.ranking_, np.argsort(-fitted.scores_, kind="stable"))
-    assert set(np.flatnonzero(fitted.support_)) == set(fitted.ranking_[: fitted.support_.sum()])
+    np.testing.assert_array_equal(fitted.order_, np.argsort(-fitted.scores_, kind="stable"))
+    assert set(np.flatnonzero(fitted.support_)) == set(fitted.order_[: fitted.support_.sum()])
 
 
 def test_every_baseline_is_here():
@@ -107,7 +107,7 @@ def test_informative_columns_come_first(name, seed):
         X[:, [3, 7]] = np.column_stack([X[:, [0, 1, 2, 4, 5]].mean(axis=1), X[:, [6, 8, 9, 10, 11]].mean(axis=1)])
     fitted = QUICK[name](**options).fit(X)
     assert_consistent(fitted)
-    assert set(fitted.ranking_[:2]) == {3, 7}
+    assert set(fitted.order_[:2]) == {3, 7}
     assert set(np.flatnonzero(fitted.support_)) == {3, 7}
 
 
@@ -183,7 +183,7 @@ def test_an_appended_constant_column_changes_no_other_score(make, scaling, X):
     a = fit(make(scaling=scaling, n_features_to_select=2), X)
     b = fit(make(scaling=scaling, n_features_to_select=2), np.hstack([X, np.full((len(X), 1), 7.0)]))
     np.testing.assert_allclose(a.scores_, b.scores_[:-1], rtol=1e-9)
-    assert b.ranking_[-1] == 6
+    assert b.order_[-1] == 6
     np.testing.assert_array_equal(b.constant_features_, [6])
 
 
@@ -199,7 +199,7 @@ def test_constant_columns_rank_last(make, scaling):
     fitted = fit(make(scaling=scaling), X)
     assert_consistent(fitted)
     np.testing.assert_array_equal(fitted.constant_features_, [1, 3])
-    np.testing.assert_array_equal(fitted.ranking_[-2:], [1, 3])
+    np.testing.assert_array_equal(fitted.order_[-2:], [1, 3])
     assert fitted.support_.sum() == 2
     exactly = fit(make(scaling=scaling, n_features_to_select=4), X)
     assert exactly.support_.sum() == 4
@@ -210,7 +210,7 @@ def test_all_columns_constant(make):
     with pytest.warns(SelectionWarning, match="All 3 columns of X are constant"):
         fitted = make().fit(np.ones((10, 3)))
     assert not fitted.support_.any()
-    np.testing.assert_array_equal(fitted.ranking_, [0, 1, 2])
+    np.testing.assert_array_equal(fitted.order_, [0, 1, 2])
 
 
 @every
@@ -231,9 +231,9 @@ def test_two_components(make):
     assert_consistent(first)
     assert_same(fit(make(**options), X), first)
     if make not in (QUICK["ConcreteAutoencoder"], QUICK["LLCFS"]):
-        assert first.ranking_[0] in {1, 4}
+        assert first.order_[0] in {1, 4}
         if make is not QUICK["MCFS"]:  # a sparse regression needs one of two equal columns
-            assert set(first.ranking_[:2]) == {1, 4}
+            assert set(first.order_[:2]) == {1, 4}
         again = fit(make(**options), X[::-1])
         np.testing.assert_allclose(again.scores_, first.scores_, rtol=1e-5, atol=1e-8)
 

@@ -321,7 +321,7 @@ def test_choices_are_distinct_and_the_surest_node_is_served_first():
     np.testing.assert_array_equal(cae.distinct_choice(everything), [0, 1, 2, 3])
     many = ConcreteAutoencoder(n_features_to_select=6, max_iter=2, random_state=0).fit(overlapping())
     assert many.support_.sum() == 6
-    np.testing.assert_array_equal(np.sort(many.ranking_), np.arange(7))
+    np.testing.assert_array_equal(np.sort(many.order_), np.arange(7))
 
 
 def test_start_is_a_function_of_the_column():

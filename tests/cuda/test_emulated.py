@@ -174,7 +174,7 @@ def test_steps_of_several_fits(run, dtype, code):
     rng, fits, R, d, n, room, grid = np.random.default_rng(6), 3, 4, 300, 20, 3, 2
     S, dots, mu = rng.random(fits * R) * 9, rng.normal(size=(fits * R, d)), rng.normal(size=(fits, d)).astype(dtype)
     isolated, lam = rng.random(fits * R), np.array([np.nan, 0.3, 0.1])
-    b, substituted = rng.random(fits * R), np.array([0.0] * 11 + [1.0])
+    b, degenerate = rng.random(fits * R), np.array([0.0] * 11 + [1.0])
 
     def step(rows, draws, grid):
         count = len(range(fits)[rows])
@@ -188,7 +188,7 @@ def test_steps_of_several_fits(run, dtype, code):
         run("update<T>", dtype, grid, dmu, clock, done, i64(count), i64(d), np.int32(code), f64(0.1),
             f64(0.5 if code != 1 else 0), params, first, second)  # fmt: skip
         records = np.full((count, room, len(trainer.RECORD)), np.nan)
-        run("record<T>", dtype, grid, value, share, S[draws], b[draws], substituted[draws], params, start, *sizes,
+        run("record<T>", dtype, grid, value, share, S[draws], b[draws], degenerate[draws], params, start, *sizes,
             i64(n), i64(room), f64(0.6), f64(250 if code else 0), clock, done, records)  # fmt: skip
         return dmu, value, share, params, first, second, clock, done, records
 
@@ -291,16 +291,16 @@ def test_distances_of_equal_rows_are_zero(run):
     assert (kth <= 1e-12).all()
 
 
-def bandwidths(run, D, k, rule, factor, zero_rule):
+def bandwidths(run, D, k, rule, factor, degenerate_rule):
     R, n, _ = D.shape
     _, kth, largest = neighbours_of_distances(D, k)
     position, noise = bandwidth_op.quantile_of(rule) * (n - 1), bandwidth_op.noise_level(np.finfo(D.dtype))
-    b, substituted = np.full(R, np.nan), np.full(R, np.nan)
+    b, degenerate = np.full(R, np.nan), np.full(R, np.nan)
     rows, weights = np.full((R, 2), -1, i64), np.full((R, 2), np.nan)
     run("bandwidth<T>", D.dtype, 2, kth, largest, i64(R), i64(n), i64(int(position)), f64(position - int(position)),
-        f64(factor), np.bool_(zero_rule == "one"), np.bool_(True), *map(f64, noise), b, substituted, rows,
+        f64(factor), np.bool_(degenerate_rule == "one"), np.bool_(True), *map(f64, noise), b, degenerate, rows,
         weights)  # fmt: skip
-    return b, substituted, rows, weights
+    return b, degenerate, rows, weights
 
 
 def neighbours_of_distances(D, k):
@@ -312,28 +312,28 @@ def neighbours_of_distances(D, k):
 @pytest.mark.parametrize("rule", ["median", "q90", "max"])
 def test_bandwidth(run, dtype, n, rule):
     D, _ = distances_op.forward(bk, data(3, 3, n, dtype, seed=n)[1])
-    b, substituted, rows, weights = bandwidths(run, D, 1, rule, 2.5, "data")
+    b, degenerate, rows, weights = bandwidths(run, D, 1, rule, 2.5, "data")
     want, want_substituted, saved = bandwidth_op.forward(bk, D, rule, 1, 2.5)
     close(b, want, 4 * EPS[dtype])
-    np.testing.assert_array_equal(substituted, want_substituted)
+    np.testing.assert_array_equal(degenerate, want_substituted)
     used = weights != 0
     np.testing.assert_array_equal(rows[used], saved.rows[used])
     close(weights, saved.weights, EPS[dtype])
 
 
-@pytest.mark.parametrize("zero_rule", ["data", "one"])
+@pytest.mark.parametrize("degenerate_rule", ["data", "one"])
 @pytest.mark.parametrize("rule", ["median", "q90", "max"])
 @pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "tied"])
-def test_bandwidth_of_ties_and_zeros(run, rule, zero_rule, name):
+def test_bandwidth_of_ties_and_zeros(run, rule, degenerate_rule, name):
     X = {"duplicates": gen.duplicates_and_others(), "twins": gen.twins(), "equal": gen.identical_rows()}.get(name)
     if X is None:  # all neighbours at one distance: the row is chosen by its index
         D = np.ones((1, 300, 300)) - np.eye(300)
     else:
         D, _ = distances_op.forward(bk, (X @ X.T)[None])
-    b, substituted, rows, weights = bandwidths(run, D, 1, rule, 2.0, zero_rule)
-    want, want_substituted, saved = bandwidth_op.forward(bk, D, rule, 1, 2.0, zero_rule)
+    b, degenerate, rows, weights = bandwidths(run, D, 1, rule, 2.0, degenerate_rule)
+    want, want_substituted, saved = bandwidth_op.forward(bk, D, rule, 1, 2.0, degenerate_rule)
     close(b, want, 1e-15)
-    np.testing.assert_array_equal(substituted, want_substituted)
+    np.testing.assert_array_equal(degenerate, want_substituted)
     close(weights, saved.weights, 1e-15)
     np.testing.assert_array_equal(rows[weights != 0], saved.rows[weights != 0])
 

@@ -9,7 +9,7 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import get_engine
@@ -41,9 +41,9 @@ def check(want, got, X, tolerance=1e-11):
     gap = abs(other.score - value.score).max() / X.size  # a score is at most the sum of squares
     assert gap <= 1e-14, f"score: {gap:.3g}"
     gen.assert_close(other.bandwidth, value.bandwidth, tolerance)
-    np.testing.assert_array_equal(other.substituted, value.substituted)
+    np.testing.assert_array_equal(other.degenerate, value.degenerate)
     assert other.isolated == pytest.approx(value.isolated)
-    assert all(isinstance(a, np.ndarray) for a in (other.score, other.bandwidth, other.substituted))
+    assert all(isinstance(a, np.ndarray) for a in (other.score, other.bandwidth, other.degenerate))
 
 
 @pytest.fixture
@@ -100,7 +100,7 @@ def test_special_cases(device, request, name, size):
          "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
     d = X.shape[1]
     mu, eps = np.full(d, {"closed": -9.0, "open": 9.0}.get(name, 0.5)), gen.draws(1, d, count=2)
-    for objective in (Objective(bandwidth="median", zero_rule="one"), Objective(bandwidth="max", lam=0.2),
+    for objective in (Objective(bandwidth="median", degenerate_rule="one"), Objective(bandwidth="max", lam=0.2),
                       Objective(bandwidth="q90", bandwidth_gradient=False), Objective(self_loops=False)):  # fmt: skip
         want, (got,) = both(device, objective, mu, eps, X)
         check(want, got, X)
@@ -194,7 +194,7 @@ def test_the_cuda_engine_takes_what_is_predicted(device):
         (plan,) = engine._plans.values()
         held = [v for v in vars(plan).values() if hasattr(v, "nbytes")] + plan.powers + plan.terms
         taken = sum({id(a._a.base if a._a.base is not None else a._a): a.nbytes for a in held}.values())
-        predicted = predicted_bytes("cuda", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample))
+        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str), per_sample))
         assert 0.6 * predicted <= taken <= 1.4 * predicted
 
 
@@ -264,7 +264,7 @@ def test_an_unknown_kernel_has_no_file():
 
 def test_engines_belong_to_backends(device):
     assert get_engine("auto", device, 1)[0] == "cuda"
-    assert get_engine("operations", device, 1)[0] == "operations"
+    assert get_engine("reference", device, 1)[0] == "reference"
     assert get_engine("auto", cpu, 1)[0] == "dense"
     for name, backend in (("cuda", cpu), ("dense", device)):
         with pytest.raises(ValueError, match=rf"engine='{name}' does not compute with backend=\"{backend.name}\""):

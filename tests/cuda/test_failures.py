@@ -24,7 +24,7 @@ from dufs_core.objective.engines.gpu_dense import CudaEngine
 
 pytestmark = pytest.mark.cuda_launch
 
-FIT = "DUFS(fdr=None, backend={!r}, max_iter=2, n_restarts=1, n_draws=2, random_state=0).fit(X)"
+FIT = "DUFS(fdr=None, backend={!r}, max_iter=2, max_runs=1, n_draws=2, random_state=0).fit(X)"
 FIT_GIVEN = FIT.replace("{!r}", "backend")
 ON_CPU, ON_GPU, ON_ANY = (FIT.format(backend) for backend in ("numpy", "cupy", "auto"))
 PREAMBLE = """
@@ -236,7 +236,7 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     X = gen.noise(60, 3)
     monkeypatch.setitem(fake_cupy.limits, "array", 60 * 60 * 4)
-    settings = {"backend": "cupy", "max_iter": 2, "n_restarts": 1, "n_draws": 2, "random_state": 0}
+    settings = {"backend": "cupy", "max_iter": 2, "max_runs": 1, "n_draws": 2, "random_state": 0}
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):

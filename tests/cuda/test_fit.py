@@ -9,9 +9,9 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, fit_population
+from dufs_core import DUFS, fit_many
 from dufs_core.backend import get_backend, random
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.errors import InterruptedFit
 from dufs_core.gradcheck.suite import run as suite
@@ -23,8 +23,8 @@ from dufs_core.objective.engines.gpu_steps import CudaSteps
 from dufs_core.selection import fit_many as population
 from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.diverse_ranking import representatives
-from dufs_core.significance.permutation_test import permutation_gap
+from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.significance.permutation_test import permutation_test
 from dufs_core.training.loop import Schedule, train
 from dufs_core.training.optimizers import State, adam, get_optimizer, normalized, sgd
 
@@ -79,8 +79,8 @@ def test_gradient_of_the_engine(device):
 def test_the_order_of_representatives(device):
     X = np.repeat(gen.three_clusters(60, 3).X, 4, axis=1) + 0.2 * gen.noise(60, 12)
     mu = np.linspace(2.0, -0.1, 12)
-    expected = representatives(cpu, X, mu, 12)
-    found = representatives(device, device.to_device(X), mu, 12)
+    expected = diverse_order(cpu, X, mu, 12)
+    found = diverse_order(device, device.to_device(X), mu, 12)
     assert isinstance(found, np.ndarray)
     np.testing.assert_array_equal(found, expected)
 
@@ -114,20 +114,20 @@ def test_data_of_the_device(device, scaling):
     X = np.random.default_rng(0).normal(size=(11, 5)) * np.arange(1, 6)
     X[:, 2] = 0.3
     moved = device.xp.asarray(X)
-    ours, theirs = prepare(moved, scaling, "float64", device.xp), prepare(X, scaling, "float64")
+    ours, theirs = scale_columns(moved, scaling, "float64", device.xp), scale_columns(X, scaling, "float64")
     gen.assert_close(ours.X.get(), theirs.X, 1e-14)
     np.testing.assert_array_equal(ours.constant.get(), theirs.constant)
     np.testing.assert_array_equal(moved.get(), X)
     moved[3, 4] = np.nan
     with pytest.raises(ValueError, match="NaN or infinity: 1 of 55 values, the first in column 4"):
-        prepare(moved, scaling, "float64", device.xp)
+        scale_columns(moved, scaling, "float64", device.xp)
     moved[3, 4] = 1e200
     if scaling == "none":
         with pytest.raises(ValueError, match="Column 4 reaches"):
-            prepare(moved, scaling, "float64", device.xp)
+            scale_columns(moved, scaling, "float64", device.xp)
 
 
-@pytest.mark.parametrize("name", ["operations", "cuda"])
+@pytest.mark.parametrize("name", ["reference", "cuda"])
 @pytest.mark.parametrize("batch_size", [None, 6])
 @pytest.mark.parametrize("noise", ["batch", "sample"])
 def test_training(device, name, batch_size, noise):
@@ -146,10 +146,10 @@ def test_training(device, name, batch_size, noise):
             get_optimizer("normalized", 0.05, 0.0),
             arguments[1],
             seed=3,
-            jitter=True,
+            noisy_start=True,
         )
 
-    ours, theirs = run(device, name, device.xp.asarray(X)), run(cpu, "operations", X)
+    ours, theirs = run(device, name, device.xp.asarray(X)), run(cpu, "reference", X)
     gen.assert_close(ours.mu.get(), theirs.mu, 1e-10)
     for key, values in theirs.history.items():
         assert isinstance(ours.history[key], np.ndarray)
@@ -159,9 +159,9 @@ def test_training(device, name, batch_size, noise):
 def test_permutation_gap(device):
     for n in (40, 600):  # 600 rows are sampled down
         X = two_moons(n_samples=n, n_features=5).X
-        X = prepare(X, "columns", "float64").X
+        X = scale_columns(X, "columns", "float64").X
         ours, theirs = (
-            permutation_gap(bk, bk.to_device(X), np.array([0, 1]), 3, columns=np.arange(5)) for bk in (device, cpu)
+            permutation_test(bk, bk.to_device(X), np.array([0, 1]), 3, columns=np.arange(5)) for bk in (device, cpu)
         )
         assert ours.gap == pytest.approx(theirs.gap, rel=1e-10)
         assert ours.p_value == theirs.p_value
@@ -170,11 +170,11 @@ def test_permutation_gap(device):
 # --- the estimator --------------------------------------------------------------------------------------------------
 
 
-ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "ranking_", "support_", "constant_features_")
+ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "order_", "support_", "constant_features_")
 
 
 def fit(X, **changes):
-    settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
+    settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
     return DUFS(fdr=None, **(settings | {"tol": 0.0} | changes)).fit(X)
 
 
@@ -187,7 +187,7 @@ def table():
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 @pytest.mark.parametrize("kind", ["numpy", "float32", "cupy", "dlpack"])
-@pytest.mark.parametrize("engine", ["auto", "operations"])
+@pytest.mark.parametrize("engine", ["auto", "reference"])
 def test_a_fit_equals_the_cpu_s(on_gpu, table, kind, engine):
     X = table.astype(np.float32) if kind == "float32" else table
     given = {"cupy": on_gpu.xp.asarray, "dlpack": Tensor}.get(kind, lambda a: a)(X)
@@ -198,7 +198,7 @@ def test_a_fit_equals_the_cpu_s(on_gpu, table, kind, engine):
         assert isinstance(getattr(ours, name), np.ndarray)
         np.testing.assert_allclose(getattr(ours, name), getattr(theirs, name), rtol=1e-9, atol=1e-12, err_msg=name)
     assert ours.loss_ == pytest.approx(theirs.loss_, rel=1e-9)
-    assert ours.permutation_gap_ == pytest.approx(theirs.permutation_gap_, abs=1e-9)
+    assert ours.excess_score_ == pytest.approx(theirs.excess_score_, abs=1e-9)
     assert ours.n_features_in_ == 5
     assert fake_cupy.Device.entered == entered + (kind in ("cupy", "dlpack"))  # the array's own device was current
 
@@ -282,7 +282,7 @@ def test_the_stand_in_is_as_strict_as_cupy(device):
 def test_a_population(on_gpu, how):
     """Their runs meet and advance as one, where they can; each fit is what it is alone."""
     X = gen.noise(15, 4)
-    settings = {"max_iter": 6, "n_restarts": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
+    settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
     given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
     stacked = []
     plain = CudaSteps.advance
@@ -293,12 +293,12 @@ def test_a_population(on_gpu, how):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CudaSteps, "advance", advance)
-        together = fit_population(given, X)
+        together = fit_many(given, X)
     assert (max(stacked, default=1) == 1) == bool(how)
     for got in together:
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
-        assert (got.n_iter_, got.n_runs_, got.permutation_gap_) == (want.n_iter_, want.n_runs_, want.permutation_gap_)
+        assert (got.n_iter_, got.n_runs_, got.excess_score_) == (want.n_iter_, want.n_runs_, want.excess_score_)
 
 
 def planted(n):
@@ -311,7 +311,7 @@ def planted(n):
     return X
 
 
-@pytest.mark.parametrize("how", [{}, {"batch_size": 20}, {"scaling": "global"}, {"engine": "operations"}], ids=str)
+@pytest.mark.parametrize("how", [{}, {"batch_size": 20}, {"scaling": "global"}, {"engine": "reference"}], ids=str)
 def test_decoys(on_gpu, how):
     """The competition of columns and decoys on the device: the numbers of the CPU."""
     X = planted(45)
@@ -323,7 +323,7 @@ def test_decoys(on_gpu, how):
         for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_"):
             assert isinstance(getattr(got, name), np.ndarray)
             np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-6, atol=1e-8, err_msg=name)
-        np.testing.assert_array_equal(got.ranking_, want.ranking_)
+        np.testing.assert_array_equal(got.order_, want.order_)
         assert got.lam_ == pytest.approx(want.lam_, rel=1e-8)
 
 
@@ -331,7 +331,7 @@ def test_a_population_with_decoys(on_gpu):
     """Every fit has decoys of its own, and what it finds alone."""
     X = planted(45)
     settings = {"max_iter": 4, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2}
-    for got in fit_population([DUFS(random_state=seed, lam=lam, **settings) for seed, lam in ((0, None), (1, 0.1))], X):
+    for got in fit_many([DUFS(random_state=seed, lam=lam, **settings) for seed, lam in ((0, None), (1, 0.1))], X):
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
         np.testing.assert_array_equal(got.q_values_, want.q_values_)
@@ -347,8 +347,8 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
     monkeypatch.setattr(on_gpu.xp, "free_memory", 300_000)
     counts = []
     monkeypatch.setattr(population, "_stacked", lambda *a: counts.append(len(a[1])) or stacked(*a))
-    made = [DUFS(fdr=None, random_state=seed, max_iter=2, n_restarts=1, n_draws=2, tol=0.9) for seed in range(5)]
-    for got in fit_population(made, X):
+    made = [DUFS(fdr=None, random_state=seed, max_iter=2, max_runs=1, n_draws=2, tol=0.9) for seed in range(5)]
+    for got in fit_many(made, X):
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
 
@@ -359,10 +359,10 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
         raise RuntimeError("broken callback")
 
     for position, most in ((0, 10**9), (3, 2)):  # in the first stack, which is told; in a later one
-        made = [DUFS(fdr=None, random_state=seed, max_iter=most, n_restarts=2, n_draws=2, tol=0.0) for seed in range(5)]
+        made = [DUFS(fdr=None, random_state=seed, max_iter=most, max_runs=2, n_draws=2, tol=0.0) for seed in range(5)]
         made[position].callbacks = [fail]
         with pytest.raises(RuntimeError, match="broken callback"):
-            fit_population(made, X)
+            fit_many(made, X)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
@@ -370,8 +370,8 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
     """Batches are read on the host, and every fit has the bits that it has alone."""
     np.save(tmp_path / "X.npy", gen.noise(12, 3))
     X = np.load(tmp_path / "X.npy", mmap_mode="r")
-    settings = {"batch_size": 6, "max_iter": 2, "n_restarts": 1, "n_draws": 2, "tol": 0.9}
-    for got in fit_population([DUFS(fdr=None, random_state=seed, **settings) for seed in (0, 1)], X):
+    settings = {"batch_size": 6, "max_iter": 2, "max_runs": 1, "n_draws": 2, "tol": 0.9}
+    for got in fit_many([DUFS(fdr=None, random_state=seed, **settings) for seed in (0, 1)], X):
         assert got.backend_ == "cupy"
         np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
 
@@ -379,7 +379,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
     """The others wait for it, or train for years: they are told."""
-    failed, plain = [], search.permutation_gap
+    failed, plain = [], search.excess_score
 
     def fail_once(*arguments, **how):
         if not failed:
@@ -387,7 +387,7 @@ def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
             raise MemoryError("no room for a gap")
         return plain(*arguments, **how)
 
-    monkeypatch.setattr(search, "permutation_gap", fail_once)
-    made = [DUFS(fdr=None, random_state=seed, max_iter=3, n_restarts=4, n_draws=2) for seed in range(4)]
+    monkeypatch.setattr(search, "excess_score", fail_once)
+    made = [DUFS(fdr=None, random_state=seed, max_iter=3, max_runs=4, n_draws=2) for seed in range(4)]
     with pytest.raises(MemoryError, match="no room for a gap"):
-        fit_population(made, gen.noise(15, 4))
+        fit_many(made, gen.noise(15, 4))

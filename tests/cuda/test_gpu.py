@@ -22,7 +22,7 @@ from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
-from dufs_core.training.loop import Problem, Schedule
+from dufs_core.training.loop import RunSpec, Schedule
 from dufs_core.training.optimizers import get_optimizer
 
 pytestmark = pytest.mark.gpu
@@ -138,7 +138,7 @@ def test_the_current_stream_is_used_and_kept(device):
 def test_fits_together_are_the_bits_of_each_alone(device, n, d):
     lams, seeds = (None, 0.01, 0.1), (1, 2, 3)
     problems = [
-        Problem(Objective(lam=lam), get_optimizer("normalized", 0.02, 0.0), Schedule(2, 40, 0.0), seed, np.arange(d))
+        RunSpec(Objective(lam=lam), get_optimizer("normalized", 0.02, 0.0), Schedule(2, 40, 0.0), seed, np.arange(d))
         for lam, seed in zip(lams, seeds, strict=True)
     ]
     mu, _, X = arrays(device, n, d, 2, np.float32)
@@ -153,13 +153,13 @@ def test_fits_together_are_the_bits_of_each_alone(device, n, d):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-@pytest.mark.parametrize("engine", ["cuda", "operations"])
+@pytest.mark.parametrize("engine", ["cuda", "reference"])
 def test_fits_from_either_side(device, engine):
     from dufs_core import DUFS
     from dufs_core.datasets import two_moons
 
     X = two_moons(n_samples=100, n_features=10).X
-    settings = {"random_state": 0, "max_iter": 60, "n_restarts": 1, "dtype": "float64"}
+    settings = {"random_state": 0, "max_iter": 60, "max_runs": 1, "dtype": "float64"}
     want = DUFS(fdr=None, **settings, backend="numpy").fit(X)
     for given in (X, device.xp.asarray(X)):
         got = DUFS(fdr=None, **settings, backend="cupy", engine=engine).fit(given)
@@ -233,7 +233,7 @@ def test_streaming_a_hundred_thousand_rows(device, d):
     value, dmu = CudaStreamingEngine()(device, Objective(), *moved)
     taken = pool.total_bytes() - before
     assert taken <= 8 * 10**9
-    assert taken <= 1.2 * memory.predicted_bytes("cuda_streaming", memory.Problem(n, d, 1, 4))
+    assert taken <= 1.2 * memory.predicted_bytes("cuda_streaming", memory.RunSpec(n, d, 1, 4))
     assert np.isfinite(value.loss)
     other, other_dmu = CudaStreamingEngine()(device, Objective(), *moved)
     assert other.loss == value.loss
@@ -251,7 +251,7 @@ def test_sparse_fits_on_the_card(device, batch_size):
 
     parts = [sparse.random(2500, d, density, random_state=0) for d, density in ((300, 0.02), (40, 0.4))]
     X = sparse.csr_matrix(sparse.hstack(parts))
-    settings = {"random_state": 0, "max_iter": 5, "n_restarts": 1, "n_draws": 2, "dtype": "float64"}
+    settings = {"random_state": 0, "max_iter": 5, "max_runs": 1, "n_draws": 2, "dtype": "float64"}
     want = DUFS(fdr=None, **settings, batch_size=batch_size, backend="numpy").fit(X)
     for given, backend in ((X, "cupy"), (on_card.csr_matrix(X), "auto"), (on_card.csc_matrix(X), "cupy")):
         got = DUFS(fdr=None, **settings, batch_size=batch_size, backend=backend).fit(given)

@@ -43,7 +43,7 @@ features = 10
 settings = {batch_size = 40, max_iter = 100}
 [settings]
 backend = "cupy"
-n_restarts = 2
+max_runs = 2
 max_iter = 6000
 tol = 0
 learning_rate = 1e-4

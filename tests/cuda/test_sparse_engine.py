@@ -12,11 +12,11 @@ import pytest
 from scipy import sparse
 from test_fit import on_gpu  # noqa: F401 (a fixture)
 
-from dufs_core import DUFS, fit_population
+from dufs_core import DUFS, fit_many
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import Problem, predicted_bytes
-from dufs_core.data.dense import prepare
-from dufs_core.data.sparse import prepare_sparse
+from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.data.dense import scale_columns
+from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
@@ -29,7 +29,7 @@ from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")]
 cpu = get_backend("numpy")
-QUICK = {"max_iter": 5, "n_restarts": 1, "n_draws": 2, "random_state": 0, "dtype": "float64", "tol": 0.0}
+QUICK = {"max_iter": 5, "max_runs": 1, "n_draws": 2, "random_state": 0, "dtype": "float64", "tol": 0.0}
 
 
 def counts(n=40, d=30, seed=0):
@@ -46,9 +46,9 @@ def compare(device, objective, X, dtype="float64", tolerance=1e-9):
     """Scores and gradients against the operations in float64 on dense data; two calls give the same bits."""
     n, d = X.shape
     mu, eps = np.random.default_rng(1).uniform(-0.2, 1.2, d).astype(dtype), gen.draws(0, d, count=3).astype(dtype)
-    dense = prepare(X, "columns", "float64").X
+    dense = scale_columns(X, "columns", "float64").X
     want, dmu = objective.value_and_grad(cpu, *(a.astype(np.float64) for a in (mu, eps)), dense)
-    table = prepare_sparse(sparse.csr_array(X), "columns", dtype, by_rows=False, bk=device).X
+    table = scale_sparse(sparse.csr_array(X), "columns", dtype, by_rows=False, bk=device).X
     engine, moved = CudaSparseEngine(), [device.xp.asarray(a) for a in (mu, eps)]
     (got, got_dmu), (again, again_dmu) = (engine(device, objective, *moved, table) for _ in range(2))
     np.testing.assert_array_equal(got_dmu.get(), again_dmu.get())
@@ -56,7 +56,7 @@ def compare(device, objective, X, dtype="float64", tolerance=1e-9):
     gen.assert_close(got_dmu.get(), dmu, tolerance, "gradient")
     assert abs(got.score - want.score).max() <= tolerance * (want.score.max() + n)
     gen.assert_close(got.bandwidth, want.bandwidth, tolerance)
-    np.testing.assert_array_equal(got.substituted, want.substituted)
+    np.testing.assert_array_equal(got.degenerate, want.degenerate)
     assert got.isolated == pytest.approx(want.isolated)
 
 
@@ -120,8 +120,8 @@ def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
     for given, backend in ((X, "cupy"), (OnDevice(X), "auto"), (OnDevice(X), "cupy")):
         got = DUFS(fdr=None, **settings, backend=backend).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
-        np.testing.assert_array_equal(got.ranking_, want.ranking_)
-        assert got.permutation_gap_ == pytest.approx(want.permutation_gap_, abs=1e-9)
+        np.testing.assert_array_equal(got.order_, want.order_)
+        assert got.excess_score_ == pytest.approx(want.excess_score_, abs=1e-9)
         assert (got.engine_, got.backend_) == ("cuda_sparse", "cupy")
     assert fake_cupy.Device.entered >= before + 2
     selected = got.transform(OnDevice(X))
@@ -134,7 +134,7 @@ def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
 def test_sparse_fits_together(on_gpu):  # noqa: F811
     X = sparse.csr_array(counts())
     selectors = [DUFS(fdr=None, **(QUICK | {"random_state": seed}), backend="cupy") for seed in (0, 1)]
-    for got in fit_population(selectors, OnDevice(X)):
+    for got in fit_many(selectors, OnDevice(X)):
         alone = DUFS(fdr=None, **(QUICK | {"random_state": got.random_state}), backend="cupy").fit(X)
         np.testing.assert_array_equal(got.mu_, alone.mu_)
 
@@ -161,7 +161,7 @@ def test_the_sparse_engine_takes_what_is_predicted(device):
     device.xp.launches = deque(maxlen=0)  # keeps nothing
     for n, d, density, power in ((100, 150, 0.03, 2), (100, 150, 0.4, 3)):
         X = sparse.random(n, d, density, format="csr", random_state=0)
-        table = prepare_sparse(X, "columns", "float32", by_rows=False, bk=device).X
+        table = scale_sparse(X, "columns", "float32", by_rows=False, bk=device).X
         engine, objective = CudaSparseEngine(), Objective(power=power)
         arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), gen.draws(0, d, count=4) / 10)]
         engine(device, objective, *arrays, table)
@@ -172,7 +172,7 @@ def test_the_sparse_engine_takes_what_is_predicted(device):
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        problem = Problem(n, d, 4, 4, power, spread=int((~table.thin).sum()))
+        problem = StepSize(n, d, 4, 4, power, spread=int((~table.thin).sum()))
         predicted = predicted_bytes("cuda_sparse", problem)
         buffers = 10**5  # of NumPy, where it sums float32 numbers in float64
         assert 0.8 * predicted <= peak <= 1.05 * predicted + buffers, (n, d, peak, predicted)

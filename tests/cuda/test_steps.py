@@ -15,7 +15,7 @@ from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines import gpu_steps as cuda_steps
 from dufs_core.objective.engines import operations
 from dufs_core.objective.engines.gpu_dense import CudaEngine
-from dufs_core.training.loop import Problem, Schedule, train
+from dufs_core.training.loop import RunSpec, Schedule, train
 from dufs_core.training.optimizers import get_optimizer
 
 pytestmark = pytest.mark.cuda_launch
@@ -50,7 +50,7 @@ def test_as_the_operations_on_the_cpu(device, size, optimizer, lam, draws, batch
         for bk, evaluate in ((device, CudaEngine()), (cpu, operations))
     )
     gen.assert_close(ours.mu.get(), theirs.mu, 1e-9)
-    assert (ours.n_iter, ours.converged, ours.substituted) == (theirs.n_iter, theirs.converged, theirs.substituted)
+    assert (ours.n_iter, ours.converged, ours.degenerate) == (theirs.n_iter, theirs.converged, theirs.degenerate)
     assert ours.isolated == pytest.approx(theirs.isolated)
     for name, values in theirs.history.items():
         np.testing.assert_allclose(ours.history[name], values, rtol=1e-9, atol=1e-14, err_msg=name)
@@ -71,7 +71,7 @@ def test_a_run_ends_when_its_gates_are_decided(device, size):
 def population(lams=(None, 0.9, 0.05), optimizer=("normalized", 0.1, 0.0), tol=0.3):
     schedule = Schedule(n_draws=2, max_iter=80, tol=tol)
     return [
-        Problem(Objective(lam=lam), get_optimizer(*optimizer), schedule, 2**63 + i, np.arange(4))
+        RunSpec(Objective(lam=lam), get_optimizer(*optimizer), schedule, 2**63 + i, np.arange(4))
         for i, lam in enumerate(lams)
     ]
 

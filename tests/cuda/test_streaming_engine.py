@@ -13,7 +13,7 @@ import reference
 from test_engine import both, check, cpu, problem
 
 from dufs_core import DUFS
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.errors import MemoryLimitError
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
@@ -75,7 +75,7 @@ def test_streaming_special_cases(device, form, name):
     if name == "both":  # one draw with all gates closed between two others
         eps[1] = -9.0
     for objective in (
-        Objective(bandwidth="median", zero_rule="one"), Objective(bandwidth="max", lam=0.2),
+        Objective(bandwidth="median", degenerate_rule="one"), Objective(bandwidth="max", lam=0.2),
         Objective(bandwidth="q90", bandwidth_gradient=False), Objective(power=1, n_neighbors=5),
         Objective(self_loops=False),
     ):  # fmt: skip
@@ -129,16 +129,16 @@ def test_streaming_takes_what_is_predicted(device):
         finally:
             tracemalloc.stop()
         predicted = predicted_bytes(
-            "cuda_streaming", Problem(n, d, draws, 4, power, not isinstance(rule, str), per_sample)
+            "cuda_streaming", StepSize(n, d, draws, 4, power, not isinstance(rule, str), per_sample)
         )
         assert 0.85 * predicted <= peak <= 1.05 * predicted, (n, d, peak, predicted)
 
 
 def test_streaming_memory_grows_with_n_not_its_square():
-    one, two = (predicted_bytes("cuda_streaming", Problem(n, 256, 4, 4)) for n in (100_000, 200_000))
+    one, two = (predicted_bytes("cuda_streaming", StepSize(n, 256, 4, 4)) for n in (100_000, 200_000))
     assert one < 8 * 10**9
     assert two < 2 * one
-    assert predicted_bytes("cuda_streaming", Problem(100_000, 64, 4, 4)) < 100_000 * 64 * 4 * 9
+    assert predicted_bytes("cuda_streaming", StepSize(100_000, 64, 4, 4)) < 100_000 * 64 * 4 * 9
 
 
 def test_streaming_on_a_full_device(device, monkeypatch):
@@ -199,9 +199,9 @@ def test_a_streaming_fit(device, monkeypatch):
 
     monkeypatch.setattr(cupy_backend, "cupy_backend", lambda: device)
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
-    settings = {"max_iter": 4, "n_restarts": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
+    settings = {"max_iter": 4, "max_runs": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
     X = gen.noise(20, 4)
-    want = DUFS(fdr=None, **settings, backend="numpy", engine="operations").fit(X)
+    want = DUFS(fdr=None, **settings, backend="numpy", engine="reference").fit(X)
     got = DUFS(fdr=None, **settings, backend="cupy", engine="streaming").fit(X)
     np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
     assert got.engine_ == "cuda_streaming"
@@ -227,7 +227,7 @@ def test_streaming_is_an_engine_of_this_backend(device):
 )
 def test_the_form_that_is_chosen(device, n, d, limit, want):
     """By what a step costs, and by what fits."""
-    assert get_engine("auto", device, 1, Problem(n, d, 1, 4), limit)[0] == want
+    assert get_engine("auto", device, 1, StepSize(n, d, 1, 4), limit)[0] == want
 
 
 def test_tiles_of_streaming_kernels_and_launches_agree():

@@ -87,7 +87,7 @@ def test_what_is_not_there_is_exit_2(argv, capsys, monkeypatch):
 
 
 def test_engine_chooses_the_chains(capsys):
-    assert run("--engine", "operations", "--only", "chain[regularised, fixed, batch]", "--examples", 1) == 0
+    assert run("--engine", "reference", "--only", "chain[regularised, fixed, batch]", "--examples", 1) == 0
     out = capsys.readouterr().out
     assert " operations " in out
     assert "small" not in out

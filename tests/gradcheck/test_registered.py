@@ -96,7 +96,7 @@ def test_kinks_are_rare_and_redrawn():
     assert redrawn < 0.1 * judged
 
 
-@pytest.mark.parametrize("engine", ["operations", "dense"])
+@pytest.mark.parametrize("engine", ["reference", "dense"])
 def test_gradient_in_chunks_and_threads(engine, monkeypatch):
     """A few draws made several chunks, or spread over three threads."""
     from dufs_core.objective import chain as objective
@@ -117,8 +117,8 @@ def test_held_bandwidth_is_a_different_gradient(name):
     by_name = {op.name: op for op in operations()}
     through = by_name[f"chain[regularised, {name}, batch]"]
     held = by_name[f"chain[regularised, {name} held, batch]"]
-    a = through.example(bk, loaded["operations"], np.random.default_rng(3), 1)
-    b = held.example(bk, loaded["operations"], np.random.default_rng(3), 1)
+    a = through.example(bk, loaded["reference"], np.random.default_rng(3), 1)
+    b = held.example(bk, loaded["reference"], np.random.default_rng(3), 1)
     assert check_gradient(a.function, a.backward, a.inputs)
     assert check_gradient(b.function, b.backward, b.inputs)
     assert check_gradient(a.function, b.backward, a.inputs).status == "failed"

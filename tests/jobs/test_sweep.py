@@ -51,14 +51,14 @@ features = 6
 fdr = "none"
 backend = "numpy"
 n_draws = 2
-n_restarts = 1
+max_runs = 1
 max_iter = 30
 tol = 0
 [grid]
 lam = ["none", 0.05]
 """
 LONG = JOB.replace(
-    "max_iter = 30", 'max_iter = 1000000\nlearning_rate = 1e-9\nengine = "operations"'
+    "max_iter = 30", 'max_iter = 1000000\nlearning_rate = 1e-9\nengine = "reference"'
 )  # nobody waits for its end
 IMPORTS = str(Path(__file__).resolve().parents[2])
 COMMAND = [
@@ -121,12 +121,12 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
                 warnings.simplefilter("ignore", DufsWarning)
                 alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
             np.testing.assert_array_equal(archive["mu"], alone.mu_)
-            np.testing.assert_array_equal(archive["ranking"], alone.ranking_)
+            np.testing.assert_array_equal(archive["ranking"], alone.order_)
             np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
             row = json.loads(str(archive["row"]))
             assert (row["seed"], row["loss"], row["n_iter"]) == (fit.seed, alone.loss_, 30)
             if alone.fdr is None:
-                assert (row["permutation_gap"], row["p_value"]) == (alone.permutation_gap_, alone.p_value_)
+                assert (row["excess_score"], row["p_value"]) == (alone.excess_score_, alone.p_value_)
                 assert "q_values" not in archive
                 continue
             assert alone.fdr == 0.2
@@ -134,7 +134,7 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
                 np.testing.assert_array_equal(archive[name], getattr(alone, f"{name}_"))
             assert row["n_found"] == (alone.q_values_ <= 0.2).sum()
             assert (row["smallest_fdr"], row["price"]) == (alone.smallest_fdr_, alone.lam_)
-            assert "permutation_gap" not in row
+            assert "excess_score" not in row
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
     assert [event["event"] for event in events(tmp_path / "out")] == ["started", *["done"] * 4, "finished"]
 
@@ -165,12 +165,12 @@ def test_rates_in_a_grid(job, tmp_path, capsys):
     assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 0
     found, plain = json.loads(capsys.readouterr().out)["summary"]
     assert (found["fdr"], plain["fdr"]) == (0.2, None)
-    assert (found["permutation_gap"], plain["smallest_fdr"]) == (None, None)
+    assert (found["excess_score"], plain["smallest_fdr"]) == (None, None)
     assert 0 < found["smallest_fdr"] <= 1
     rows = table.rows(read_job(job), Store(tmp_path / "out").row)
-    assert [row["permutation_gap"] is None for row in rows] == [True, True, False, False]
+    assert [row["excess_score"] is None for row in rows] == [True, True, False, False]
     assert found["smallest_fdr"] == np.mean([row["smallest_fdr"] for row in rows[:2]])
-    assert plain["permutation_gap"] == np.mean([row["permutation_gap"] for row in rows[2:]])
+    assert plain["excess_score"] == np.mean([row["excess_score"] for row in rows[2:]])
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
     selected, smallest, gap = plots.picture("two-moons", rows, ["fdr"]).axes
     assert (smallest.get_ylabel(), gap.get_ylabel()) == ("smallest q-value", "permutation gap")
@@ -199,7 +199,7 @@ def test_summary(job):
     found, supports = read_job(job), {}
     rows = [
         {"id": fit.id, "data": "two-moons", "lam": fit.settings["lam"], "status": "done", "n_selected": 2,
-         "permutation_gap": 0.25, "n_iter": 30, "seconds": 1.5}
+         "excess_score": 0.25, "n_iter": 30, "seconds": 1.5}
         for fit in found.fits
     ]  # fmt: skip
     for fit, mask in zip(found.fits, ([1, 1, 0], [0, 1, 1], [0, 0, 0], [0, 0, 0]), strict=True):
@@ -215,7 +215,7 @@ def test_summary(job):
 def test_plots(job, tmp_path):
     pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no plots")
     rows = [
-        {"data": "two-moons", "status": "done", "lam": lam, "n_selected": 3 + seed, "permutation_gap": 0.1 * k}
+        {"data": "two-moons", "status": "done", "lam": lam, "n_selected": 3 + seed, "excess_score": 0.1 * k}
         for k, lam in enumerate((None, 1.00001, 1.00002)) for seed in (0, 1)
     ]  # fmt: skip
     (written,) = plots.draw(tmp_path / "plots", read_job(job), [*rows, rows[0] | {"status": "failed"}])

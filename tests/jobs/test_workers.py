@@ -34,9 +34,9 @@ samples = 100
 features = 8
 [settings]
 backend = "numpy"
-engine = "operations"
+engine = "reference"
 n_draws = 2
-n_restarts = 1
+max_runs = 1
 max_iter = 60
 """
 SPAWN = Path(__file__).resolve().parents[2]

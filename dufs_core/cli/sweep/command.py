@@ -243,7 +243,7 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
     print(
         f"\n{len(job.fits)} fits, {_time(total)} with {workers} worker{'' if workers == 1 else 's'} if every fit is "
         f"one run of max_iter steps (the time of a step was measured on each data set); converged runs end sooner, and "
-        f"with fdr none a search over n_restarts runs takes as many times longer{left_out if uncounted else ''}"
+        f"with fdr none a search over max_runs runs takes as many times longer{left_out if uncounted else ''}"
     )
     return DONE
 

@@ -13,10 +13,10 @@ from dufs_core.cli.sweep import stacking as group
 from dufs_core.cli.sweep.fit_id import Fit
 from dufs_core.cli.sweep.job_file import Job
 from dufs_core.cli.sweep.worker import load, one_line
-from dufs_core.data.on_disk import is_source
+from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.search import Progress
+from dufs_core.selection.search import SearchState
 
 _STEPS, _SECONDS = 4, 0.3  # that a probe takes at least
 _MOST_STEPS = 1000
@@ -32,7 +32,7 @@ def predict(job: Job, in_this_process: bool = True) -> list[dict[str, Any]]:
     for fits of a data set that differ in nothing that steps cost). Fits that a GPU would compute as one population are
     probed as one: together is their number, bytes are those of all of them, seconds are each one's share. seconds:
     those of one run that takes max_iter steps, with decoys after the search for their structure, which is measured. A
-    run that converges takes fewer, without decoys a search over n_restarts runs may take as many times more.
+    run that converges takes fewer, without decoys a search over max_runs runs may take as many times more.
     """
     found: dict[str, dict[str, Any]] = {}
     for _, fits in job.grouped():
@@ -69,7 +69,7 @@ class _Clock(Checkpoint):
 
     def __init__(self, fit: Fit) -> None:
         super().__init__(fit.id)  # a path that is never written to; those of a population differ
-        self.start = Progress([], None)
+        self.start = SearchState([], None)
         self.begun = 0.0
         self.looks: list[tuple[int, float]] = []
 
@@ -78,7 +78,7 @@ class _Clock(Checkpoint):
         self.begun = time.perf_counter()
         return self
 
-    def keep(self, progress: Callable[[], Progress]) -> None:
+    def keep(self, progress: Callable[[], SearchState]) -> None:
         """Called between steps."""
         position = progress().position
         step, now = position.step if position is not None else 0, time.perf_counter()
@@ -88,7 +88,7 @@ class _Clock(Checkpoint):
         if step >= _STEPS and (now - began >= _SECONDS or step >= _MOST_STEPS // 2):
             raise InterruptedFit("the probe has seen enough")
 
-    def finish(self, progress: Progress) -> None:
+    def finish(self, progress: SearchState) -> None:
         """Called at the end of a fit that is not interrupted."""
 
     @property
@@ -124,7 +124,7 @@ def _facts(fit: Fit, together: int) -> dict[str, Any]:
         memory = bytes_together(bk, selector, X, together)
     else:
         memory = needed_bytes(selector.engine_, *selector.memory_of(X, fit.threads))
-    held = 0 if is_source(given) else given.nbytes
+    held = 0 if is_on_disk(given) else given.nbytes
     return {"bytes": int(held + memory), "engine": selector.engine_}
 
 
@@ -136,7 +136,7 @@ def _probed(fits: Sequence[Fit]) -> tuple[float, float] | None:
     from dufs_core.selection.fit_many import fit_stack
 
     clocks = [_Clock(fit) for fit in fits]
-    changes = {"max_iter": _MOST_STEPS, "n_restarts": 1, "tol": 0.0}
+    changes = {"max_iter": _MOST_STEPS, "max_runs": 1, "tol": 0.0}
     probed = [_selector(fit, **changes, callbacks=[clock]) for fit, clock in zip(fits, clocks, strict=True)]
     X = load(fits[0])
     with warnings.catch_warnings(), suppress(InterruptedFit):

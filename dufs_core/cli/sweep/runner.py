@@ -161,7 +161,7 @@ def _run(
                 if failed:
                     report.errors[fit.id] = result.row["error"]
                 kept = (
-                    "n_iter", "n_selected", "n_found", "smallest_fdr", "permutation_gap", "together", "seconds",
+                    "n_iter", "n_selected", "n_found", "smallest_fdr", "excess_score", "together", "seconds",
                     "error", "warnings",
                 )  # fmt: skip
                 facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}

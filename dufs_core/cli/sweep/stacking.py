@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dufs_core.backend import Array
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.cli.sweep.fit_id import Fit
 from dufs_core.cli.sweep.worker import Result, first_columns, load, of_fitted, one_line, said
 from dufs_core.errors import CheckpointError, InterruptedFit
@@ -122,7 +122,7 @@ def _saving(path: str, every_seconds: float, stop: Callable[[], bool]) -> list[C
         try:
             saved.read()
         except CheckpointError as error:
-            warnings.warn(f"{error}; the fit was started anew", stacklevel=users_level())
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=user_stacklevel())
             saved.remove()
     return [saved]
 

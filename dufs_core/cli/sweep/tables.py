@@ -19,10 +19,10 @@ from dufs_core.selection import atomic_io as durable
 
 _FACTS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "n_found", "smallest_fdr", "price", "permutation_gap", "p_value", "backend", "engine", "together", "seconds",
+    "n_found", "smallest_fdr", "price", "excess_score", "p_value", "backend", "engine", "together", "seconds",
     "warnings",
 )  # fmt: skip
-JUDGED = {"smallest_fdr": "smallest q-value", "permutation_gap": "permutation gap"}  # with decoys, and without
+JUDGED = {"smallest_fdr": "smallest q-value", "excess_score": "permutation gap"}  # with decoys, and without
 
 
 def rows(job: Job, row_of: Callable[[Fit], dict[str, Any] | None]) -> list[dict[str, Any]]:
@@ -79,7 +79,7 @@ def summary(job: Job, table: Sequence[Mapping[str, Any]], supports: Callable[[st
     """One row for each data set and point of the grid: means over the seeds.
 
     stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty. Of
-    smallest_fdr (fits with decoys) and permutation_gap (fdr=None) those that the job's fits have.
+    smallest_fdr (fits with decoys) and excess_score (fdr=None) those that the job's fits have.
     """
     measures = ["n_selected", *(name for name in JUDGED if any(row.get(name) is not None for row in table)), "n_iter"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}

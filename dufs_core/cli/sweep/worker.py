@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.cli.sweep.fit_id import DataSet, Fit
 from dufs_core.cli.sweep.job_file import make_moons
 from dufs_core.errors import CheckpointError, InterruptedFit
@@ -201,7 +201,7 @@ def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[
             free = {"n_jobs": fit.threads, "max_memory": fit.settings["max_memory"]}
             return DUFS.resume(path, X, callbacks=[checkpoint], **free)
         except CheckpointError as error:
-            warnings.warn(f"{error}; the fit was started anew", stacklevel=users_level())
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=user_stacklevel())
             checkpoint.remove()
     return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads, callbacks=[checkpoint]).fit(X)
 
@@ -210,7 +210,7 @@ def _measures(selector: Any) -> dict[str, Any]:
     names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "backend", "engine")
     measures = {"n_selected": int(selector.support_.sum())} | {name: getattr(selector, f"{name}_") for name in names}
     if selector.fdr is None:
-        return measures | {"permutation_gap": selector.permutation_gap_, "p_value": selector.p_value_}
+        return measures | {"excess_score": selector.excess_score_, "p_value": selector.p_value_}
     found = int((selector.q_values_ <= selector.fdr).sum())
     return measures | {"n_found": found, "smallest_fdr": selector.smallest_fdr_, "price": selector.lam_}
 
@@ -219,4 +219,4 @@ def _arrays(selector: Any) -> dict[str, Array]:
     history = {f"history/{name}": column for name, column in selector.history_.items()}
     if selector.fdr is not None:
         history |= {"q_values": selector.q_values_, "evidence": selector.evidence_}
-    return {"mu": selector.mu_, "ranking": selector.ranking_, "support": selector.support_} | history
+    return {"mu": selector.mu_, "ranking": selector.order_, "support": selector.support_} | history

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import users_level
+from dufs_core.callers import user_stacklevel
 from dufs_core.errors import DufsWarning, FileFormatError
 
 _DELIMITERS = ("\t", ";", ",", "|", " ")  # in order of preference; " " is any white space
@@ -69,7 +69,7 @@ def read_text(
                 f"{path.name}: the first row, {', '.join(sample[0].cells)}, is read as data; "
                 f"if it only counts the columns, say --header",
                 DufsWarning,
-                stacklevel=users_level(),
+                stacklevel=user_stacklevel(),
             )
     names: list[str] | None = None
     if header:
@@ -258,7 +258,7 @@ def _find_decimal(path: Path, cells: Sequence[str], lines: Sequence[str], delimi
             f"{path.name}: the comma of {with_comma[0]} is read as a decimal mark; "
             f"if it separates thousands, take it out of the file",
             DufsWarning,
-            stacklevel=users_level(),
+            stacklevel=user_stacklevel(),
         )
     return ","
 
@@ -330,7 +330,7 @@ def _warn_of_labels(path: Path, names: Sequence[str]) -> None:
             f'{path.name}: the column "{suspicious[0]}" is used as a feature; if it holds labels or identifiers, '
             f'leave it out with --labels "{suspicious[0]}" or --index-column "{suspicious[0]}"',
             DufsWarning,
-            stacklevel=users_level(),
+            stacklevel=user_stacklevel(),
         )
 
 

@@ -45,7 +45,7 @@ def _example(
         bandwidth_gradient=not held,
         self_loops=index % 5 != 2,
         gate_sigma=GATE_SIGMA,
-        zero_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
+        degenerate_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
     fixed: list[float] | None = None
@@ -172,7 +172,7 @@ def _with_sparse_columns(engine: Evaluate) -> Evaluate:
     """
     from scipy.sparse import csc_array
 
-    from dufs_core.data.sparse import SparseTable
+    from dufs_core.data.sparse import ScaledSparseMatrix
     from dufs_core.objective.engines import operations
 
     def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
@@ -181,13 +181,13 @@ def _with_sparse_columns(engine: Evaluate) -> Evaluate:
         X = bk.to_host(X)
         thin = np.arange(X.shape[1]) % 2 == 1
         shift = np.where(thin, -X[0], 0)
-        table = SparseTable(csc_array(X + shift), shift.astype(np.float64), thin, bk)
+        table = ScaledSparseMatrix(csc_array(X + shift), shift.astype(np.float64), thin, bk)
         return engine(bk, objective, mu, eps, table)
 
     return evaluate
 
 
-register_engine(Engine("operations", partial(_load, "operations")))
+register_engine(Engine("reference", partial(_load, "reference")))
 register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
 register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
 register_engine(Engine("sparse", _load_sparse, backends=("numpy",)))

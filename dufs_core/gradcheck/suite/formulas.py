@@ -34,7 +34,7 @@ def difference_distances(bk: Backend, Xt: Array) -> Array:
 
 
 def bandwidth_entries(
-    bk: Backend, D: Array, quantile: float, k: int, factor: float, zero_rule: str
+    bk: Backend, D: Array, quantile: float, k: int, factor: float, degenerate_rule: str
 ) -> tuple[list[tuple[int, int, float]], float]:
     """b of one matrix as a list (i, j, weight), b = sum weight D_ij, or else a constant: [] and the number."""
     n = D.shape[0]
@@ -46,7 +46,7 @@ def bandwidth_entries(
     share = position - low
     picks = [(order[low], 1 - share), (order[min(low + 1, n - 1)], share)]
     s = sum(nearest[i][0] * w for i, w in picks)
-    if zero_rule == "one":
+    if degenerate_rule == "one":
         if s < 1e-8:
             return [], factor
     else:
@@ -152,6 +152,11 @@ def _bandwidth(bk: Backend, objective: Objective, D: Array, fixed: float | None)
     if fixed is not None or not isinstance(objective.bandwidth, str):
         return objective.bandwidth if fixed is None else fixed, []
     entries, constant = bandwidth_entries(
-        bk, D, quantile_of(objective.bandwidth), objective.n_neighbors, objective.bandwidth_factor, objective.zero_rule
+        bk,
+        D,
+        quantile_of(objective.bandwidth),
+        objective.n_neighbors,
+        objective.bandwidth_factor,
+        objective.degenerate_rule,
     )
     return sum(D[i, j] * weight for i, j, weight in entries) if entries else constant, entries

@@ -225,7 +225,7 @@ def _bandwidth(rule: str) -> Any:
         xp = bk.xp
         kind = _kind(index)
         factor = float(rng.uniform(0.5, 5))
-        zero_rule: Any = "one" if index % 3 == 2 else "data"
+        degenerate_rule: Any = "one" if index % 3 == 2 else "data"
         (D,) = (xp.asarray(a) for a in _stack(rng, lambda n: (squared_distances(data(rng, kind, max(n, 2))),)))
         n = D.shape[-1]
         k = int(rng.integers(1, min(3, n - 1) + 1))
@@ -239,7 +239,7 @@ def _bandwidth(rule: str) -> Any:
             return xp.where(D > 0, mean[group.reshape(D.shape)], 0)
 
         def backward(D: Array, db: Array) -> Array:
-            saved = bandwidth.forward(bk, D, given, k, factor, zero_rule)[2]
+            saved = bandwidth.forward(bk, D, given, k, factor, degenerate_rule)[2]
             untouched = xp.zeros_like(D)
             return bandwidth.add_entries(bk, untouched, bandwidth.backward(bk, saved, db)) + untouched
 
@@ -249,7 +249,7 @@ def _bandwidth(rule: str) -> Any:
             values = []
             for M in D.reshape(-1, n, n):
                 quantile = bandwidth.quantile_of(rule)
-                entries, constant = plain.bandwidth_entries(bk, M, quantile, k, factor, zero_rule)
+                entries, constant = plain.bandwidth_entries(bk, M, quantile, k, factor, degenerate_rule)
                 values.append(sum(M[i, j] * w for i, j, w in entries) if entries else xp.asarray(constant))
             return xp.stack(values).reshape(D.shape[:-2])
 
@@ -258,15 +258,15 @@ def _bandwidth(rule: str) -> Any:
             for M, dM, d in zip(D.reshape(-1, n, n), dD.reshape(-1, n, n), db.reshape(-1), strict=True):
                 if rule != "fixed":
                     quantile = bandwidth.quantile_of(rule)
-                    for i, j, w in plain.bandwidth_entries(bk, M, quantile, k, factor, zero_rule)[0]:
+                    for i, j, w in plain.bandwidth_entries(bk, M, quantile, k, factor, degenerate_rule)[0]:
                         dM[i, j] += w * d
             return formula(D), dD
 
         return Example(
-            lambda D: bandwidth.forward(bk, D, given, k, factor, zero_rule)[0],
+            lambda D: bandwidth.forward(bk, D, given, k, factor, degenerate_rule)[0],
             backward,
             (D,),
-            f"{kind}, k={k}, zero_rule={zero_rule}",
+            f"{kind}, k={k}, degenerate_rule={degenerate_rule}",
             cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
             scales=(_typical(bk.to_host(D)),),
             project={0: tied},

@@ -91,7 +91,7 @@ def left_out(selector: Any) -> tuple[Array, str]:
         mask = np.isnan(selector.decoy_evidence_).any(axis=0)
         some = len(selector.constant_features_) > 0, mask.sum() > len(selector.constant_features_)
         return mask, " or ".join(kind for kind, any_ in zip(("constant", "not judged"), some, strict=True) if any_)
-    for name, kind in (("constant_features_", "constant"), ("set_aside_features_", "set aside")):
+    for name, kind in (("constant_features_", "constant"), ("excluded_features_", "set aside")):
         columns = getattr(selector, name, np.zeros(0, dtype=int))
         mask[columns] = True
         kinds += [kind] * (len(columns) > 0)

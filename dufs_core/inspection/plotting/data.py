@@ -8,7 +8,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
-from dufs_core.data.dense import prepare
+from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.plotting.canvas import (
     BLUE,
     COLOURS,
@@ -221,7 +221,7 @@ def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
         raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
     rows = some_rows(X.shape[0], _most_rows(d))
     settings = _settings(selector)
-    scaled = prepare(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
+    scaled = scale_columns(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
     note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
     return note, scaled, scaled[:, selector.support_]
 

@@ -77,7 +77,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
-        Fitted: `scores_`, `ranking_` and `support_` are read; with decoys `evidence_`, `decoy_evidence_`, `q_values_`
+        Fitted: `scores_`, `order_` and `support_` are read; with decoys `evidence_`, `decoy_evidence_`, `q_values_`
         and `support_`.
     ax : matplotlib axes, optional
 
@@ -89,7 +89,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     ax = axes_of(ax)
     competed, gated = hasattr(selector, "decoy_evidence_"), hasattr(selector, "mu_")
     values, label = values_of(selector)
-    order = np.argsort(-values, kind="stable") if competed else selector.ranking_
+    order = np.argsort(-values, kind="stable") if competed else selector.order_
     scores, chosen = values[order], selector.support_[order]
     d, rank = len(order), np.arange(1, len(order) + 1)
     size = 30 if d <= SMALL else 12 if d <= 10 * SMALL else 5
@@ -166,8 +166,7 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     own = _own(run, selector)
     chosen = np.zeros(len(own), dtype=bool)
     chosen[own] = selector.support_[run.columns[own]]
-    position = np.argsort(selector.ranking_)  # of a column in the ranking
-    best = sorted((int(column) for column in run.columns[chosen]), key=lambda column: int(position[column]))
+    best = sorted((int(column) for column in run.columns[chosen]), key=lambda column: int(selector.ranking_[column]))
     named = len(best) <= LABELLED
     if not own.all():
         many_lines(
@@ -228,7 +227,7 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
-        Fitted: `ranking_` and `support_` are read.
+        Fitted: `order_` and `support_` are read.
     informative : (m,) int
         The columns of the right answer.
     ax : matplotlib axes, optional
@@ -245,13 +244,13 @@ def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     check_fitted(selector)
     informative = np.asarray(informative)
     columns = informative.dtype.kind in "iu" and informative.ndim == 1
-    if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < len(selector.ranking_):
+    if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < len(selector.order_):
         raise ValueError(
             f"informative must hold the columns of the right answer, at least one, whole numbers from 0 to "
-            f"{len(selector.ranking_) - 1}; got {informative.tolist()!r}"
+            f"{len(selector.order_) - 1}; got {informative.tolist()!r}"
         )
     ax = axes_of(ax)
-    order, d = selector.ranking_, len(selector.ranking_)
+    order, d = selector.order_, len(selector.order_)
     hits = np.cumsum(np.isin(order, informative))
     k = np.arange(1, d + 1)
     marker = "." if d <= SMALL else None

@@ -42,10 +42,10 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     """
     check_fitted(path, "lams_")
     ax = axes_of(ax)
-    lams, mu, best = path.lams_, path.mu_, path.best_
+    lams, mu, best = path.lams_, path.mu_, path.best_index_
     names = names_of(path) if names is None else names
     is_open, (absent, kind) = mu[best] > 0, left_out(path)
-    named = [int(k) for k in path.ranking_ if is_open[k]] if is_open.sum() <= LABELLED else []
+    named = [int(k) for k in path.order_ if is_open[k]] if is_open.sum() <= LABELLED else []
     for mask, colour, label in ((~is_open & ~absent, GREY, "closed there"), (is_open, BLUE, "open there")):
         if not (named and colour == BLUE) and mask.any():
             many_lines(
@@ -86,7 +86,7 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
     """
     check_fitted(path, "lams_")
     ax = axes_of(ax)
-    lams, best, gap, sure = path.lams_, path.best_, path.held_out_, path.p_value_ <= 0.05
+    lams, best, gap, sure = path.lams_, path.best_index_, path.held_out_z_, path.p_value_ <= 0.05
     ax.plot(lams, gap, color=BLUE, linewidth=1)
     ax.scatter(lams[sure], gap[sure], color=BLUE, s=22, zorder=3, label=r"$p \leq 0.05$")
     ax.scatter(lams[~sure], gap[~sure], facecolor="white", edgecolor=BLUE, s=22, zorder=3, label="$p > 0.05$")

@@ -6,11 +6,11 @@ evaluate(bk, objective, mu, eps, X) -> (Value, dmu), as `dufs_core.objective.cha
 from __future__ import annotations
 
 from dufs_core.backend import Array, Backend
-from dufs_core.backend.memory import Problem, predicted_bytes
+from dufs_core.backend.memory import StepSize, predicted_bytes
 from dufs_core.choices import nearest
 from dufs_core.objective.chain import Evaluate, Objective, Value
 
-ENGINES = ("operations", "dense", "streaming")
+ENGINES = ("reference", "dense", "streaming")
 NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
 _PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
 _CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
@@ -28,7 +28,7 @@ def get_engine(
     name: str,
     bk: Backend,
     threads: int,
-    problem: Problem | None = None,
+    problem: StepSize | None = None,
     limit: int | None = None,
     sparse: bool = False,
 ) -> tuple[str, Evaluate]:
@@ -85,7 +85,7 @@ def get_engine(
     return name, operations
 
 
-def _chosen(problem: Problem | None, limit: int | None, on_gpu: bool) -> str:
+def _chosen(problem: StepSize | None, limit: int | None, on_gpu: bool) -> str:
     """The Gram form ("dense", "cuda") or "streaming", whichever needs less time in a step with every column open."""
     gram = "cuda" if on_gpu else "dense"
     if problem is None:
@@ -98,7 +98,7 @@ def _chosen(problem: Problem | None, limit: int | None, on_gpu: bool) -> str:
     return gram if own <= other else "streaming"
 
 
-def _costs(problem: Problem) -> tuple[float, float]:
+def _costs(problem: StepSize) -> tuple[float, float]:
     """Multiply-adds a pair of rows of the Gram form, and of the streaming form."""
     n, d, t = problem.n, problem.d, problem.power
     dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
@@ -108,7 +108,7 @@ def _costs(problem: Problem) -> tuple[float, float]:
     return dense, streaming
 
 
-def _costs_on_gpu(problem: Problem) -> tuple[float, float]:
+def _costs_on_gpu(problem: StepSize) -> tuple[float, float]:
     """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
     n, d, t = problem.n, problem.d, problem.power
     gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d

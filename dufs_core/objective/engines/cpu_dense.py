@@ -13,7 +13,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.training.loop import DECIDED_MARGIN, RECORD, Problem
+from dufs_core.training.loop import DECIDED_MARGIN, RECORD, RunSpec
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
@@ -58,11 +58,11 @@ class DenseEngine:
             work, settings, columns, np.zeros(0, np.uint64), np.zeros(0, X.dtype), nothing, nothing, nothing, 0,
             np.zeros((1, len(RECORD))), np.zeros(1),
         )  # fmt: skip
-        S, b, substituted, isolated = work.shared.scores[:4].copy()
+        S, b, degenerate, isolated = work.shared.scores[:4].copy()
         dz = work.shared.dz[:, :, 0] if z.ndim == 2 else work.shared.dz.swapaxes(1, 2)
-        return Scores(S, b, substituted > 0, isolated, dz.copy())
+        return Scores(S, b, degenerate > 0, isolated, dz.copy())
 
-    def steps(self, bk: Backend, problem: Problem, mu: Array) -> _CompiledSteps | None:
+    def steps(self, bk: Backend, problem: RunSpec, mu: Array) -> _CompiledSteps | None:
         """Whole steps in compiled code; None with one gate per sample, whose noise is drawn outside."""
         return None if problem.schedule.gate_noise == "sample" else _CompiledSteps(self, problem, mu)
 
@@ -182,7 +182,7 @@ def layout(
 class _CompiledSteps:
     """`dufs_core.training.loop.Steps` without Python between the steps."""
 
-    def __init__(self, engine: DenseEngine, problem: Problem, mu: Array) -> None:
+    def __init__(self, engine: DenseEngine, problem: RunSpec, mu: Array) -> None:
         from dufs_core.kernels import steps
 
         self.mu = mu.copy()
@@ -251,7 +251,7 @@ def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, onl
         bandwidth_gradient=bool(objective.bandwidth_gradient),
         self_weight=objective.self_weight,
         lone_degree=lone_degree(objective.self_weight, float(np.finfo(dtype).eps)),
-        zero_is_one=objective.zero_rule == "one",
+        zero_is_one=objective.degenerate_rule == "one",
         relative=relative,
         absolute=absolute,
         per_row=per_row,

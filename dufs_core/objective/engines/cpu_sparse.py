@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.sparse import SparseTable
+from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings
 from dufs_core.training.loop import RECORD
 
 
 class SparseEngine:
-    """evaluate(bk, objective, mu, eps, X) for a `SparseTable` in columns (CSC); one gate a column.
+    """evaluate(bk, objective, mu, eps, X) for a `ScaledSparseMatrix` in columns (CSC); one gate a column.
 
     The result does not depend on the number of threads.
     """
@@ -28,7 +28,9 @@ class SparseEngine:
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Any) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
 
-    def _scores_and_grad(self, bk: Backend, objective: Objective, X: SparseTable, z: Array, undecided: Array) -> Scores:
+    def _scores_and_grad(
+        self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
+    ) -> Scores:
         from dufs_core.kernels import sparse
 
         n = X.shape[0]
@@ -41,8 +43,8 @@ class SparseEngine:
             self._derivative(work, settings, n, X.dtype)
             scores[:, draw] = work.shared.scores[:, 0]
             self._dots(work, columns, z[draw], undecided[draw], X.thin, n, dz[draw])
-        S, b, substituted, isolated = scores
-        return Scores(S, b, substituted > 0, isolated, dz)
+        S, b, degenerate, isolated = scores
+        return Scores(S, b, degenerate > 0, isolated, dz)
 
     def _gram(self, work: Any, X: Any, z: Array, thin: Array, n: int) -> None:
         from dufs_core.kernels import sparse

@@ -74,8 +74,8 @@ class StreamingEngine:
         self._done, self._reported = 0.0, perf_counter()
         for draw in range(len(z)):
             results.append(_Draw(self, objective, X, z[draw], undecided[draw], len(z)).scores(dz[draw]))
-        S, b, substituted, isolated = np.array(results).T
-        return Scores(S, b, substituted > 0, isolated, dz)
+        S, b, degenerate, isolated = np.array(results).T
+        return Scores(S, b, degenerate > 0, isolated, dz)
 
     def together(self, count: int, work: Callable[[int, _Mine], Iterator[float]], mine: list[_Mine]) -> None:
         """work(0), ..., work(count - 1), each by one thread.
@@ -170,11 +170,11 @@ class _Draw:
             yield first, min(self.n, first + rows)
 
     def scores(self, dz: Array) -> tuple[float, float, bool, float]:
-        """S, b, substituted and isolated; dS/dz goes to dz."""
+        """S, b, degenerate and isolated; dS/dz goes to dz."""
         n, t, F, B = self.n, self.t, self.F, self.B
         for number in range(self.groups):
             self.kernels.squared_norms(F[0], self.m, *self.group(number), self.mine[0].block, self.g)
-        b, substituted, rows, weights = self.bandwidth()
+        b, degenerate, rows, weights = self.bandwidth()
         limit = float(np.finfo(self.dtype).max)
         self.minus_inverse = max(-1.0 / b, -limit)
 
@@ -207,7 +207,7 @@ class _Draw:
             dz.T[self.open] = np.where(self.undecided.T[self.open], self.X.T[self.open] * dXt, 0)
         else:
             dz[self.open] = 2 * dXt / self.z[self.open]
-        return float(S.sum()), b, substituted, isolated
+        return float(S.sum()), b, degenerate, isolated
 
     def bandwidth(self) -> tuple[float, bool, Array, Array]:
         """b, whether a substitute was used, and the rows and weights that it was read from."""
@@ -230,11 +230,12 @@ class _Draw:
             self.kth[here], largest[here] = mine.best[:count, k - 1].ravel(), mine.best[:count, k].ravel()
 
         self.engine.together(self.groups, work, self.mine)
-        b, substituted = self.kernels.bandwidth(
+        b, degenerate = self.kernels.bandwidth(
             self.kth, largest, n, quantile_of(objective.bandwidth), float(objective.bandwidth_factor),
-            objective.zero_rule == "one", *noise_level(np.finfo(self.dtype)), np.zeros(n, self.dtype), rows, weights,
+            objective.degenerate_rule == "one", *noise_level(np.finfo(self.dtype)), np.zeros(n, self.dtype), rows,
+            weights,
         )  # fmt: skip
-        return b, substituted, rows, weights
+        return b, degenerate, rows, weights
 
     def chunked(self, columns: int, call: Callable[..., None]) -> None:
         """call(chunk, mine, first, count, start, stop) for the pairs i > j, in the order of each chunk's groups."""

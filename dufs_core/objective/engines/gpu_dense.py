@@ -18,7 +18,7 @@ from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.training.loop import PopulationSteps, Problem, Steps
+from dufs_core.training.loop import RunSpec, StackedSteps, Steps
 
 # Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the others
 # from operation counts. None of them was varied on a device.
@@ -78,13 +78,13 @@ class CudaEngine:
             plan = self._plans[key] = new_plan(bk, [objective], X, eps.shape)
         return plan.evaluate(mu, eps, X)
 
-    def steps(self, bk: Backend, problem: Problem, mu: Array) -> Steps | None:
+    def steps(self, bk: Backend, problem: RunSpec, mu: Array) -> Steps | None:
         """Whole steps on the device; None with one gate per sample, whose noise is drawn outside."""
         from dufs_core.objective.engines.gpu_steps import CudaSteps
 
         return None if problem.schedule.gate_noise == "sample" else CudaSteps(bk, [problem], mu[None]).of_one_fit()
 
-    def population(self, bk: Backend, problems: Sequence[Problem], mu: Array) -> PopulationSteps | None:
+    def population(self, bk: Backend, problems: Sequence[RunSpec], mu: Array) -> StackedSteps | None:
         """Whole steps of several fits at once, mu (fits, d); None where `steps` gives None."""
         from dufs_core.objective.engines.gpu_steps import CudaSteps
 
@@ -195,7 +195,7 @@ class Plan:
         self.dmu = xp.empty((F, d), dtype=dtype)
         self.report = xp.zeros(2 * F + 3 * R, dtype=f8)  # one transfer to the host
         self.loss, self.alone = self.report[:F], self.report[F : 2 * F]
-        self.S, self.b, self.substituted = (self.report[2 * F + i * R : 2 * F + (i + 1) * R] for i in range(3))
+        self.S, self.b, self.degenerate = (self.report[2 * F + i * R : 2 * F + (i + 1) * R] for i in range(3))
         if self.fixed:
             self.b[...] = float(rule)
 
@@ -212,8 +212,8 @@ class Plan:
         self.load(X)
         self.replay(self.run)
         dmu, host, R = self.dmu[0].copy(), self.bk.to_host(self.report), self.R
-        S, b, substituted = (host[2 + i * R : 2 + (i + 1) * R] for i in range(3))
-        return Value(float(host[0]), S, b, substituted != 0, float(host[1])), dmu
+        S, b, degenerate = (host[2 + i * R : 2 + (i + 1) * R] for i in range(3))
+        return Value(float(host[0]), S, b, degenerate != 0, float(host[1])), dmu
 
     # --- launches: what they compute is said in the .cu files --------------------------------------------------------
 
@@ -307,7 +307,7 @@ class Plan:
             self._launch("add_parts<T>", blocks_for(G.size), self.sums, np.int64(self.parts), np.int64(G.size), G)
 
     def sweep(self, r: int, draws: slice, Xt: Array) -> Array:
-        """From G and the gated data of some draws to M = dS/dG; S, b, substituted and isolated on the way."""
+        """From G and the gated data of some draws to M = dS/dG; S, b, degenerate and isolated on the way."""
         n = self.n
         size = (np.int64(r), np.int64(n))
         rows, tiles = r * n, r * -(-n // _BACKWARD_TILE)
@@ -349,9 +349,9 @@ class Plan:
         position = quantile_of(str(o.bandwidth)) * (n - 1)
         self._launch(
             "bandwidth<T>", r, self.kth, self.largest, np.int64(r), np.int64(n), np.int64(int(position)),
-            np.float64(position - int(position)), np.float64(o.bandwidth_factor), np.bool_(o.zero_rule == "one"),
+            np.float64(position - int(position)), np.float64(o.bandwidth_factor), np.bool_(o.degenerate_rule == "one"),
             np.bool_(o.bandwidth_gradient), *map(np.float64, noise_level(np.finfo(self.dtype))), self.b[draws],
-            self.substituted[draws], self.rows, self.weights,
+            self.degenerate[draws], self.rows, self.weights,
         )  # fmt: skip
 
     def _power_backward(self, r: int, H: Array, T: Array) -> None:

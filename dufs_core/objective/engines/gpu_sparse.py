@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.sparse import SparseTable
+from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.engines.gpu_dense import Plan
@@ -23,7 +23,7 @@ _WARPS = 8  # of a block, as in common.cuh
 
 
 class CudaSparseEngine:
-    """evaluate(bk, objective, mu, eps, X) for a `SparseTable` in columns (CSC); one gate a column.
+    """evaluate(bk, objective, mu, eps, X) for a `ScaledSparseMatrix` in columns (CSC); one gate a column.
 
     The columns go to the device when a table is first seen, and stay there until the next one. The same bits at every
     call. Raises MemoryLimitError where the device has no memory left.
@@ -43,19 +43,21 @@ class CudaSparseEngine:
                 f"draws ({str(error).strip().rstrip('.')}): set batch_size to fewer rows than {n:,}, fewer n_draws, "
                 f"or free what else is on the device"
             ) from error
-        S, b, substituted = map(bk.to_host, (value.score, value.bandwidth, value.substituted))
-        return Value(value.loss, S, b, substituted, value.isolated), dmu
+        S, b, degenerate = map(bk.to_host, (value.score, value.bandwidth, value.degenerate))
+        return Value(value.loss, S, b, degenerate, value.isolated), dmu
 
-    def _scores_and_grad(self, bk: Backend, objective: Objective, X: SparseTable, z: Array, undecided: Array) -> Scores:
+    def _scores_and_grad(
+        self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
+    ) -> Scores:
         plan, columns = self._plan(bk, objective, X, len(z)), self._on_device(bk, X)
         dz = bk.xp.zeros(z.shape, dtype=bk.xp.float64)
         for start in range(0, plan.R, plan.together):
             draws = slice(start, min(start + plan.together, plan.R))
             columns.gram(plan, z[draws], plan.G[: draws.stop - start])
             columns.dots(plan, z[draws], plan.sweep(draws.stop - start, draws, None), dz[draws])
-        return Scores(plan.S.copy(), plan.b.copy(), plan.substituted != 0, plan.isolated.copy(), dz)
+        return Scores(plan.S.copy(), plan.b.copy(), plan.degenerate != 0, plan.isolated.copy(), dz)
 
-    def _plan(self, bk: Backend, objective: Objective, X: SparseTable, draws: int) -> Plan:
+    def _plan(self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, draws: int) -> Plan:
         key = (X.shape[0], draws, str(X.dtype), objective, bk.xp.cuda.runtime.getDevice())
         if key not in self._plans:
             while len(self._plans) >= _PLANS:
@@ -63,7 +65,7 @@ class CudaSparseEngine:
             self._plans[key] = Plan(bk, [objective], (X.shape[0], 0), (draws, 0), X.dtype)
         return self._plans[key]
 
-    def _on_device(self, bk: Backend, X: SparseTable) -> _Columns:
+    def _on_device(self, bk: Backend, X: ScaledSparseMatrix) -> _Columns:
         if self._columns is None or self._columns.table is not X:
             self._columns = None  # before the next one takes its memory
             self._columns = _Columns(bk, X)
@@ -73,7 +75,7 @@ class CudaSparseEngine:
 class _Columns:
     """The columns of a table on the device: thin ones also by rows."""
 
-    def __init__(self, bk: Backend, table: SparseTable) -> None:
+    def __init__(self, bk: Backend, table: ScaledSparseMatrix) -> None:
         self.bk, self.table, self.dtype = bk, table, table.dtype
         self.n, _ = table.shape
         thin, spread = np.flatnonzero(table.thin), np.flatnonzero(~table.thin)

@@ -16,18 +16,18 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.kernels.cuda import RULES, blocks_for
 from dufs_core.objective.engines.gpu_dense import Plan, Replay, new_plan
-from dufs_core.training.loop import DECIDED_MARGIN, RECORD, Problem
+from dufs_core.training.loop import DECIDED_MARGIN, RECORD, RunSpec
 
 _ROOM = 64  # captured steps between two looks of the host
 
 
 class CudaSteps:
-    """`dufs_core.training.loop.PopulationSteps`: the problems differ in seed and lam alone; mu (fits, d).
+    """`dufs_core.training.loop.StackedSteps`: the problems differ in seed and lam alone; mu (fits, d).
 
     A fit that has ended keeps its mu. Once no more than half of the fits in hand still run, the others are left out.
     """
 
-    def __init__(self, bk: Backend, problems: Sequence[Problem], mu: Array) -> None:
+    def __init__(self, bk: Backend, problems: Sequence[RunSpec], mu: Array) -> None:
         self._bk, self._problems = bk, list(problems)
         self._ended: dict[int, Array] = {}
         optimizer, (F, d) = problems[0].optimizer, mu.shape
@@ -113,7 +113,7 @@ class CudaSteps:
             np.float64(optimizer.learning_rate), np.float64(optimizer.momentum), self._mu, self._first, self._second,
         )  # fmt: skip
         launch(
-            "record<T>", dtype, F, plan.loss, plan.alone, plan.S, plan.b, plan.substituted, self._mu, self._start, fits,
+            "record<T>", dtype, F, plan.loss, plan.alone, plan.S, plan.b, plan.degenerate, self._mu, self._start, fits,
             draws, columns, *map(np.int64, (n, _ROOM)), np.float64(DECIDED_MARGIN * plan.objective.gate_sigma),
             np.float64(schedule.tol * d), self._clock, self._done, self._records,
         )  # fmt: skip

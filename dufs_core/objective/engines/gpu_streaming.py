@@ -84,7 +84,7 @@ class _Step:
         self.rows, self.weights, self.db = xp.zeros(2, dtype=xp.int64), xp.zeros(2, dtype=f8), xp.empty(1, dtype=f8)
         self.dots = xp.zeros((self.R, d), dtype=f8)
         self.report = xp.zeros((4, self.R), dtype=f8)  # one transfer to the host
-        self.S, self.b, self.substituted, self.isolated = self.report
+        self.S, self.b, self.degenerate, self.isolated = self.report
         if self.fixed:
             self.b[...] = float(objective.bandwidth)
 
@@ -97,8 +97,8 @@ class _Step:
         L, saved_loss = loss.forward(bk, self.S, sum_p, self.n, o.lam, o.delta)
         dS, dsum_p = loss.backward(bk, saved_loss)
         dmu = (self.dots * dS[:, None]).sum(axis=0) + regulariser.backward(bk, saved_p, dsum_p)
-        S, b, substituted, isolated = bk.to_host(self.report)
-        return Value(L, S, b, substituted != 0, float(isolated.mean())), dmu.astype(self.dtype)
+        S, b, degenerate, isolated = bk.to_host(self.report)
+        return Value(L, S, b, degenerate != 0, float(isolated.mean())), dmu.astype(self.dtype)
 
     def _columns(self, draw: int) -> tuple[Array, int]:
         """The columns that are open for some sample, first those that are undecided for some; the number of those."""
@@ -152,9 +152,9 @@ class _Step:
         position = quantile_of(str(o.bandwidth)) * (n - 1)
         self.launch(
             "bandwidth<T>", 1, self.kth, self.largest, np.int64(1), np.int64(n), np.int64(int(position)),
-            np.float64(position - int(position)), np.float64(o.bandwidth_factor), np.bool_(o.zero_rule == "one"),
+            np.float64(position - int(position)), np.float64(o.bandwidth_factor), np.bool_(o.degenerate_rule == "one"),
             np.bool_(o.bandwidth_gradient), *map(np.float64, noise_level(np.finfo(self.dtype))),
-            self.b[draw : draw + 1], self.substituted[draw : draw + 1], self.rows, self.weights,
+            self.b[draw : draw + 1], self.degenerate[draw : draw + 1], self.rows, self.weights,
         )  # fmt: skip
 
 

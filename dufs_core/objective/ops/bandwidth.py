@@ -73,7 +73,7 @@ def check_n_neighbors(k: int, n: int) -> None:
 
 
 def forward(
-    bk: Backend, D: Array, rule: Rule | Array, k: int, factor: float, zero_rule: Literal["data", "one"] = "data"
+    bk: Backend, D: Array, rule: Rule | Array, k: int, factor: float, degenerate_rule: Literal["data", "one"] = "data"
 ) -> tuple[Array, Array, Saved]:
     """b = factor * s, with s from s_i, the squared distance of row i to its k-th nearest other row.
 
@@ -82,11 +82,11 @@ def forward(
     * "q90": the 0.9 quantile of s_i, linear between the two nearest, which no single outlier moves;
     * a number, or an array with one per matrix: s is that number.
 
-    Where the rule gives s <= tiny(max D) (duplicate rows, all gates closed), s is replaced. zero_rule "data": by
-    the smallest s_i above tiny, else by tiny, else (all distances 0) by 1; zero_rule "one": by 1 wherever
+    Where the rule gives s <= tiny(max D) (duplicate rows, all gates closed), s is replaced. degenerate_rule "data": by
+    the smallest s_i above tiny, else by tiny, else (all distances 0) by 1; degenerate_rule "one": by 1 wherever
     s < 1e-8 (the authors' published code).
 
-    D (..., n, n). Returns b (...), substituted (...) bool (False where all distances are 0: b is of no
+    D (..., n, n). Returns b (...), degenerate (...) bool (False where all distances are 0: b is of no
     consequence there), and Saved. Raises ValueError on a bad k.
     Source: arXiv 2007.04728, appendix (max), and its published code (median).
     """
@@ -106,10 +106,10 @@ def forward(
     weights = xp.broadcast_to(xp.asarray([1 - (position - low), position - low], dtype=D.dtype), (*batch, 2))
     s = (xp.take_along_axis(distance, rows, axis=-1) * weights).sum(axis=-1)
 
-    if zero_rule == "one":
-        substituted = s < 1e-8
-        s = xp.where(substituted, 1, s).astype(D.dtype)
-        weights = xp.where(substituted[..., None], 0, weights)
+    if degenerate_rule == "one":
+        degenerate = s < 1e-8
+        s = xp.where(degenerate, 1, s).astype(D.dtype)
+        weights = xp.where(degenerate[..., None], 0, weights)
     else:
         largest = D.max(axis=(-2, -1))
         tiny = xp.maximum(largest * D.dtype.type(relative), D.dtype.type(absolute))
@@ -123,13 +123,13 @@ def forward(
         rows = xp.where(zero[..., None], smallest[..., None], rows)
         one_pair = xp.stack([xp.where(none_left, 0, 1), xp.zeros_like(smallest)], axis=-1)
         weights = xp.where(zero[..., None], one_pair, weights)
-        substituted = zero & (largest > 0)
+        degenerate = zero & (largest > 0)
     weights = weights.astype(D.dtype) * factor
 
     lines = xp.take_along_axis(D, rows[..., None], axis=-2)  # (..., 2, n)
     gap = xp.abs(lines - xp.take_along_axis(distance, rows, axis=-1)[..., None])
     xp.put_along_axis(gap, rows[..., None], xp.inf, axis=-1)  # a row is not its own neighbour
-    return s * D.dtype.type(factor), substituted, Saved(rows, gap.argmin(axis=-1), weights)
+    return s * D.dtype.type(factor), degenerate, Saved(rows, gap.argmin(axis=-1), weights)
 
 
 def backward(bk: Backend, saved: Saved, db: Array) -> Entries:
