@@ -16,6 +16,7 @@ from bench.planting import Mutant, install, source_of
 
 OPS, KERNELS, ENGINES = "dufs_core.objective.ops.", "dufs_core.kernels.", "dufs_core.objective.engines."
 
+LAYERS = "dufs_core.baselines.layers."
 STEPS = "dufs_core.baselines.concrete_steps"
 
 # module, function it belongs to, what the fault is, source, replacement
@@ -183,9 +184,9 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (OPS + "loss", "backward", "price not passed on", "-1.0 / n, lam", "-1.0 / n, 0.0"),
     # the layers of the concrete autoencoder
-    (OPS + "concrete", "backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
-    (OPS + "concrete", "backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
-    (OPS + "concrete", "backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
+    (LAYERS + "concrete", "backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
+    (LAYERS + "concrete", "backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
+    (LAYERS + "concrete", "backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
     (STEPS, "differentiate", "softmax coupling dropped", "ds -= (ds * s).sum(axis=1, keepdims=True)", "pass"),
     (STEPS, "differentiate", "temperature forgotten", "ds /= temperature", "pass"),
     (STEPS, "differentiate", "first rows alone", "range(0, len(S), rows)", "range(0, 1, rows)"),
@@ -196,13 +197,19 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     (KERNELS + "concrete", "adam", "epsilon forgotten", "+ epsilon)", ")"),
     (KERNELS + "concrete", "adam", "gradient not squared", "rest2 * g * g", "rest2 * g"),
     (KERNELS + "concrete", "adam", "memory not kept", "first[i], second[i] = m, v", "pass"),
-    (OPS + "affine", "backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
-    (OPS + "affine", "backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
-    (OPS + "leaky_relu", "forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),
-    (OPS + "leaky_relu", "backward", "bend ignored", "bk.xp.where(saved.positive, dH, saved.slope * dH)", "dH * 1.0"),
-    (OPS + "leaky_relu", "backward", "no slope below the bend", "saved.slope * dH", "0 * dH"),
-    (OPS + "squared_error", "backward", "factor 2 dropped", "2.0 / saved", "1.0 / saved"),
-    (OPS + "squared_error", "backward", "mean over rows alone", "saved.residual.size", "len(saved.residual)"),
+    (LAYERS + "affine", "backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
+    (LAYERS + "affine", "backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
+    (LAYERS + "leaky_relu", "forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),
+    (
+        LAYERS + "leaky_relu",
+        "backward",
+        "bend ignored",
+        "bk.xp.where(saved.positive, dH, saved.slope * dH)",
+        "dH * 1.0",
+    ),
+    (LAYERS + "leaky_relu", "backward", "no slope below the bend", "saved.slope * dH", "0 * dH"),
+    (LAYERS + "squared_error", "backward", "factor 2 dropped", "2.0 / saved", "1.0 / saved"),
+    (LAYERS + "squared_error", "backward", "mean over rows alone", "saved.residual.size", "len(saved.residual)"),
     (
         "dufs_core.baselines.concrete_network",
         "reconstruction",
@@ -255,20 +262,32 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     # the dense engine
     (
-        ENGINES + "dense",
+        ENGINES + "cpu_dense",
         "_scores_and_grad",
         "the first draw's gradient for every draw",
         "work.shared.dz[:, :, 0] if",
         "work.shared.dz[:1, :, 0].repeat(len(z), axis=0) if",
     ),
-    (ENGINES + "dense", "_scores_and_grad", "the last call's gradient left", "work.shared.dz[:] = 0", "pass"),
+    (ENGINES + "cpu_dense", "_scores_and_grad", "the last call's gradient left", "work.shared.dz[:] = 0", "pass"),
     # the streaming engine
-    (ENGINES + "streaming", "scores", "1/b for 1/b^2 in db", "db = -weighted / b", "db = -weighted"),
-    (ENGINES + "streaming", "scores", "the score's own derivative dropped", "dXt = S[:u] + squares", "dXt = squares"),
-    (ENGINES + "streaming", "scores", "one row statistic short", "F[t - a], dtype", "F[max(t - a - 1, 0)], dtype"),
-    (ENGINES + "streaming", "scores", "the step through P' dropped", " + deg * B[t, :, :u]", ""),
-    (ENGINES + "streaming", "scores", "row sums of C dropped", "by_row[:, None] * F[0, :, :u] - products", "-products"),
-    (ENGINES + "streaming", "scores", "a held bandwidth is not held", "self.objective.bandwidth_gradient", "True"),
+    (ENGINES + "cpu_streaming", "scores", "1/b for 1/b^2 in db", "db = -weighted / b", "db = -weighted"),
+    (
+        ENGINES + "cpu_streaming",
+        "scores",
+        "the score's own derivative dropped",
+        "dXt = S[:u] + squares",
+        "dXt = squares",
+    ),
+    (ENGINES + "cpu_streaming", "scores", "one row statistic short", "F[t - a], dtype", "F[max(t - a - 1, 0)], dtype"),
+    (ENGINES + "cpu_streaming", "scores", "the step through P' dropped", " + deg * B[t, :, :u]", ""),
+    (
+        ENGINES + "cpu_streaming",
+        "scores",
+        "row sums of C dropped",
+        "by_row[:, None] * F[0, :, :u] - products",
+        "-products",
+    ),
+    (ENGINES + "cpu_streaming", "scores", "a held bandwidth is not held", "self.objective.bandwidth_gradient", "True"),
     (KERNELS + "streaming", "gradient", "powers off by one", "F[t - 1 - a], slopes", "F[t - a], slopes"),
     # one draw in compiled code
     (KERNELS + "steps", "_draw", "a held bandwidth is not held", " or not settings.bandwidth_gradient:", ":"),
@@ -474,20 +493,20 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
     (OPS + "regulariser", "backward", 0),
     (OPS + "loss", "backward", 0),
     (OPS + "loss", "backward", 1),
-    (OPS + "concrete", "backward", 0),
-    (OPS + "affine", "backward", 0),
-    (OPS + "affine", "backward", 1),
-    (OPS + "affine", "backward", 2),
-    (OPS + "leaky_relu", "backward", 0),
-    (OPS + "squared_error", "backward", 0),
+    (LAYERS + "concrete", "backward", 0),
+    (LAYERS + "affine", "backward", 0),
+    (LAYERS + "affine", "backward", 1),
+    (LAYERS + "affine", "backward", 2),
+    (LAYERS + "leaky_relu", "backward", 0),
+    (LAYERS + "squared_error", "backward", 0),
     ("dufs_core.objective.chain", "_stacked_scores_and_grad", 4),
-    (ENGINES + "dense", "DenseEngine._scores_and_grad", 4),
+    (ENGINES + "cpu_dense", "DenseEngine._scores_and_grad", 4),
 )
 
 ENGINES_OF = {
     "dufs_core.objective.chain": ("reference",),
-    ENGINES + "dense": ("dense",),
-    ENGINES + "streaming": ("streaming",),
+    ENGINES + "cpu_dense": ("dense",),
+    ENGINES + "cpu_streaming": ("streaming",),
     KERNELS + "streaming": ("streaming",),
     KERNELS + "steps": ("dense",),
     KERNELS + "panels": ("dense",),

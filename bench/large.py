@@ -81,7 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", choices=["rcv1", "bladder", "mnist"])
     parser.add_argument("--max-iter", type=int, default=2000)
-    parser.add_argument("--n-restarts", type=int, default=1)
+    parser.add_argument("--max-runs", type=int, default=1)
     parser.add_argument("--columns", type=int)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--dense", action="store_true")

@@ -27,7 +27,7 @@ TARGETS = (
         for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
     ),
     *(
-        Target(f"dufs_core.objective.ops.{name}", ("backward",))
+        Target(f"dufs_core.baselines.layers.{name}", ("backward",))
         for name in ("concrete", "affine", "leaky_relu", "squared_error")
     ),
     Target("dufs_core.baselines.concrete_network", ("reconstruction",), after="squared_error.forward("),

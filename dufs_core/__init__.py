@@ -12,6 +12,7 @@ from dufs_core._version import __version__
 
 if TYPE_CHECKING:
     from dufs_core.inspection.report import report as report
+    from dufs_core.selection.checkpoint import Checkpoint as Checkpoint
     from dufs_core.selection.dufs import DUFS as DUFS
     from dufs_core.selection.fit_many import fit_many as fit_many
     from dufs_core.selection.lambda_path import LambdaPath as LambdaPath
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dufs_core.training.trajectory import Trajectory as Trajectory
 
 _MODULES = {
+    "Checkpoint": "selection.checkpoint",
     "DUFS": "selection.dufs",
     "LambdaPath": "selection.lambda_path",
     "Trajectory": "training.trajectory",
@@ -26,10 +28,12 @@ _MODULES = {
     "report": "inspection.report",
     "stability_selection": "selection.stability",
 }
-__all__ = ["DUFS", "LambdaPath", "Trajectory", "__version__", "fit_many", "report", "stability_selection"]
+__all__ = ["DUFS", "Checkpoint", "LambdaPath", "Trajectory", "__version__", "fit_many", "report", "stability_selection"]
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("anndata", "datasets", "plotting"):  # modules
+        return import_module("dufs_core.inspection.plotting" if name == "plotting" else f"dufs_core.{name}")
     if name not in _MODULES:
         raise AttributeError(f"module 'dufs_core' has no attribute {name!r}")
     return getattr(import_module(f"dufs_core.{_MODULES[name]}"), name)

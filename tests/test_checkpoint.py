@@ -138,7 +138,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 from dufs_core import DUFS
-from dufs_core.checkpoint import Checkpoint
+from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 
 X = two_moons(40, 8, random_state=0).X
@@ -369,7 +369,7 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     import sys, warnings
     sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
     from dufs_core import DUFS
-    from dufs_core.checkpoint import Checkpoint
+    from dufs_core.selection.checkpoint import Checkpoint
     from dufs_core.datasets import two_moons
     X = two_moons(40, 8, random_state=0).X
     with warnings.catch_warnings(record=True) as caught:

@@ -31,7 +31,7 @@ from dufs_core.errors import SelectionWarning
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_warnings import rate_text
 
-QUICK = ["--n-restarts", "1", "--max-iter", "20", "--n-draws", "2"]
+QUICK = ["--max-runs", "1", "--max-iter", "20", "--n-draws", "2"]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
 MOONS = ["fit", "two-moons", "--samples", "40", "--features", "4", *QUICK]
 
@@ -128,7 +128,7 @@ def test_choices_are_the_constructors():
         ("--batch-size None", "batch_size", None),
         ("--gate-noise sample", "gate_noise", "sample"),
         ("--scaling none", "scaling", "none"),
-        ("--dtype float64 --engine operations", "dtype", "float64"),
+        ("--dtype float64 --engine reference", "dtype", "float64"),
         ("--n-jobs 1", "n_jobs", 1),
         ("--convention authors_code", "convention", "authors_code"),
         ("--power 3 --n-neighbors 1", "power", 3),

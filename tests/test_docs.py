@@ -88,8 +88,8 @@ def test_gallery_scripts_are_short_and_draw():
 
 def test_operations_are_in_the_equations():
     text = (DOCS / "equations.md").read_text("utf-8")
-    objective = (DOCS.parent / "dufs_core" / "objective.py").read_text("utf-8")
-    chain = re.search(r"from dufs_core\.ops import (.*)", objective)
+    objective = (DOCS.parent / "dufs_core" / "objective" / "chain.py").read_text("utf-8")
+    chain = re.search(r"from dufs_core\.objective\.ops import \(([^)]*)\)", objective)
     assert chain
-    for operation in chain[1].split(", "):
+    for operation in re.findall(r"\w+", chain[1]):
         assert f"`ops/{operation}.py`" in text

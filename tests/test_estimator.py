@@ -504,6 +504,6 @@ def test_a_gap_is_the_same_in_any_unit():
     X = rng.normal(size=(60, 5)).astype(np.float32)
     X[:, 1] += X[:, 0]
     bk = get_backend("numpy")
-    gaps = [permutation_test(bk, np.asfortranarray(X * scale), np.arange(5)).gap for scale in (1, 4)]
+    gaps = [permutation_test(bk, np.asfortranarray(X * scale), np.arange(5)).excess for scale in (1, 4)]
     assert gaps[0] == pytest.approx(gaps[1], rel=1e-5)
-    assert permutation_test(bk, np.zeros((9, 3), np.float32), np.arange(3)).gap == 0
+    assert permutation_test(bk, np.zeros((9, 3), np.float32), np.arange(3)).excess == 0

@@ -271,7 +271,7 @@ def test_command_line(ending, tmp_path, capsys):
         "31",
         "--max-iter",
         "25",
-        "--n-restarts",
+        "--max-runs",
         "1",
         "--n-draws",
         "2",

@@ -231,7 +231,7 @@ def test_permutation_gap_in_blocks(monkeypatch):
     everything = data.dense(slice(None), np.arange(60))
     at_once = permutation_test(bk, everything, columns)
     monkeypatch.setattr("dufs_core.significance.permutation_test.WORDS", 90 * 5)
-    assert permutation_test(bk, data, columns).gap == pytest.approx(at_once.gap, abs=1e-12)
+    assert permutation_test(bk, data, columns).excess == pytest.approx(at_once.excess, abs=1e-12)
 
 
 def test_a_fit_does_not_densify():

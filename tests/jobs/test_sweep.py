@@ -386,7 +386,10 @@ def test_a_second_signal_ends_the_process_at_once_and_the_sweep_goes_on(job, tmp
     """Here while the state of the fit is being saved, which takes long."""
     text = LONG.replace("max_iter = 1000000", "max_iter = 20")
     job.write_text("checkpoint_seconds = 0\n" + text)
-    out, slow = tmp_path / "out", "import time; from dufs_core import checkpoint as c; w = c.durable.write_bytes; "
+    out, slow = (
+        tmp_path / "out",
+        "import time; from dufs_core.selection import checkpoint as c; w = c.durable.write_bytes; ",
+    )
     slow += "c.durable.write_bytes = lambda *a: (w(*a), time.sleep(100 if a[0].suffix == '.ckpt' else 0))[0]; "
     process = subprocess.Popen([*COMMAND[:2], slow + COMMAND[2], "sweep", str(job), "--out", str(out)])
     wait_for(lambda: list(out.glob("checkpoints/*.ckpt")))

@@ -121,4 +121,4 @@ def engines() -> dict[str, Engine]:
 
 def _load() -> None:
     for module in ("operations", "network", "chain"):
-        import_module(f"dufs_core.gradcheck.{module}")
+        import_module(f"dufs_core.gradcheck.suite.{module}")
