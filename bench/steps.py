@@ -52,8 +52,8 @@ def multiply_adds(program: str, n: int, d: int) -> float:
 def ours_problem(d: int, seed: int = 0) -> Any:
     """The same settings as a `dufs_core.training.loop.RunSpec`."""
     from dufs_core.objective.chain import Objective
-    from dufs_core.training.loop import RunSpec, Schedule
-    from dufs_core.training.optimizers import get_optimizer
+    from dufs_core.objective.optimizers import get_optimizer
+    from dufs_core.objective.protocol import RunSpec, Schedule
 
     objective = Objective(bandwidth="median", n_neighbors=1, bandwidth_factor=FACTOR)
     schedule = Schedule(n_draws=1, max_iter=1 << 40, tol=0.0)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dufs_core.backend import get_backend
-from dufs_core.training.optimizers import State, adam, get_optimizer, normalized, sgd
+from dufs_core.objective.optimizers import State, adam, get_optimizer, normalized, sgd
 
 bk = get_backend("numpy")
 

@@ -205,7 +205,7 @@ def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch
     rows = [("Yale", SELECTORS, 10), ("ISOLET", SELECTORS, 20), ("PIX10", ["DUFS", "LS"], 90)]
     lines = [
         json.dumps({"function": "score", "settings": s, "seconds": 1, "result": fake(
-            [base + i] * len(s["counts"]), representatives=fake([base + i + 1] * len(s["counts"])))})
+            [base + i] * len(s["counts"]), diverse=fake([base + i + 1] * len(s["counts"])))})
         for name, methods, base in rows for method in methods if method != "DUFS-R"
         for i, s in enumerate(table1.cells_of(grid, name, method, False))
     ]  # fmt: skip

@@ -16,7 +16,8 @@ from dufs_core import DUFS
 from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.engines import ENGINES
-from dufs_core.training.loop import Schedule, batches
+from dufs_core.objective.protocol import Schedule
+from dufs_core.training.loop import batches
 
 bk = get_backend("numpy")
 SEED, N, D, STEPS = 20, 17, 5, 12

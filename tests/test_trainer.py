@@ -15,9 +15,10 @@ from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.optimizers import get_optimizer, sgd
+from dufs_core.objective.protocol import Schedule, undecided
 from dufs_core.selection.dufs import DUFS
-from dufs_core.training.loop import Schedule, batches, gate_noise, initial_mu, train, undecided
-from dufs_core.training.optimizers import get_optimizer, sgd
+from dufs_core.training.loop import batches, gate_noise, initial_mu, train
 
 bk = get_backend("numpy")
 some = settings(max_examples=50)

@@ -14,7 +14,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.random import Stream, uniforms
 from dufs_core.baselines.concrete_network import reconstruction, value_and_grad
-from dufs_core.training.optimizers import BETA1, BETA2, EPSILON, State, adam
+from dufs_core.objective.optimizers import BETA1, BETA2, EPSILON, State, adam
 
 _BLOCK = 1 << 15  # numbers in hand at once: 128 KiB in float32
 

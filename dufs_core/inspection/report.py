@@ -11,11 +11,11 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
+from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
 from dufs_core.selection.graph_rules import order_of
 from dufs_core.selection.search import excess_threshold
-from dufs_core.training.loop import undecided
 
 CORRELATED = 0.9
 _MOST_ROWS = 1024  # that correlations are computed from: one of 0.9 has a standard error of 0.006

@@ -24,10 +24,11 @@ from dufs_core.callers import user_stacklevel
 from dufs_core.cli.output import plain
 from dufs_core.data import fingerprint
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit
+from dufs_core.objective.protocol import RunState
 from dufs_core.selection import atomic_io as durable
 from dufs_core.selection.search import Outcome, SearchState
 from dufs_core.significance.permutation_test import PermutationTest
-from dufs_core.training.loop import Run, RunState
+from dufs_core.training.loop import Run
 
 FORMAT = 2  # raised, too, when a search goes on otherwise from the same state
 _ABOUT = "about"  # the name of the JSON text in the archive

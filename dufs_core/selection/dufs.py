@@ -29,6 +29,8 @@ from dufs_core.data.sparse import scale_sparse
 from dufs_core.objective.chain import Evaluate, Objective
 from dufs_core.objective.engines import get_engine
 from dufs_core.objective.ops import regulariser
+from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.protocol import Schedule
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
@@ -38,8 +40,7 @@ from dufs_core.selection.graph_rules import graph_rules, order_of
 from dufs_core.selection.parameters import check_parameters, is_int, n_threads, n_wanted, seed_of
 from dufs_core.selection.search import Outcome, Search
 from dufs_core.significance.structure import MOST_GATES, ROWS
-from dufs_core.training.loop import Callback, Schedule, Train, train
-from dufs_core.training.optimizers import get_optimizer
+from dufs_core.training.loop import Callback, Train, train
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _SMALL_ROWS = 256
@@ -109,7 +110,7 @@ class DUFS(ColumnSelector):
         Noise draws per step, in antithetic pairs (eps, -eps); 1 or an even number. None: 16 for steps on up to 256
         rows, 4 on more.
     optimizer : "normalized", "sgd" or "adam", default "normalized"
-        See `dufs_core.training.optimizers`. "normalized" divides the gradient by its running root mean square, so
+        See `dufs_core.objective.optimizers`. "normalized" divides the gradient by its running root mean square, so
         that one
         learning rate serves any number of columns.
     learning_rate : float, default 0.005

@@ -28,24 +28,14 @@ from dufs_core.callers import user_stacklevel
 from dufs_core.data.accept import unwrap
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.objective.chain import Evaluate
+from dufs_core.objective.protocol import RECORD, RunSpec, RunState, StackedSteps
 from dufs_core.selection import checkpoint
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_warnings import warn_about_fit
 from dufs_core.selection.graph_rules import order_of
 from dufs_core.selection.parameters import check_parameters, n_threads, seed_of
 from dufs_core.selection.search import Outcome
-from dufs_core.training.loop import (
-    RECORD,
-    Run,
-    RunSpec,
-    RunState,
-    StackedSteps,
-    StepInfo,
-    Train,
-    finished,
-    initial_mu,
-    train,
-)
+from dufs_core.training.loop import Run, StepInfo, Train, finished, initial_mu, train
 
 # may differ between fits
 _FREE = frozenset({"lam", "random_state", "n_features_to_select", "ranking", "callbacks", "verbose"})

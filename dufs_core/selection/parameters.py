@@ -15,8 +15,8 @@ from dufs_core.choices import unknown
 from dufs_core.data.dense import SCALINGS
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, quantile_of
+from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.selection.graph_rules import graph_rules
-from dufs_core.training.optimizers import get_optimizer
 
 RANKINGS = ("diverse", "evidence", "gates")
 

@@ -13,10 +13,11 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_columns
 from dufs_core.objective.chain import Evaluate, Objective
+from dufs_core.objective.optimizers import Optimizer
+from dufs_core.objective.protocol import HISTORY, RunState, Schedule
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation_test import TEST_ROWS, PermutationTest, permutation_test
-from dufs_core.training.loop import HISTORY, Callback, Run, RunState, Schedule, StepInfo, Train
-from dufs_core.training.optimizers import Optimizer
+from dufs_core.training.loop import Callback, Run, StepInfo, Train
 
 EXCESS_THRESHOLD = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
 CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does

@@ -6,22 +6,19 @@ Every random number is a function of (seed, step), so the state of a run is (ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from time import perf_counter
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_rows
 from dufs_core.objective.chain import Evaluate, Objective
-from dufs_core.training.optimizers import Optimizer, State
+from dufs_core.objective.optimizers import Optimizer, State
+from dufs_core.objective.protocol import HISTORY, RECORD, RunSpec, RunState, Schedule, Steps, undecided
 
-DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
 INITIAL_MU = 0.5
-HISTORY = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
-RECORD = (*HISTORY[1:], "isolated", "degenerate")  # what a step reports
 _SECONDS_TOGETHER = 0.1
 _JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
 
@@ -40,26 +37,6 @@ class StepInfo(NamedTuple):
 Callback = Callable[[StepInfo], Any]
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How long, on what, and with which draws a run trains.
-
-    n_draws draws of the gate noise a step, in antithetic pairs (eps, -eps) unless it is 1. A run ends after
-    max_iter steps, or when at most a share `tol` of the gates is undecided: -1.2 sigma <= mu <= 1 + 1.2 sigma.
-
-    batches "near_equal": an epoch visits every row once, in ceil(n / batch_size) batches whose sizes differ by
-    at most one. "wrap": as the authors' code, always batch_size rows from an endless sequence of shuffles, so that
-    a batch that reaches the end of one continues in the next.
-    """
-
-    n_draws: int
-    max_iter: int
-    tol: float
-    batch_size: int | None = None
-    gate_noise: Literal["batch", "sample"] = "batch"
-    batches: Literal["near_equal", "wrap"] = "near_equal"
-
-
 class Run(NamedTuple):
     """The end of a run."""
 
@@ -69,11 +46,6 @@ class Run(NamedTuple):
     converged: bool
     isolated: float  # largest share of rows without neighbours in any step
     degenerate: int  # number of steps in which the bandwidth rule gave 0
-
-
-def undecided(mu: Array, sigma: float) -> Array:
-    """Whether each gate can still change its mind: |mu - 1/2| <= 1/2 + 1.2 sigma; bool (d,)."""
-    return ~(abs(mu - 0.5) > 0.5 + DECIDED_MARGIN * sigma)  # NaN decides nothing
 
 
 def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, noisy_start: bool) -> Array:
@@ -117,66 +89,6 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
     order = random.permutation(bk, seed, random.Stream.SHUFFLE, epoch, n)
     cuts = [n * i // count for i in range(count + 1)]
     return [order[a:b] for a, b in pairwise(cuts)]
-
-
-class RunSpec(NamedTuple):
-    """What stays the same during a run."""
-
-    objective: Objective
-    optimizer: Optimizer
-    schedule: Schedule
-    seed: int
-    columns: Array  # (d,) positions in the data
-
-
-class RunState(NamedTuple):
-    """Where a run stands between two steps: with the seed, all that it needs to go on."""
-
-    step: int
-    steps: dict[str, np.ndarray[Any, Any]]  # what Steps.save gave
-    records: Array  # (step, len(RECORD))
-
-    def is_end(self, schedule: Schedule, d: int) -> bool:
-        """Whether nothing is left to do: of a run that has ended and waits for others of its population."""
-        undecided = self.records[-1][RECORD.index("undecided_gates")]
-        return bool(self.step >= schedule.max_iter or undecided <= schedule.tol * d)
-
-
-class Steps(Protocol):
-    """Gradient steps of one run, several at a time where the engine can. `Stepwise`, or an engine's own."""
-
-    @property
-    def mu(self) -> Array:
-        """The gate parameters (d,)."""
-
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
-        """Up to `count` steps from number `step` on, on one batch; ends early when the gates are decided.
-
-        batch (n, d); rows (n,), its positions in the data. Returns (steps taken, len(RECORD)).
-        """
-
-    def save(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies, on the host, of mu and of what the optimiser remembers (first, second, running)."""
-
-    def load(self, saved: dict[str, np.ndarray[Any, Any]]) -> None:
-        """Go on from what `save` gave, bit by bit as the run that it was taken from."""
-
-
-class StackedSteps(Protocol):
-    """Gradient steps of several runs on the same data at once."""
-
-    @property
-    def mu(self) -> Array:
-        """The gate parameters (fits, d)."""
-
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        """As `Steps.advance` for every fit: its (steps taken, len(RECORD)), none for a fit that had ended before."""
-
-    def save(self, fit: int) -> dict[str, np.ndarray[Any, Any]]:
-        """As `Steps.save`, of one fit."""
-
-    def load(self, saved: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
-        """As `Steps.load`, of all fits."""
 
 
 class Stepwise:

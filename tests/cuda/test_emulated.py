@@ -17,8 +17,8 @@ from dufs_core.objective.ops import gates as gates_op
 from dufs_core.objective.ops import gaussian, normalise, power, regulariser
 from dufs_core.objective.ops import loss as loss_op
 from dufs_core.objective.ops import score as score_op
+from dufs_core.objective.optimizers import State, adam, normalized, sgd
 from dufs_core.training import loop as trainer
-from dufs_core.training.optimizers import State, adam, normalized, sgd
 
 pytestmark = pytest.mark.cuda_emulated
 bk = get_backend("numpy")

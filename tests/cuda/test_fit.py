@@ -20,13 +20,14 @@ from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import get_engine, operations
 from dufs_core.objective.engines.gpu_steps import CudaSteps
+from dufs_core.objective.optimizers import State, adam, get_optimizer, normalized, sgd
+from dufs_core.objective.protocol import Schedule
 from dufs_core.selection import fit_many as population
 from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.diverse_ranking import diverse_order
 from dufs_core.significance.permutation_test import permutation_test
-from dufs_core.training.loop import Schedule, train
-from dufs_core.training.optimizers import State, adam, get_optimizer, normalized, sgd
+from dufs_core.training.loop import train
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")

@@ -22,8 +22,8 @@ from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
-from dufs_core.training.loop import RunSpec, Schedule
-from dufs_core.training.optimizers import get_optimizer
+from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.protocol import RunSpec, Schedule
 
 pytestmark = pytest.mark.gpu
 

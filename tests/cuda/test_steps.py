@@ -15,8 +15,9 @@ from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines import gpu_steps as cuda_steps
 from dufs_core.objective.engines import operations
 from dufs_core.objective.engines.gpu_dense import CudaEngine
-from dufs_core.training.loop import RunSpec, Schedule, train
-from dufs_core.training.optimizers import get_optimizer
+from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.protocol import RunSpec, Schedule
+from dufs_core.training.loop import train
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")

@@ -26,9 +26,9 @@ from dufs_core.inspection.plotting.canvas import (
     values_of,
     whole_numbers,
 )
+from dufs_core.objective.protocol import DECIDED_MARGIN
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
-from dufs_core.training.loop import DECIDED_MARGIN
 from dufs_core.training.trajectory import RunTrajectory, Trajectory
 
 

@@ -13,7 +13,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.training.loop import DECIDED_MARGIN, RECORD, RunSpec
+from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, RunSpec
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings

@@ -13,7 +13,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings
-from dufs_core.training.loop import RECORD
+from dufs_core.objective.protocol import RECORD
 
 
 class SparseEngine:

@@ -18,7 +18,7 @@ from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.training.loop import RunSpec, StackedSteps, Steps
+from dufs_core.objective.protocol import RunSpec, StackedSteps, Steps
 
 # Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the others
 # from operation counts. None of them was varied on a device.

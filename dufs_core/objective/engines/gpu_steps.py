@@ -16,7 +16,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.kernels.cuda import RULES, blocks_for
 from dufs_core.objective.engines.gpu_dense import Plan, Replay, new_plan
-from dufs_core.training.loop import DECIDED_MARGIN, RECORD, RunSpec
+from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, RunSpec
 
 _ROOM = 64  # captured steps between two looks of the host
 
