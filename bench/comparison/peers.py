@@ -1,4 +1,4 @@
-"""The packages: how each is installed, and how each is called.
+"""The packages, and how each is called.
 
 `SELECTORS[name]()` gives the functions `select(X, k, seed) -> Selection` of one package, under the names of its
 methods; it imports the package, so it runs in that package's environment. Nothing else here imports one.
@@ -24,40 +24,7 @@ class Selection(NamedTuple):
     scores: Any  # one for each column, or None
 
 
-class Peer(NamedTuple):
-    """How one package is installed."""
-
-    distribution: str
-    module: str
-    install: tuple[str, ...]  # what pip is asked for
-    adds: tuple[str, ...] = ()  # asked for in a second environment, where the first does not import or fit
-    runs_in: str = "first"  # the environment that the probes use: "first" or "second"
-
-
 Select = Callable[[Any, int, int], Selection]
-
-PEERS = {
-    "dufs-core": Peer("dufs-core", "dufs_core", (".",)),
-    "featselectlib": Peer(
-        "featselectlib", "featselectlib", ("torch==2.13.0", "featselectlib==0.1.0"), ("six", "h5py", "lifelines")
-    ),
-    "lscae": Peer("lscae", "lscae", ("torch==2.13.0", "lscae==0.0.2")),
-    "skfeature": Peer("skfeature-chappers", "skfeature", ("skfeature-chappers==1.2.1",)),
-    "CAE": Peer(
-        "concrete-autoencoder", "concrete_autoencoder", ("concrete-autoencoder==0.0.1",),
-        ("keras==2.15.0", "tensorflow-cpu==2.15.1"), "second",
-    ),
-    "ITMO_FS": Peer("itmo-fs", "ITMO_FS", ("itmo-fs==0.3.3",)),
-    "FRUFS": Peer("FRUFS", "FRUFS", ("frufs==1.0.3",)),
-    "gsrfs": Peer("gsrfs", "gsrfs", ("gsrfs==0.16.2",)),
-    "VT": Peer("scikit-learn", "sklearn", ("scikit-learn==1.9.1",)),
-    "HVG": Peer("scanpy", "scanpy", ("scanpy==1.11.5",)),
-}  # fmt: skip
-NOT_INSTALLED = {  # asked for, and what pip says is recorded
-    "TensorFlow 1 (for the DUFS script)": ("tensorflow==1.15.5",),
-    "featclus": ("featclus",),
-    "s-rank": ("s-rank",),
-}
 
 
 def best(scores: Any, k: int) -> list[int]:

@@ -133,41 +133,45 @@ def variants() -> list[tuple[str, str, Any, Callable[[Outcome, Outcome], str]]]:
     ]
 
 
+def record(question: str, method: str, answer: str, ran: str, came_back: str) -> dict[str, str]:
+    return {"question": question, "method": method, "answer": answer, "ran": ran, "came_back": came_back}
+
+
 def inputs(methods: dict[str, Select]) -> list[dict[str, str]]:
     """Every change of the input, asked of every method."""
     X = two_moons(100, 10).X
     records = []
 
-    def record(question: str, method: str, answer: str, ran: str, came_back: str) -> None:
-        records.append({"question": question, "method": method, "answer": answer, "ran": ran, "came_back": came_back})
+    def add(*values: str) -> None:
+        records.append(record(*values))
 
     for method, select in methods.items():
         if method == LONG:
             continue
         plain = attempt(select, X.copy())
-        record("fits", method, refused_or(plain, lambda _: "yes"), "two moons, 100 x 10, k = 2", shown(plain))
+        add("fits", method, refused_or(plain, lambda _: "yes"), "two moons, 100 x 10, k = 2", shown(plain))
         if isinstance(plain, str):
             continue
         for question, ran, Y, read in variants():
             if Y is None:
-                record(question, method, "not asked: not among its requirements", ran, "no such package here")
+                add(question, method, "not asked: not among its requirements", ran, "no such package here")
                 continue
             outcome = attempt(select, Y.copy())
-            record(question, method, read(outcome, plain), ran, shown(outcome))
+            add(question, method, read(outcome, plain), ran, shown(outcome))
         again = attempt(select, X.copy())
         same = not isinstance(again, str) and again.selected == plain.selected
         same = same and (plain.scores is None or np.array_equal(again.scores, plain.scores, equal_nan=True))
-        record("same seed, same result", method, "yes" if same else "no", "twice, seed 0", shown(again))
+        add("same seed, same result", method, "yes" if same else "no", "twice, seed 0", shown(again))
         for k in (1, 3):
             found = attempt(select, X.copy(), k)
             got = refused_or(
                 found, lambda s, k=k: "yes" if len(set(s.selected)) == k else f"gives {len(set(s.selected))}"
             )
-            record(f"k = {k} gives {k} columns", method, got, f"k = {k}", shown(found))
+            add(f"k = {k} gives {k} columns", method, got, f"k = {k}", shown(found))
         Y = X.copy()
         attempt(select, Y)
         kept = np.array_equal(X, Y)
-        record(
+        add(
             "X as it was afterwards",
             method,
             "yes" if kept else "no, overwritten",
@@ -176,7 +180,7 @@ def inputs(methods: dict[str, Select]) -> list[dict[str, str]]:
         )
         Y.flags.writeable = False
         outcome = attempt(select, Y)
-        record("read-only X", method, answer_works(outcome, plain), "X.flags.writeable = False", shown(outcome))
+        add("read-only X", method, answer_works(outcome, plain), "X.flags.writeable = False", shown(outcome))
     return records
 
 
@@ -201,22 +205,18 @@ def recovery(methods: dict[str, Select]) -> list[dict[str, str]]:
             ran = f"two_moons(100, {d}), {len(times)} seeds, columns scaled, k = 2"
             failed = refused_or(outcome, lambda _: "")
             records.append(
-                {
-                    "question": f"two moons found, 100 x {d}",
-                    "method": method,
-                    "ran": ran,
-                    "answer": failed or f"{found} of {len(times)}",
-                    "came_back": f"last: {last}",
-                }
+                record(
+                    f"two moons found, 100 x {d}", method, failed or f"{found} of {len(times)}", ran, f"last: {last}"
+                )
             )
             records.append(
-                {
-                    "question": f"seconds, 100 x {d}",
-                    "method": method,
-                    "ran": ran,
-                    "answer": failed or f"{median(times):.2g}",
-                    "came_back": f"{min(times):.3g} to {max(times):.3g} s",
-                }
+                record(
+                    f"seconds, 100 x {d}",
+                    method,
+                    failed or f"{median(times):.2g}",
+                    ran,
+                    f"{min(times):.3g} to {max(times):.3g} s",
+                )
             )
     return records
 
@@ -242,15 +242,7 @@ def memory(methods: dict[str, Select]) -> list[dict[str, str]]:
     answer = refused_or(outcome, lambda _: f"{rise:.0f} MiB")
     if isinstance(outcome, str) and outcome.startswith("TimeoutError"):
         answer = f"{rise:.0f} MiB, not finished in 100 s"
-    return [
-        {
-            "question": "memory, 5000 x 50",
-            "method": method,
-            "answer": answer,
-            "ran": ran,
-            "came_back": f"{took:.3g} s; {shown(outcome)}",
-        }
-    ]
+    return [record("memory, 5000 x 50", method, answer, ran, f"{took:.3g} s; {shown(outcome)}")]
 
 
 def main() -> None:
