@@ -28,6 +28,7 @@ from dufs_core.cli.parser import build_parser
 from dufs_core.data.files.arrays import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
+from dufs_core.selection.atomic_io import json_value
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_warnings import rate_text
 
@@ -410,7 +411,7 @@ def test_pictures_of_many_features_and_of_none(tmp_path):
 
 def test_json_is_strict():
     value = {"a": np.float32("nan"), "b": [np.int64(3), float("inf"), np.bool_(True)], 1: np.arange(2), "p": Path("x")}
-    assert output.plain(value) == {"a": None, "b": [3, None, True], "1": [0, 1], "p": "x"}
+    assert json_value(value) == {"a": None, "b": [3, None, True], "1": [0, 1], "p": "x"}
 
 
 # --- directories -----------------------------------------------------------------------------------------------------

@@ -16,8 +16,7 @@ from bench.common import save
 from bench.paper.cells import Cells
 from bench.paper.drawing import picture
 from bench.paper.registry import MODULES, experiment, options
-from dufs_core.cli.output import plain
-from dufs_core.selection.atomic_io import write_bytes
+from dufs_core.selection.atomic_io import json_value, write_bytes
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -41,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
         write_bytes(folder / f"{a.name}.png", picture(report.figure))
     write_bytes(folder / f"{a.name}.md", (report.table.rstrip("\n") + "\n").encode())
     about = {"experiment": a.name, "quick": a.quick, "seconds": round(cells.seconds, 1), "cells": cells.asked}
-    save(str(folder / f"{a.name}.json"), about | plain(report.results))
+    save(str(folder / f"{a.name}.json"), about | json_value(report.results))
     print(f"{report.table}\n{cells.asked} cells, {cells.seconds:.1f} s; results in {folder}/{a.name}.*")
 
 

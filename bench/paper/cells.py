@@ -19,7 +19,7 @@ from joblib import Parallel, delayed, parallel_config
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
-from dufs_core.cli.output import plain
+from dufs_core.selection.atomic_io import json_value
 
 Function = Callable[..., Any]  # of keyword arguments that JSON can hold, to what JSON can hold
 
@@ -64,7 +64,7 @@ class Cells:
 
     def known(self, function: str, settings: Mapping[str, Any]) -> Any:
         """The result of a cell of the function of that name if the file has it, else None."""
-        record = self._done.get(json.dumps([function, plain(settings)], sort_keys=True))
+        record = self._done.get(json.dumps([function, json_value(settings)], sort_keys=True))
         return None if record is None else record["result"]
 
 
@@ -72,7 +72,7 @@ Experiment = Callable[..., Report]  # run(cells, quick, **the experiment's own o
 
 
 def _key(function: Function, settings: Mapping[str, Any]) -> str:
-    return json.dumps([function.__name__, plain(settings)], sort_keys=True)
+    return json.dumps([function.__name__, json_value(settings)], sort_keys=True)
 
 
 def _compute(function: Function, settings: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -80,7 +80,7 @@ def _compute(function: Function, settings: dict[str, Any], path: Path) -> dict[s
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = function(**settings)
-    record = {"function": function.__name__, "settings": plain(settings), "result": plain(result)}
+    record = {"function": function.__name__, "settings": json_value(settings), "result": json_value(result)}
     record["seconds"] = round(time.perf_counter() - start, 3)
     if caught:
         record["warnings"] = list(dict.fromkeys(str(w.message) for w in caught))

@@ -124,9 +124,9 @@ def run(args: argparse.Namespace) -> int:
             print(f"dufs-core: cannot write {args.out}: {sentence(error)}", file=sys.stderr)
             return FAILED
     if args.json:
-        from dufs_core.cli.output import plain
+        from dufs_core.selection.atomic_io import json_value
 
-        print(json.dumps(plain(result), allow_nan=False))
+        print(json.dumps(json_value(result), allow_nan=False))
     elif not (args.quiet and args.out is not None):
         print(summary(result, rows, args.out, written))
     return DONE

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import os
 import shutil
 import tempfile
@@ -22,10 +21,9 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import user_stacklevel
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.report import report
-from dufs_core.selection.atomic_io import disk_is_full
+from dufs_core.selection.atomic_io import disk_is_full, json_value
 
 TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of moving
 PICTURES = ("gates.png", "report.html")
@@ -83,7 +81,7 @@ def save(
     table : sequence of mappings
         The rows of selection.csv.
     result : mapping
-        The contents of result.json; anything `plain` understands.
+        The contents of result.json; anything `json_value` understands.
     selector : DUFS
         Fitted on X: history.csv, the picture and the report are of it.
     X, names, labels
@@ -130,7 +128,7 @@ def _write(
         _write_rows(staging / "selection.csv", list(table[0]), (row.values() for row in table))
         history = selector.history_
         _write_rows(staging / "history.csv", list(history), zip(*history.values(), strict=True))
-        (staging / "result.json").write_text(json.dumps(plain(result), indent=1, allow_nan=False) + "\n", "utf-8")
+        (staging / "result.json").write_text(json.dumps(json_value(result), indent=1, allow_nan=False) + "\n", "utf-8")
         if fresh:
             umask = os.umask(0)
             os.umask(umask)
@@ -180,23 +178,6 @@ def _staging(beside: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):
             shutil.rmtree(staging)
-
-
-def plain(value: Any) -> Any:
-    """The value in the types of strict JSON; NaN and infinities become None."""
-    if isinstance(value, np.ndarray):
-        return plain(value.tolist())
-    if isinstance(value, np.generic):
-        return plain(value.item())
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    return str(value)
 
 
 def _write_rows(path: Path, header: Sequence[str], rows: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import io
+import math
 import os
 import re
 import shutil
@@ -113,3 +114,16 @@ def unpacked(data: bytes, name: object) -> dict[str, Any]:
         )
     with np.load(io.BytesIO(data), allow_pickle=False) as archive:
         return dict(archive)
+
+
+def json_value(value: Any) -> Any:
+    """The value in the types of strict JSON; NaN and infinities become None."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return json_value(value.tolist())
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_value(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)

@@ -20,10 +20,8 @@ import numpy as np
 
 from dufs_core._version import __version__
 from dufs_core.backend import Array, Backend
-from dufs_core.callers import user_stacklevel
-from dufs_core.cli.output import plain
 from dufs_core.data import fingerprint
-from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit
+from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit, user_stacklevel
 from dufs_core.objective.protocol import RunState
 from dufs_core.selection import atomic_io as durable
 from dufs_core.selection.search import Outcome, SearchState
@@ -271,8 +269,8 @@ def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> dict[str, Any]
         },
         "data": fingerprint.described(bk, X),
     }
-    plain_identity: dict[str, Any] = plain(identity)
-    return plain_identity
+    as_json: dict[str, Any] = durable.json_value(identity)
+    return as_json
 
 
 def _about(found: Mapping[str, Array], path: Path) -> dict[str, Any]:

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.cli.output import plain
 from dufs_core.cli.sweep.fit_id import Fit
 from dufs_core.cli.sweep.job_file import Job, JobError
 from dufs_core.errors import DamagedFileError
 from dufs_core.selection import atomic_io as durable
+from dufs_core.selection.atomic_io import json_value
 from dufs_core.selection.checkpoint import Checkpoint, differences
 
 FORMAT = 1
@@ -72,7 +72,7 @@ class Store:
             for left in folder.glob(".*.tmp"):
                 left.unlink(missing_ok=True)
         durable.remove_temporaries(self.plan)
-        now = plain(job.described)
+        now = json_value(job.described)
         if self.plan.exists():
             try:
                 then = json.loads(self.plan.read_text("utf-8"))
@@ -97,7 +97,7 @@ class Store:
             fit.id: {"data": fit.data.name, "seed": fit.seed} | {name: fit.settings[name] for name in job.mentioned}
             for fit in job.fits
         }
-        document = {"format": FORMAT, "job": now, "fits": plain(fits)}
+        document = {"format": FORMAT, "job": now, "fits": json_value(fits)}
         durable.write_bytes(self.plan, (json.dumps(document, indent=1) + "\n").encode())
 
     # --- fits --------------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ class Store:
 
     def save(self, fit: Fit, row: Mapping[str, Any], arrays: Mapping[str, Array]) -> None:
         """Keep the result of a fit. The checkpoint goes if it is done; one that failed is tried again."""
-        packed = durable.packed({_ROW: np.array(json.dumps(plain(row))), **arrays})
+        packed = durable.packed({_ROW: np.array(json.dumps(json_value(row))), **arrays})
         durable.write_bytes(self.result(fit), packed)
         if row["status"] == "done":
             self.clear_checkpoint(fit)
@@ -152,7 +152,7 @@ class Store:
     def log(self, event: str, **fields: Any) -> None:
         """Append one line; a line that a crash has cut off is ended first."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
-        line = json.dumps(plain({"time": now, "event": event, **fields})) + "\n"
+        line = json.dumps(json_value({"time": now, "event": event, **fields})) + "\n"
         descriptor = os.open(self._log, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o666)
         try:
             size = os.fstat(descriptor).st_size
