@@ -11,10 +11,8 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import user_stacklevel
-from dufs_core.choices import nearest
 from dufs_core.data.accept import dense_part, unwrap
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, did_you_mean, user_stacklevel
 from dufs_core.selection.dufs import DUFS
 
 _COUNTED_CELLS = 100  # that are looked at for raw counts
@@ -94,7 +92,7 @@ def select_features(
     known = DUFS().get_params()
     for name in parameters:
         if name not in known:
-            hint = "; it is n_features_to_select here" if name == "n_top_genes" else nearest(name, known)
+            hint = "; it is n_features_to_select here" if name == "n_top_genes" else did_you_mean(name, known)
             raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters)

@@ -1,6 +1,13 @@
-"""Exception and warning types. Every message says what was wrong, with the numbers, and what to do."""
+"""Exceptions and warnings. Every message says what was wrong, with the numbers, and what to do."""
 
 from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+_NOT_THE_USER = (__name__.split(".")[0], "sklearn", "joblib", "contextlib")  # packages that stand between
 
 
 class DufsError(Exception):
@@ -75,3 +82,27 @@ class UnconvergedWarning(DufsWarning):
 
 class CheckpointWarning(DufsWarning):
     """A checkpoint could not be written, or the one before it is used."""
+
+
+def invalid_choice(name: str, value: Any, choices: Iterable[str]) -> ValueError:
+    """The error for a parameter that is none of the names it can be."""
+    listed = ", ".join(map(repr, choices))
+    return ValueError(f"{name} must be one of {listed}; got {value!r}{did_you_mean(value, choices)}")
+
+
+def did_you_mean(value: Any, choices: Iterable[str]) -> str:
+    """The end of a sentence that refuses `value`: the choice that was probably meant, or nothing."""
+    text = value if isinstance(value, str) else getattr(value, "__name__", "")
+    close = get_close_matches(text.lower(), list(choices), 1)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def user_stacklevel() -> int:
+    """The stacklevel with which a warning points to the first line outside this package and those that call it.
+
+    Python shows equal warnings of one line once: a line in here would be silent when a fit is repeated.
+    """
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and str(frame.f_globals.get("__name__")).split(".")[0] in _NOT_THE_USER:
+        frame, level = frame.f_back, level + 1
+    return level

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from dufs_core import DUFS, LambdaPath, fit_many, stability_selection
-from dufs_core.backend import _say_once
+from dufs_core.backend import _warn_once
 from dufs_core.baselines import LLCFS, MCFS, LaplacianScore
 from dufs_core.data.accept import check_scales
 from dufs_core.errors import DufsWarning
@@ -38,11 +38,11 @@ WALK = LaplacianScore(variant="random_walk", bandwidth=1e-6)
         lambda: MCFS(n_clusters=2, bandwidth=1e-6).fit(X),
         lambda: LLCFS(n_clusters=2).fit_transform(np.ones((9, 3))),
         lambda: check_scales(SCALES),
-        lambda: _say_once("for a test"),
+        lambda: _warn_once("for a test"),
     ],
 )
 def test_warnings_point_to_the_line_of_the_user(call):
-    _say_once.cache_clear()
+    _warn_once.cache_clear()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         call()

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.backend import Array, Backend, on_device
+from dufs_core.backend.types import Array, Backend, on_device
 
 # By process id. A forked process finds its parent's entry here, and knows by it that CUDA cannot work.
 _found: dict[int, Backend | str] = {}

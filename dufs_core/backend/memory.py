@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dufs_core.backend import Backend
+from dufs_core.backend.types import Backend
 from dufs_core.errors import MemoryLimitError
 
 _PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in

@@ -16,7 +16,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
-from dufs_core.backend import Array, Backend
+from dufs_core.backend.types import Array, Backend
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)

@@ -14,12 +14,10 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import check_squares
-from dufs_core.callers import user_stacklevel
-from dufs_core.choices import unknown
 from dufs_core.data.accept import check_samples, check_scales, unwrap
 from dufs_core.data.dense import SCALINGS, scale_columns
 from dufs_core.data.on_disk import is_on_disk
-from dufs_core.errors import all_constant
+from dufs_core.errors import all_constant, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.parameters import is_int, n_wanted, seed_of
@@ -83,7 +81,7 @@ class Baseline(ColumnSelector, ABC):
         if self.n_features_to_select is not None:
             n_wanted(self.n_features_to_select, d)
         if self.scaling not in SCALINGS:
-            raise unknown("scaling", self.scaling, SCALINGS)
+            raise invalid_choice("scaling", self.scaling, SCALINGS)
         self._check(n, d)
         check_squares(get_backend("numpy"), type(self).__name__, n, self._squares())
         seed = seed_of(self.random_state)

@@ -12,9 +12,8 @@ from scipy.linalg import eigh
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.concrete_steps import CompiledSteps, PlainSteps
-from dufs_core.baselines.layers.concrete import softmax
-from dufs_core.choices import unknown
+from dufs_core.baselines.concrete_network import softmax, value_and_grad
+from dufs_core.errors import invalid_choice
 from dufs_core.selection.parameters import is_int
 
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
@@ -69,21 +68,30 @@ def train(
     learning_rate: float,
     temperatures: tuple[float, float],
 ) -> Training:
-    """Adam on shuffled, near-equal batches; T falls geometrically from the first to the second temperature."""
-    xp, n = bk.xp, len(X)
-    kind = CompiledSteps if bk.name == "numpy" else PlainSteps
-    steps = kind(bk, parameters, columns, seed, learning_rate)
+    """Adam on shuffled, near-equal batches; T falls geometrically from the first to the second temperature.
+
+    The noise of a step is g = -log(-log u), u uniform, held below 1.
+    """
+    xp, n, step = bk.xp, len(X), 0
+    update, states = adam(learning_rate), [State() for _ in parameters]
+    largest = 1 - xp.finfo(X.dtype).epsneg
     start, end = temperatures
     history: dict[str, list[float]] = {"loss": [], "temperature": [], "mean_max_probability": []}
     for epoch in range(epochs):
         T = start * (end / start) ** (epoch / max(epochs - 1, 1))
         total = 0.0
         for rows in xp.array_split(permutation(bk, seed, Stream.SHUFFLE, epoch, n), -(-n // batch_size)):
-            total += steps.advance(X[rows], T) * len(rows)
+            u = uniforms(bk, seed, Stream.GUMBEL, step, len(parameters[0]), columns).astype(X.dtype)
+            gumbel = -xp.log(-xp.log(xp.minimum(u, largest)))
+            loss, gradients = value_and_grad(bk, parameters, X[rows], gumbel, T)
+            moved = [update(bk, *these) for these in zip(parameters, gradients, states, strict=True)]
+            parameters, states = [p for p, _ in moved], [s for _, s in moved]
+            total += loss * len(rows)
+            step += 1
         history["loss"].append(total / n)
         history["temperature"].append(T)
-        history["mean_max_probability"].append(float(softmax(bk, steps.parameters[0], 1.0).max(axis=1).mean()))
-    return Training(steps.parameters, {name: np.asarray(values) for name, values in history.items()})
+        history["mean_max_probability"].append(float(softmax(bk, parameters[0], 1.0).max(axis=1).mean()))
+    return Training(parameters, {name: np.asarray(values) for name, values in history.items()})
 
 
 def distinct_choice(logits: Array) -> Array:
@@ -191,7 +199,7 @@ class ConcreteAutoencoder(Baseline):
         if len(self.temperatures) != 2 or not all(0 < float(T) < float("inf") for T in self.temperatures):
             raise ValueError(f"temperatures must be two positive numbers, first and last; got {self.temperatures!r}")
         if self.dtype not in ("float32", "float64"):
-            raise unknown("dtype", self.dtype, ("float32", "float64"))
+            raise invalid_choice("dtype", self.dtype, ("float32", "float64"))
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)

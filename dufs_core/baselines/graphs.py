@@ -21,8 +21,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.memory import check_squares
-from dufs_core.callers import user_stacklevel
-from dufs_core.errors import isolated_rows
+from dufs_core.errors import isolated_rows, user_stacklevel
 from dufs_core.objective.ops.bandwidth import quantile_of
 
 Rule = str | float

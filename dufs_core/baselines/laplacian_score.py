@@ -16,9 +16,7 @@ from dufs_core.baselines.graphs import (
     heat_kernel,
     neighbours,
 )
-from dufs_core.callers import user_stacklevel
-from dufs_core.choices import unknown
-from dufs_core.errors import isolated_rows
+from dufs_core.errors import invalid_choice, isolated_rows, user_stacklevel
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
@@ -112,7 +110,7 @@ class LaplacianScore(Baseline):
 
     def _check(self, n: int, d: int) -> None:
         if self.variant not in ("laplacian", "random_walk"):
-            raise unknown("variant", self.variant, ("laplacian", "random_walk"))
+            raise invalid_choice("variant", self.variant, ("laplacian", "random_walk"))
         self._check_whole(power=1)
         self._check_positive("bandwidth_factor")
         check_bandwidth(self.bandwidth)

@@ -11,8 +11,7 @@ from scipy.sparse import csr_array, eye_array
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import blocks, lowest_eigenvectors, neighbours
-from dufs_core.callers import user_stacklevel
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import SelectionWarning, user_stacklevel
 
 _LOST = 1e-3  # share of the ridge that rounding may take
 _ROUNDING = 1e-9  # weights of this size, relative to what they are computed from, are 0

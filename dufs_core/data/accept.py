@@ -12,10 +12,9 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.callers import user_stacklevel
 from dufs_core.data.dense import check_finite, check_stored, not_finite, too_many_dimensions
 from dufs_core.data.on_disk import is_on_disk, slices
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, user_stacklevel
 
 _NAMED = 5  # columns in a message
 _MOST = 0.9  # share of the squared distances

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.choices import unknown
+from dufs_core.errors import invalid_choice
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 SCALINGS = ("columns", "global", "none")
@@ -145,7 +145,7 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledDat
         If values are not finite, or too large or all too small for `dtype` after scaling.
     """
     if scaling not in SCALINGS:
-        raise unknown("scaling", scaling, SCALINGS)
+        raise invalid_choice("scaling", scaling, SCALINGS)
     check_finite(X, xp)
     n, d = X.shape
     out = xp.empty((n, d), dtype=dtype, order="F")

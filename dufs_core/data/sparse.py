@@ -15,8 +15,8 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
-from dufs_core.choices import unknown
 from dufs_core.data.dense import SCALINGS, check_range, check_stored, check_underflow
+from dufs_core.errors import invalid_choice
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _THIN = 8  # a thin column stores at most n / _THIN entries
@@ -97,7 +97,7 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
         As `dufs_core.data.dense.prepare`.
     """
     if scaling not in SCALINGS:
-        raise unknown("scaling", scaling, SCALINGS)
+        raise invalid_choice("scaling", scaling, SCALINGS)
     check_stored(X)
     columns = _canonical_columns(X)
     n, d = columns.shape

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dufs_core.callers import user_stacklevel
 from dufs_core.data.accept import host_array
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, user_stacklevel
 
 if TYPE_CHECKING:
     from dufs_core.inspection.report import Report

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
-from dufs_core.choices import nearest
+from dufs_core.errors import did_you_mean
 
 _DECAY = 0.9  # memory of the running gradient size: ten steps
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8
@@ -132,5 +132,5 @@ def get_optimizer(name: str, learning_rate: float, momentum: float) -> Optimizer
     elif name == "normalized":
         step = normalized(learning_rate, momentum)
     else:
-        raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}{nearest(name, NAMES)}')
+        raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}{did_you_mean(name, NAMES)}')
     return Optimizer(name, learning_rate, momentum, step)

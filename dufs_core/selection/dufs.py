@@ -21,11 +21,11 @@ from dufs_core.backend.memory import (
     sparse_problem,
     step_limit,
 )
-from dufs_core.choices import unknown
 from dufs_core.data.accept import check_samples, check_scales, unwrap
 from dufs_core.data.dense import ScaledData, check_table, device_table, scale_columns
 from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk
 from dufs_core.data.sparse import scale_sparse
+from dufs_core.errors import invalid_choice
 from dufs_core.objective.chain import Evaluate, Objective
 from dufs_core.objective.engines import get_engine
 from dufs_core.objective.ops import regulariser
@@ -313,7 +313,7 @@ class DUFS(ColumnSelector):
             },
         }  # fmt: skip
         if name not in presets:
-            raise unknown("preset", name, tuple(presets))
+            raise invalid_choice("preset", name, tuple(presets))
         return cls(**(presets[name] | changes))
 
     @classmethod

@@ -24,9 +24,8 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.memory import available_bytes, predicted_bytes
-from dufs_core.callers import user_stacklevel
 from dufs_core.data.accept import unwrap
-from dufs_core.errors import DufsWarning, InterruptedFit
+from dufs_core.errors import DufsWarning, InterruptedFit, user_stacklevel
 from dufs_core.objective.chain import Evaluate
 from dufs_core.objective.protocol import RECORD, RunSpec, RunState, StackedSteps
 from dufs_core.selection import checkpoint

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.callers import user_stacklevel
 from dufs_core.errors import (
     DegenerateBandwidthWarning,
     SelectionWarning,
     UnconvergedWarning,
     all_constant,
     isolated_rows,
+    user_stacklevel,
 )
 from dufs_core.selection.graph_rules import graph_rules
 from dufs_core.selection.search import Outcome, excess_threshold

@@ -18,9 +18,8 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, on_device, random
-from dufs_core.callers import user_stacklevel
 from dufs_core.data.accept import check_samples, unwrap
-from dufs_core.errors import SelectionWarning, all_constant
+from dufs_core.errors import SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.dufs import DUFS

@@ -10,10 +10,8 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dufs_core.callers import user_stacklevel
-from dufs_core.choices import unknown
 from dufs_core.data.dense import SCALINGS
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.selection.graph_rules import graph_rules
@@ -47,9 +45,9 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
     ):  # fmt: skip
         if getattr(selector, name) not in choices:
             value = getattr(selector, name)
-            raise unknown(name, value, choices)
+            raise invalid_choice(name, value, choices)
     if selector.ranking not in (None, *RANKINGS):
-        raise unknown("ranking", selector.ranking, RANKINGS)
+        raise invalid_choice("ranking", selector.ranking, RANKINGS)
     if selector.ranking == "evidence" and fdr is None:
         raise ValueError('ranking="evidence" needs decoys, which fdr=None leaves out: set fdr, or ranking="gates"')
     for name in ("bandwidth_gradient", "self_loops"):

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dufs_core.backend import Array
-from dufs_core.callers import user_stacklevel
 from dufs_core.cli.sweep.fit_id import Fit
 from dufs_core.cli.sweep.worker import Result, first_columns, load, of_fitted, one_line, said
-from dufs_core.errors import CheckpointError, InterruptedFit
+from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.checkpoint import Checkpoint
 

@@ -13,10 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import user_stacklevel
 from dufs_core.cli.sweep.fit_id import DataSet, Fit
 from dufs_core.cli.sweep.job_file import make_moons
-from dufs_core.errors import CheckpointError, InterruptedFit
+from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.checkpoint import Checkpoint
 

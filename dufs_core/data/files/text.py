@@ -18,8 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.callers import user_stacklevel
-from dufs_core.errors import DufsWarning, FileFormatError
+from dufs_core.errors import DufsWarning, FileFormatError, user_stacklevel
 
 _DELIMITERS = ("\t", ";", ",", "|", " ")  # in order of preference; " " is any white space
 _DELIMITER_NAMES = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "white space"}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.memory import StepSize, predicted_bytes
-from dufs_core.choices import nearest
+from dufs_core.errors import did_you_mean
 from dufs_core.objective.chain import Evaluate, Objective, Value
 
 ENGINES = ("reference", "dense", "streaming")
@@ -41,7 +41,7 @@ def get_engine(
     """
     if name not in NAMES:
         known = ", ".join(map(repr, NAMES[1:]))
-        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}{nearest(name, NAMES)}')
+        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}{did_you_mean(name, NAMES)}')
     if sparse and name not in ("auto", "sparse"):
         raise ValueError(
             f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'

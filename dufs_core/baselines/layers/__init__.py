@@ -1,1 +1,0 @@
-"""The operations of the concrete autoencoder, forward and backward."""
