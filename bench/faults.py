@@ -16,8 +16,7 @@ from bench.planting import Mutant, install, source_of
 
 OPS, KERNELS, ENGINES = "dufs_core.objective.ops.", "dufs_core.kernels.", "dufs_core.objective.engines."
 
-LAYERS = "dufs_core.baselines.layers."
-STEPS = "dufs_core.baselines.concrete_steps"
+NETWORK = "dufs_core.baselines.concrete_network"
 
 # module, function it belongs to, what the fault is, source, replacement
 REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
@@ -184,35 +183,25 @@ REPLACED: tuple[tuple[str, str, str, str, str], ...] = (
     ),
     (OPS + "loss", "backward", "price not passed on", "-1.0 / n, lam", "-1.0 / n, 0.0"),
     # the layers of the concrete autoencoder
-    (LAYERS + "concrete", "backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
-    (LAYERS + "concrete", "backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
-    (LAYERS + "concrete", "backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
-    (STEPS, "differentiate", "softmax coupling dropped", "ds -= (ds * s).sum(axis=1, keepdims=True)", "pass"),
-    (STEPS, "differentiate", "temperature forgotten", "ds /= temperature", "pass"),
-    (STEPS, "differentiate", "first rows alone", "range(0, len(S), rows)", "range(0, 1, rows)"),
-    (STEPS, "differentiate", "mean for the weighted sum", "(ds * s).sum(axis=1", "ds.mean(axis=1"),
-    (STEPS, "differentiate", "weights squared", "ds *= s", "ds *= s * s"),
-    (KERNELS + "concrete", "adam", "start at 0 not corrected", "(m / started1)", "m"),
-    (KERNELS + "concrete", "adam", "one correction for both", "np.sqrt(v / started2)", "np.sqrt(v / started1)"),
-    (KERNELS + "concrete", "adam", "epsilon forgotten", "+ epsilon)", ")"),
-    (KERNELS + "concrete", "adam", "gradient not squared", "rest2 * g * g", "rest2 * g"),
-    (KERNELS + "concrete", "adam", "memory not kept", "first[i], second[i] = m, v", "pass"),
-    (LAYERS + "affine", "backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
-    (LAYERS + "affine", "backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
-    (LAYERS + "leaky_relu", "forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),
+    (NETWORK, "select_backward", "softmax coupling dropped", "(dS - (dS * S).sum(axis=-1, keepdims=True))", "dS"),
+    (NETWORK, "select_backward", "temperature forgotten", "keepdims=True)) / temperature", "keepdims=True))"),
+    (NETWORK, "select_backward", "mean for the weighted sum", "(dS * S).sum(axis=-1", "dS.mean(axis=-1"),
+    (NETWORK, "affine_backward", "W not transposed back", "dV @ W.T, U.T @ dV", "dV @ (0.5 * W.T), U.T @ dV"),
+    (NETWORK, "affine_backward", "mean over rows in the offset", "dV.sum(axis=0)", "dV.mean(axis=0)"),
+    (NETWORK, "leaky_forward", "wrong side of the bend", "positive = V > 0", "positive = V >= 0"),
     (
-        LAYERS + "leaky_relu",
-        "backward",
+        NETWORK,
+        "leaky_backward",
         "bend ignored",
-        "bk.xp.where(saved.positive, dH, saved.slope * dH)",
+        "bk.xp.where(positive, dH, SLOPE * dH)",
         "dH * 1.0",
     ),
-    (LAYERS + "leaky_relu", "backward", "no slope below the bend", "saved.slope * dH", "0 * dH"),
-    (LAYERS + "squared_error", "backward", "factor 2 dropped", "2.0 / saved", "1.0 / saved"),
-    (LAYERS + "squared_error", "backward", "mean over rows alone", "saved.residual.size", "len(saved.residual)"),
+    (NETWORK, "leaky_backward", "no slope below the bend", "SLOPE * dH", "0 * dH"),
+    (NETWORK, "error_backward", "factor 2 dropped", "2.0 / residual", "1.0 / residual"),
+    (NETWORK, "error_backward", "mean over rows alone", "residual.size", "len(residual)"),
     (
-        "dufs_core.baselines.concrete_network",
-        "reconstruction",
+        NETWORK,
+        "value_and_grad",
         "bend of another layer",
         "bends.pop()",
         "bends.pop(0)",
@@ -493,12 +482,12 @@ SPOILED: tuple[tuple[str, str, int], ...] = (
     (OPS + "regulariser", "backward", 0),
     (OPS + "loss", "backward", 0),
     (OPS + "loss", "backward", 1),
-    (LAYERS + "concrete", "backward", 0),
-    (LAYERS + "affine", "backward", 0),
-    (LAYERS + "affine", "backward", 1),
-    (LAYERS + "affine", "backward", 2),
-    (LAYERS + "leaky_relu", "backward", 0),
-    (LAYERS + "squared_error", "backward", 0),
+    (NETWORK, "select_backward", 0),
+    (NETWORK, "affine_backward", 0),
+    (NETWORK, "affine_backward", 1),
+    (NETWORK, "affine_backward", 2),
+    (NETWORK, "leaky_backward", 0),
+    (NETWORK, "error_backward", 0),
     ("dufs_core.objective.chain", "_stacked_scores_and_grad", 4),
     (ENGINES + "cpu_dense", "DenseEngine._scores_and_grad", 4),
 )

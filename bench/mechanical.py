@@ -26,13 +26,11 @@ TARGETS = (
         Target(f"dufs_core.objective.ops.{name}", ("backward",))
         for name in ("gates", "gram", "distances", "gaussian", "normalise", "regulariser", "loss", "score")
     ),
-    *(
-        Target(f"dufs_core.baselines.layers.{name}", ("backward",))
-        for name in ("concrete", "affine", "leaky_relu", "squared_error")
+    Target(
+        "dufs_core.baselines.concrete_network",
+        ("select_backward", "affine_backward", "leaky_backward", "error_backward"),
     ),
-    Target("dufs_core.baselines.concrete_network", ("reconstruction",), after="squared_error.forward("),
-    Target("dufs_core.baselines.concrete_steps", ("differentiate",)),
-    Target("dufs_core.kernels.concrete", ("adam",)),
+    Target("dufs_core.baselines.concrete_network", ("value_and_grad",), after="error_forward("),
     Target("dufs_core.objective.ops.bandwidth", ("backward", "add_entries")),
     Target("dufs_core.objective.ops.power", ("backward", "backward_half")),
     Target("dufs_core.objective.chain", ("_stacked_scores_and_grad",), ("reference",), after="_forward("),

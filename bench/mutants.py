@@ -27,7 +27,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from bench.mechanical import TARGETS, mechanical, mutated_source
@@ -38,7 +37,6 @@ TIME_LIMIT = 600.0  # seconds for one mutant; running past it counts as survived
 ELEMENTS_TOGETHER = 64  # a few draws are several chunks
 MANY_ROWS, MANY_COLUMNS = (9, 14), (26, 29)
 EXAMPLES = 24
-ADAM = "dufs_core.kernels.concrete"
 
 
 def set_sizes() -> None:
@@ -56,9 +54,6 @@ def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
     """(kind, operation, engine, examples), the checks that could find the fault, the cheapest first."""
     from dufs_core.gradcheck.suite.registry import OPS, operations
 
-    if mutant.target == ADAM:
-        yield "update", "adam", OPS, 0
-        return
     own = [o for o in operations() if not o.is_chain and mutant.target.endswith(f".{o.module}")]
     chains = [o for o in operations() if o.is_chain]
     engines = mutant.engines or ("reference",)
@@ -76,30 +71,6 @@ def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
         yield from (("precision", o.name, engine, EXAMPLES) for o in some)
 
 
-def check_update(*_: Any) -> Any:
-    """Four steps of the compiled Adam beside algorithm 1 of Kingma and Ba written out, one parameter at a time."""
-    from math import sqrt
-
-    import numpy as np
-
-    from dufs_core.kernels import concrete
-
-    rng = np.random.default_rng(0)
-    start, gradients = rng.normal(size=5), rng.normal(size=(4, 5)) * [1e-7, 1e-3, 1, 10, 0]
-    moved, first, second = start.copy(), np.zeros(5), np.zeros(5)
-    for t, g in enumerate(gradients, 1):
-        concrete.adam(0.05, 0.9, 0.999, 1e-8, t, moved, g.copy(), first, second)
-    failures = []
-    for j in range(5):
-        p, m, v = start[j], 0.0, 0.0
-        for t, g in enumerate(gradients[:, j], 1):
-            m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g**2
-            p -= 0.05 * (m / (1 - 0.9**t)) / (sqrt(v / (1 - 0.999**t)) + 1e-8)
-        if not abs(moved[j] - p) <= 1e-12 * abs(p):
-            failures.append(f"parameter {j} is {moved[j]}, algorithm 1 gives {p}")
-    return SimpleNamespace(failures=failures)
-
-
 def judge(mutant: Mutant) -> None:
     """Run the plan up to the first failure; fills in killed_by and message."""
     from dufs_core.backend import get_backend
@@ -110,7 +81,6 @@ def judge(mutant: Mutant) -> None:
         "gradient": suite.check_gradients,
         "precision": suite.check_precision,
         "statistical": suite.check_expectation,
-        "update": check_update,
     }
     by_name = {o.name: o for o in operations()}
     loaded = {name: engine.load() for name, engine in engines().items() if "numpy" in engine.backends}

@@ -14,6 +14,7 @@ from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import softmax, value_and_grad
 from dufs_core.errors import invalid_choice
+from dufs_core.objective.optimizers import State, adam
 from dufs_core.selection.parameters import is_int
 
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made

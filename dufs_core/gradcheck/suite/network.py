@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.baselines import concrete_network as network
 from dufs_core.baselines.concrete_network import SLOPE, value_and_grad
-from dufs_core.baselines.concrete_steps import differentiate
-from dufs_core.baselines.layers import affine, concrete, leaky_relu, squared_error
 from dufs_core.gradcheck.suite.examples import KINDS, data
 from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, register
 
@@ -25,8 +24,7 @@ def _softmax(bk: Backend, logits: Array, gumbel: Array, temperature: float) -> A
     return E / E.sum(axis=1)[:, None]
 
 
-def _concrete(bk: Backend, rng: Rng, index: int, derivative: Any) -> Example:
-    """derivative(saved, dU) -> dl."""
+def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = KINDS[index % len(KINDS)]
     X = bk.xp.asarray(data(rng, kind))
     shape = (int(rng.integers(1, 5)), X.shape[1])
@@ -34,7 +32,7 @@ def _concrete(bk: Backend, rng: Rng, index: int, derivative: Any) -> Example:
     temperature = float(10.0 ** rng.uniform(-0.5, 1))
 
     def backward(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[None, Array]:
-        return None, derivative(concrete.forward(bk, X, logits, gumbel, temperature)[1], dU)
+        return None, network.select_backward(bk, network.select_forward(bk, X, logits, gumbel, temperature)[1], dU)
 
     def reference(X: Array, logits: Array, gumbel: Array, dU: Array) -> tuple[Any, Any]:
         S = _softmax(bk, logits, gumbel, temperature)
@@ -44,7 +42,7 @@ def _concrete(bk: Backend, rng: Rng, index: int, derivative: Any) -> Example:
         return X @ S.T, (None, dl)
 
     return Example(
-        lambda X, logits, gumbel: concrete.forward(bk, X, logits, gumbel, temperature)[0],
+        lambda X, logits, gumbel: network.select_forward(bk, X, logits, gumbel, temperature)[0],
         backward,
         (X, logits, gumbel),
         f"{kind}, k={shape[0]}, T={temperature:.2g}",
@@ -60,23 +58,7 @@ def _largest_terms(bk: Backend, X: Array, temperature: float) -> float:
     return float(bk.xp.abs(X).max()) / temperature / 4
 
 
-def _as_written(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    return _concrete(bk, rng, index, lambda saved, dU: concrete.backward(bk, saved, dU))
-
-
-def _in_place(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    """As steps on the CPU have it, here two rows at a time."""
-
-    def derivative(saved: concrete.Saved, dU: Array) -> Array:
-        dS = dU.T @ saved.X
-        differentiate(saved.S, dS, saved.temperature, 2)
-        return dS
-
-    return _concrete(bk, rng, index, derivative)
-
-
-register(Operation("concrete", "concrete", _as_written, complex_rtol=1e-11))
-register(Operation("concrete, in place", "baselines.concrete_steps", _in_place, complex_rtol=1e-11))
+register(Operation("concrete", "baselines.concrete_network", _concrete, complex_rtol=1e-11))
 
 
 def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -86,7 +68,7 @@ def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     W, c = bk.xp.asarray(rng.normal(size=(U.shape[1], m))), bk.xp.asarray(rng.normal(size=m))
 
     def backward(U: Array, W: Array, c: Array, dV: Array) -> Any:
-        return affine.backward(bk, affine.forward(bk, U, W, c)[1], dV)
+        return network.affine_backward(bk, network.affine_forward(bk, U, W, c)[1], dV)
 
     def formula(U: Array, W: Array, c: Array) -> Array:
         return (U[:, :, None] * W[None, :, :]).sum(axis=1) + c
@@ -97,11 +79,16 @@ def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return formula(U, W, c), (dU, dW, bk.xp.ones(len(U), dtype=dV.dtype) @ dV)
 
     return Example(
-        lambda U, W, c: affine.forward(bk, U, W, c)[0], backward, (U, W, c), kind, analytic=formula, plain=reference
+        lambda U, W, c: network.affine_forward(bk, U, W, c)[0],
+        backward,
+        (U, W, c),
+        kind,
+        analytic=formula,
+        plain=reference,
     )
 
 
-register(Operation("affine", "affine", _affine))
+register(Operation("affine", "baselines.concrete_network", _affine))
 
 
 def _leaky(bk: Backend, V: Array) -> Array:
@@ -118,8 +105,8 @@ def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return _leaky(bk, V), dH * bk.xp.where(V > 0, 1.0, SLOPE).astype(V.dtype)
 
     return Example(
-        lambda V: leaky_relu.forward(bk, V, SLOPE)[0],
-        lambda V, dH: leaky_relu.backward(bk, leaky_relu.forward(bk, V, SLOPE)[1], dH),
+        lambda V: network.leaky_forward(bk, V)[0],
+        lambda V, dH: network.leaky_backward(bk, network.leaky_forward(bk, V)[1], dH),
         (V,),
         kind,
         analytic=lambda V: _leaky(bk, V),
@@ -129,11 +116,11 @@ def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 
 def _slope_at_zero(bk: Backend, _: Any) -> Any:
     V = bk.xp.asarray([0.0, 2.0**-40, -(2.0**-40)])
-    return bk.to_host(leaky_relu.backward(bk, leaky_relu.forward(bk, V, SLOPE)[1], bk.xp.ones_like(V)))
+    return bk.to_host(network.leaky_backward(bk, network.leaky_forward(bk, V)[1], bk.xp.ones_like(V)))
 
 
 _BEND = Kink("bend at V = 0: the negative side's slope; 1 above", _slope_at_zero, [SLOPE, 1.0, SLOPE])
-register(Operation("leaky_relu", "leaky_relu", _leaky_relu, kinks=(_BEND,)))
+register(Operation("leaky_relu", "baselines.concrete_network", _leaky_relu, kinks=(_BEND,)))
 
 
 def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -142,7 +129,7 @@ def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     Xhat = bk.xp.asarray(rng.normal(size=X.shape)) * float(bk.xp.abs(X).max() or 1.0)
 
     def backward(Xhat: Array, X: Array) -> tuple[Array]:
-        return (squared_error.backward(bk, squared_error.forward(bk, Xhat, X)[1]),)
+        return (network.error_backward(bk, network.error_forward(bk, Xhat, X)[1]),)
 
     def formula(Xhat: Array, X: Array) -> Any:
         return ((Xhat - X) ** 2).sum() / X.size
@@ -151,7 +138,7 @@ def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return formula(Xhat, X), (2 * (Xhat - X) / X.size,)
 
     return Example(
-        lambda Xhat, X: squared_error.forward(bk, Xhat, X)[0],
+        lambda Xhat, X: network.error_forward(bk, Xhat, X)[0],
         backward,
         (Xhat, X),
         kind,
@@ -160,7 +147,7 @@ def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     )
 
 
-register(Operation("squared_error", "squared_error", _squared_error))
+register(Operation("squared_error", "baselines.concrete_network", _squared_error))
 
 
 def _network(hidden: int) -> Any:
