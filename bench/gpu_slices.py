@@ -22,7 +22,8 @@ import numpy as np
 from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.datasets import two_moons
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_dense as cuda
@@ -194,7 +195,7 @@ def _ours(bk: Backend, n: int, d: int, fits: int = 1) -> Callable[[int], Any]:
     """Training steps of `fits` fits on the same data, all in one stack."""
     problems = [programs.ours_problem(d, seed) for seed in range(fits)]
     X = bk.xp.asarray(np.asfortranarray(programs.problem(n, d)))
-    steps = CudaEngine().population(bk, problems, bk.xp.full((fits, d), 0.5, dtype=np.float32))
+    steps = CudaEngine().steps(bk, problems, bk.xp.full((fits, d), 0.5, dtype=np.float32))
     assert steps is not None
     return lambda count: steps.advance(X, None, 1, count)
 

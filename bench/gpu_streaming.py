@@ -6,7 +6,8 @@ from typing import Any
 
 from bench.gpu_slices import _arrays, _timed, changed, machine
 from dufs_core.backend import Backend
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_streaming as cuda_streaming
 from dufs_core.objective.engines.gpu_dense import CudaEngine

@@ -117,11 +117,11 @@ class Peak:
 def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
     from dufs_core import DUFS
-    from dufs_core.backend import memory
+    from dufs_core.objective.engines import choose
     from dufs_core.selection import dufs as estimator
 
     seconds, predicted = [], []
-    train, check = estimator.train, memory.needed_bytes
+    train, check = estimator.train, choose.needed_bytes
 
     def timed(*arguments: Any, **how: Any) -> Any:
         start = time.perf_counter()
@@ -133,12 +133,12 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
         predicted.append(check(*arguments, **how))
         return predicted[-1]
 
-    estimator.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
+    estimator.train, choose.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
         DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
-        estimator.train, memory.needed_bytes = train, check
+        estimator.train, choose.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20
 
 
@@ -146,7 +146,7 @@ def _error(engine: str, X: Any) -> float | None:
     """Relative error in norm of one float32 gradient."""
     from dufs_core.backend import get_backend
     from dufs_core.objective.chain import Objective
-    from dufs_core.objective.engines import get_engine
+    from dufs_core.objective.engines.choose import get_engine
     from dufs_core.training.loop import gate_noise
 
     bk, rows = get_backend("numpy"), BATCH if engine == "minibatch" else X.shape[0]
@@ -160,14 +160,14 @@ def _error(engine: str, X: Any) -> float | None:
             from dufs_core.data.sparse import scale_sparse
 
             table = scale_sparse(X, "columns", dtype, by_rows=False).X
-            given = table if name == "sparse" else table.dense(slice(None), np.arange(X.shape[1]))
+            given = table if name == "sparse" else table.dense_block(slice(None), np.arange(X.shape[1]))
         else:
             from dufs_core.data.dense import scale_columns
 
             given = scale_columns(np.asarray(X[:rows]), "columns", dtype).X
         d = X.shape[1]
         eps = gate_noise(bk, 0, 1, 1, None, np.arange(d), dtype)
-        evaluate = get_engine(name, bk, os.cpu_count() or 1, sparse=name == "sparse")[1]
+        evaluate = get_engine(name, bk, os.cpu_count() or 1, sparse=name == "sparse")
         gradients.append(evaluate(bk, Objective(), np.full(d, 0.5, dtype), eps, given)[1].astype(np.float64))
     return float(np.linalg.norm(gradients[0] - gradients[1]) / np.linalg.norm(gradients[1]))
 

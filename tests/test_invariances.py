@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend, random
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 
 bk = get_backend("numpy")
 some = settings(max_examples=12)
@@ -27,7 +27,7 @@ objectives = pytest.mark.parametrize("objective", OBJECTIVES, ids=["max", "media
 
 
 def evaluate(engine, objective, mu, eps, X):
-    _, call = get_engine(engine, bk, 1)
+    call = get_engine(engine, bk, 1)
     return call(bk, objective, np.ascontiguousarray(mu), np.ascontiguousarray(eps), np.asfortranarray(X))
 
 

@@ -13,7 +13,7 @@ from dufs_core.backend import get_backend, random
 from dufs_core.kernels import noise, panels, steps, tile
 from dufs_core.kernels.vector import LANES, exp_nonpositive, load, store
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 from dufs_core.objective.engines import cpu_dense as dense
 from dufs_core.objective.ops import bandwidth as bandwidth_op
 from dufs_core.objective.ops import distances as distances_op
@@ -90,8 +90,8 @@ engines = pytest.mark.parametrize("engine", [e for e in ENGINES if e != "referen
 
 def both(engine, objective, mu, eps, X, threads=1):
     """The chain of operations, and an engine that runs compiled kernels."""
-    _, plain = get_engine("reference", bk, 1)
-    _, compiled = get_engine(engine, bk, threads)
+    plain = get_engine("reference", bk, 1)
+    compiled = get_engine(engine, bk, threads)
     return plain(bk, objective, mu, eps, X), compiled(bk, objective, mu, eps, X)
 
 

@@ -12,7 +12,7 @@ import reference
 from dufs_core.backend import get_backend
 from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 from dufs_core.objective.ops import bandwidth, distances, gaussian, gram, normalise
 
 bk = get_backend("numpy")
@@ -22,7 +22,7 @@ rules = pytest.mark.parametrize("rule", ["median", "q90", "max"])
 
 
 def evaluate(engine, objective, mu, eps, X):
-    _, call = get_engine(engine, bk, 1)
+    call = get_engine(engine, bk, 1)
     return call(bk, objective, mu, eps, X)
 
 

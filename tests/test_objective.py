@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from dufs_core.backend import get_backend
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 
 bk = get_backend("numpy")
 LOSSES = [None, 0.3]
 
 
 def evaluate(engine, objective, mu, eps, X, threads=1):
-    _, call = get_engine(engine, bk, threads)
+    call = get_engine(engine, bk, threads)
     return call(bk, objective, mu, eps, X)
 
 

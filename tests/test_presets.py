@@ -15,7 +15,7 @@ import reference
 from dufs_core import DUFS
 from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
-from dufs_core.objective.engines import ENGINES
+from dufs_core.objective.engines.choose import ENGINES
 from dufs_core.objective.protocol import Schedule
 from dufs_core.training.loop import batches
 

@@ -10,7 +10,7 @@ import reference
 from dufs_core import DUFS
 from dufs_core.backend import get_backend, random
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 from dufs_core.training.loop import initial_mu
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: the comparison with its autograd is left out")
@@ -75,7 +75,7 @@ def test_library_against_autograd(engine, per_sample, n, d, rule, k, C, t, lam, 
         lam=lam, delta=1e-3, power=t, bandwidth=C if rule == "fixed" else rule, n_neighbors=k, bandwidth_factor=C,
         bandwidth_gradient=through,
     )  # fmt: skip
-    _, evaluate = get_engine(engine, bk, 1)
+    evaluate = get_engine(engine, bk, 1)
     value, dmu = evaluate(bk, objective, mu, eps, X)
     want, want_dmu = torch_value_and_grad(X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t, through=through)
     assert value.loss == pytest.approx(want, rel=1e-12)

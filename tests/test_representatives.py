@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dufs_core import DUFS, LambdaPath, fit_many, report
 from dufs_core.backend import get_backend, random
-from dufs_core.backend.memory import needed_bytes
+from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError

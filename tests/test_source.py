@@ -15,7 +15,9 @@ from sklearn.base import clone
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import StepSize, chunked_bytes, predicted_bytes
+from dufs_core.data.on_disk import chunked_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
 from dufs_core.data.accept import dense_part
@@ -106,7 +108,7 @@ def test_rows_equal_prepared(scaling, sparse_rows, small_chunks):
     some = found.take_columns(np.array([9, 5, 4])).take_columns(np.array([1, 0]))
     assert some.shape == (100, 2)
     np.testing.assert_allclose(some.take_rows(rows), expected.X[np.ix_(rows, [5, 9])], atol=1e-9)
-    np.testing.assert_allclose(some.dense(slice(None), np.array([1])), expected.X[:, [9]], atol=1e-9)
+    np.testing.assert_allclose(some.dense_block(slice(None), np.array([1])), expected.X[:, [9]], atol=1e-9)
     assert stored.longest <= 8
 
 
@@ -240,7 +242,7 @@ def test_predicted_memory(tmp_path):
     }  # all gates are closed after the first step, decided after the second
     DUFS(fdr=None, **settings).fit(np.array(stored[:20, :30]))
     problem = StepSize(2000, 2500, 2, 4, threads=1)
-    predicted = chunked_bytes(problem) + predicted_bytes("dense", problem)
+    predicted = chunked_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
         DUFS(fdr=None, **settings, batch_size=2000).fit(stored)

@@ -13,12 +13,14 @@ from scipy import sparse
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import StepSize, predicted_bytes, sparse_problem
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.engines.cpu_sparse import sparse_step_size
+from dufs_core.objective.protocol import StepSize
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
-from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.engines.cpu_sparse import SparseEngine
 from dufs_core.significance.permutation_test import permutation_test
 
@@ -71,12 +73,12 @@ def test_prepared_as_dense(scaling, make):
     assert bytes_of(given) == before
     np.testing.assert_array_equal(found.constant, expected.constant)
     assert set(np.flatnonzero(found.constant)) == {3, 4}
-    everything = found.X.dense(slice(None), np.arange(X.shape[1]))
+    everything = found.X.dense_block(slice(None), np.arange(X.shape[1]))
     np.testing.assert_allclose(everything, expected.X, atol=1e-9)  # of 1e4: 12 digits
     rows = np.array([5, 80, 7])
     by_rows = scale_sparse(given, scaling, "float64", by_rows=True).X
-    np.testing.assert_array_equal(by_rows.dense(rows, np.array([50, 5, 2])), everything[np.ix_(rows, [50, 5, 2])])
-    np.testing.assert_array_equal(by_rows.take_rows(rows).dense(slice(None), np.arange(60)), everything[rows])
+    np.testing.assert_array_equal(by_rows.dense_block(rows, np.array([50, 5, 2])), everything[np.ix_(rows, [50, 5, 2])])
+    np.testing.assert_array_equal(by_rows.take_rows(rows).dense_block(slice(None), np.arange(60)), everything[rows])
 
 
 def compare(X, objective, dtype, tolerance):
@@ -121,7 +123,7 @@ def test_close_neighbours_far_from_zero():
     X = 1e4 + 0.1 * np.random.default_rng(0).normal(size=(40, 50))
     data = scale_sparse(sparse.csr_array(X), "none", "float32", by_rows=False).X
     everything = np.ones((1, 50), np.float32)
-    value, _ = get_engine("auto", bk, 1, sparse=True)[1](bk, Objective(), everything[0] * 3, 0 * everything, data)
+    value, _ = get_engine("auto", bk, 1, sparse=True)(bk, Objective(), everything[0] * 3, 0 * everything, data)
     exact, _ = Objective().value_and_grad(
         bk, np.full(50, 3.0), np.zeros((1, 50)), scale_columns(X, "none", "float64").X
     )
@@ -210,7 +212,7 @@ def test_predicted_memory():
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
     DUFS(fdr=None, **settings).fit(X[:20, :30])
-    problem, data = sparse_problem(StepSize(2400, 20_000, 2, 4, threads=1), X)
+    problem, data = sparse_step_size(StepSize(2400, 20_000, 2, 4, threads=1), X)
     predicted = data + predicted_bytes("sparse", problem)
     tracemalloc.start()
     try:
@@ -228,7 +230,7 @@ def test_permutation_gap_in_blocks(monkeypatch):
     """Many columns are read a few at a time; the gap is that of all at once."""
     data = scale_sparse(sparse.csr_array(counts()), "columns", "float64", by_rows=False).X
     columns = np.arange(8, 60)
-    everything = data.dense(slice(None), np.arange(60))
+    everything = data.dense_block(slice(None), np.arange(60))
     at_once = permutation_test(bk, everything, columns)
     monkeypatch.setattr("dufs_core.significance.permutation_test.WORDS", 90 * 5)
     assert permutation_test(bk, data, columns).excess == pytest.approx(at_once.excess, abs=1e-12)

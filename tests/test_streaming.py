@@ -8,9 +8,11 @@ import pytest
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import get_engine, operations
+from dufs_core.objective.engines.choose import get_engine
+from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.engines.cpu_streaming import StreamingEngine
 
 bk = get_backend("numpy")
@@ -28,7 +30,7 @@ def test_many_groups(n, d, t, per_sample):
     arrays = problem(n, d, per_sample)
     for rule, gradient in (("median", True), ("max", True), ("q90", False), (2.0 * d, True)):
         objective = Objective(power=t, bandwidth=rule, bandwidth_gradient=gradient, self_loops=gradient, lam=0.1)
-        value, dmu = operations(bk, objective, *arrays)
+        value, dmu = ReferenceEngine()(bk, objective, *arrays)
         other, other_dmu = StreamingEngine(1)(bk, objective, *arrays)
         gen.assert_close(other.score, value.score, 1e-13 if gradient else 1e-12)  # without self-loops its terms cancel
         gen.assert_close(other.bandwidth, value.bandwidth, 1e-13)
@@ -47,11 +49,11 @@ def test_any_number_of_threads_gives_the_same_bits(per_sample):
 
 def test_float32_is_as_near_as_the_dense_form():
     arrays = problem(800, 20, draws=1)
-    _, exact = operations(bk, Objective(), *arrays)
+    _, exact = ReferenceEngine()(bk, Objective(), *arrays)
     single = [a.astype(np.float32) for a in arrays]
     errors = []
     for name in ("dense", "streaming"):
-        _, dmu = get_engine(name, bk, 1)[1](bk, Objective(), *single)
+        dmu = get_engine(name, bk, 1)(bk, Objective(), *single)
         errors.append(np.linalg.norm(dmu - exact))
     assert errors[1] <= 3 * errors[0]
 
@@ -93,7 +95,7 @@ def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
 
 def test_auto_takes_the_faster_form_that_fits():
     def chosen(limit=None, **problem):
-        return get_engine("auto", bk, 1, StepSize(draws=1, itemsize=4, **problem), limit)[0]
+        return get_engine("auto", bk, 1, StepSize(draws=1, itemsize=4, **problem), limit).name
 
     assert chosen(n=100, d=20) == "dense"
     assert chosen(n=1000, d=1024) == "dense"

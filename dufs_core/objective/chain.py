@@ -137,10 +137,15 @@ ScoresAndGrad = Callable[[Backend, Objective, Array, Array, Array], Scores]
 Evaluate = Callable[[Backend, Objective, Array, Array, Array], tuple[Value, Array]]
 
 
+def draws_together(n: int) -> int:
+    """How many (n, n) matrices are stacked."""
+    return max(1, _ELEMENTS_TOGETHER // (n * n))
+
+
 def dense_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
     """Scores of all draws and dS/dz through the operations, a few draws at a time."""
     n, R = X.shape[0], len(z)
-    together = max(1, _ELEMENTS_TOGETHER // (n * n))
+    together = draws_together(n)
     parts = [
         _stacked_scores_and_grad(bk, objective, X, z[start : start + together], undecided[start : start + together])
         for start in range(0, R, together)

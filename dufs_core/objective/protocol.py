@@ -1,15 +1,15 @@
-"""What the training loop and the engines agree on: the steps of a run, what is recorded of each, when it ends."""
+"""What the training loop and the engines agree on: an engine, its steps, the record of a step, the end of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from dufs_core.backend import Array
-from dufs_core.objective.chain import Objective
+from dufs_core.backend import Array, Backend
+from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.optimizers import Optimizer
 
 DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
@@ -27,6 +27,8 @@ class Schedule:
     batches "near_equal": an epoch visits every row once, in ceil(n / batch_size) batches whose sizes differ by
     at most one. "wrap": as the authors' code, always batch_size rows from an endless sequence of shuffles, so that
     a batch that reaches the end of one continues in the next.
+
+    noisy_start: mu starts with a little noise around 1/2, as in the authors' code.
     """
 
     n_draws: int
@@ -35,6 +37,7 @@ class Schedule:
     batch_size: int | None = None
     gate_noise: Literal["batch", "sample"] = "batch"
     batches: Literal["near_equal", "wrap"] = "near_equal"
+    noisy_start: bool = False
 
 
 def undecided(mu: Array, sigma: float) -> Array:
@@ -53,40 +56,27 @@ class RunSpec(NamedTuple):
 
 
 class Steps(Protocol):
-    """Gradient steps of one run, several at a time where the engine can. `Stepwise`, or an engine's own."""
+    """Gradient steps of one or several runs on the same data, several at a time where the engine can.
+
+    `dufs_core.training.loop.Stepwise`, or an engine's own. Several runs differ in seed and lam.
+    """
 
     @property
     def mu(self) -> Array:
-        """The gate parameters (d,)."""
-
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
-        """Up to `count` steps from number `step` on, on one batch; ends early when the gates are decided.
-
-        batch (n, d); rows (n,), its positions in the data. Returns (steps taken, len(RECORD)).
-        """
-
-    def save(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Copies, on the host, of mu and of what the optimiser remembers (first, second, running)."""
-
-    def load(self, saved: dict[str, np.ndarray[Any, Any]]) -> None:
-        """Go on from what `save` gave, bit by bit as the run that it was taken from."""
-
-
-class StackedSteps(Protocol):
-    """Gradient steps of several runs on the same data at once."""
-
-    @property
-    def mu(self) -> Array:
-        """The gate parameters (fits, d)."""
+        """The gate parameters (runs, d)."""
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        """As `Steps.advance` for every fit: its (steps taken, len(RECORD)), none for a fit that had ended before."""
+        """Up to `count` steps from number `step` on, on one batch; a run ends early when its gates are decided.
 
-    def save(self, fit: int) -> dict[str, np.ndarray[Any, Any]]:
-        """As `Steps.save`, of one fit."""
+        batch (n, d); rows (n,), its positions in the data. Returns the records of each run, (steps taken, len(RECORD)),
+        none for a run that had ended before.
+        """
+
+    def save(self, run: int) -> dict[str, np.ndarray[Any, Any]]:
+        """Copies, on the host, of mu and of what the optimiser remembers (first, second, running) in one run."""
 
     def load(self, saved: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
-        """As `Steps.load`, of all fits."""
+        """Go on from what `save` gave for every run, bit by bit as the runs that it was taken from."""
 
 
 class RunState(NamedTuple):
@@ -97,6 +87,45 @@ class RunState(NamedTuple):
     records: Array  # (step, len(RECORD))
 
     def is_end(self, schedule: Schedule, d: int) -> bool:
-        """Whether nothing is left to do: of a run that has ended and waits for others of its population."""
+        """Whether the run has ended: one may be saved while it waits for others of its stack."""
         undecided = self.records[-1][RECORD.index("undecided_gates")]
         return bool(self.step >= schedule.max_iter or undecided <= schedule.tol * d)
+
+
+class StepSize(NamedTuple):
+    """What the memory and the time of a step depend on."""
+
+    n: int  # rows of a step
+    d: int  # columns
+    draws: int
+    itemsize: int  # bytes of an entry: 4 or 8
+    power: int = 2
+    fixed_bandwidth: bool = False
+    per_sample: bool = False  # one gate per sample, which only the reference engine evaluates
+    threads: int = 1
+    fits: int = 1  # on a GPU: how many share the draws
+    after: int = 0  # bytes of the tests after a run
+    dense_columns: int = 0  # of sparse data: those that are written out for products (`dufs_core.data.sparse`)
+
+
+class Engine:
+    """A way to evaluate the objective: engine(bk, objective, mu, eps, X) -> (Value, dmu).
+
+    The same as `dufs_core.objective.chain.Objective.value_and_grad`, in all engines.
+    """
+
+    name = ""
+    keeps_arrays = False  # whether the arrays of a step stay allocated after a run
+    progress: Callable[[float], None] | None = None  # called within long steps with the part of a step that is done
+
+    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+        """The loss and its gradient in mu (d,), for draws eps (R, d), or (R, n, d) with one gate per sample."""
+        raise NotImplementedError
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """Bytes that a step allocates beside the data, in the worst case: every gate open."""
+        raise NotImplementedError
+
+    def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> Steps | None:
+        """Whole steps of these runs, mu (runs, d), with noise and update; None where the engine has none of its own."""
+        return None

@@ -11,7 +11,7 @@ from math import frexp
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
-from dufs_core.data.matrix import dense
+from dufs_core.data.matrix import dense_block
 
 ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations, and n d' a column, stay seconds
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
@@ -101,7 +101,7 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
     blocks = [slice(start, start + BLOCK) for start in range(0, len(candidates), BLOCK)]
     X_o = xp.empty((min(n, ROWS), len(candidates)), dtype=xp.float64)
     for block in blocks:
-        X_o[:, block] = dense(bk, X, rows, candidates[block]) * z[block]
+        X_o[:, block] = dense_block(bk, X, rows, candidates[block]) * z[block]
     varies = X_o.max(axis=0) > X_o.min(axis=0)
     X_o -= X_o.mean(axis=0)
     # the order does not depend on units; an exact change to others, in which fourth powers neither overflow nor vanish
@@ -141,3 +141,12 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
         A -= a[:, None] * (a / e)
     rest = np.setdiff1d(np.arange(len(candidates)), chosen)[: count - len(chosen)]
     return np.asarray(candidates[np.concatenate([np.array(chosen, dtype=np.intp), rest])])
+
+
+def diverse_ranking_bytes(n: int, d: int) -> int:
+    """Bytes that `diverse_order` allocates, all of float64: one array (n', d'), some 14 of (d',).
+
+    Beside these about 6 of (n', n') while the walk is formed, or 2 of them and 3 of (n', 512).
+    """
+    rows, columns = min(n, ROWS), min(d, CANDIDATES)
+    return 8 * (rows * (columns + max(6 * rows, 2 * rows + 3 * min(columns, BLOCK))) + 14 * columns)

@@ -12,33 +12,29 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
 from dufs_core.backend.blas import one_blas_thread
-from dufs_core.backend.memory import (
-    StepSize,
-    check_memory,
-    chunked_bytes,
-    diverse_ranking_bytes,
-    permutation_test_bytes,
-    sparse_problem,
-    step_limit,
-)
+from dufs_core.backend.memory import step_limit
 from dufs_core.data.accept import check_samples, check_scales, unwrap
-from dufs_core.data.dense import ScaledData, check_table, device_table, scale_columns
-from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk
+from dufs_core.data.dense import check_table, device_table, scale_columns
+from dufs_core.data.on_disk import OnDiskMatrix, chunked_bytes, is_on_disk
+from dufs_core.data.scaling import ScaledData
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import invalid_choice
-from dufs_core.objective.chain import Evaluate, Objective
-from dufs_core.objective.engines import get_engine
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines.choose import check_memory, get_engine
+from dufs_core.objective.engines.cpu_sparse import sparse_step_size
 from dufs_core.objective.ops import regulariser
 from dufs_core.objective.optimizers import get_optimizer
-from dufs_core.objective.protocol import Schedule
+from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
-from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
 from dufs_core.selection.fit_warnings import warn_about_fit
 from dufs_core.selection.graph_rules import graph_rules, order_of
 from dufs_core.selection.parameters import check_parameters, is_int, n_threads, n_wanted, seed_of
 from dufs_core.selection.search import Outcome, Search
+from dufs_core.significance.hsic import hsic_bytes
+from dufs_core.significance.permutation_test import permutation_test_bytes
 from dufs_core.significance.structure import MOST_GATES, ROWS
 from dufs_core.training.loop import Callback, Train, train
 
@@ -423,7 +419,7 @@ class DUFS(ColumnSelector):
         return bk.device_of(accepted) if on_device(accepted) else nullcontext()
 
     def _prepare(self, bk: Backend, X: Any) -> Any:
-        """The scaled data, as `dufs_core.data.dense.ScaledData`."""
+        """The scaled data, as `dufs_core.data.scaling.ScaledData`."""
         data = self._scaled(bk, X)
         if self.scaling == "none" and not on_device(X):
             check_scales(X)
@@ -440,7 +436,7 @@ class DUFS(ColumnSelector):
         return ScaledData(bk.to_device(data.X), bk.to_host(data.constant))
 
     def _train(
-        self, bk: Backend, X: Any, data: Any, evaluate: Evaluate, seed: int, train: Train, threads: int = 1
+        self, bk: Backend, X: Any, data: Any, evaluate: Engine, seed: int, train: Train, threads: int = 1
     ) -> Outcome:
         """Search, and set the fitted attributes."""
         n = data.X.shape[0]
@@ -495,21 +491,25 @@ class DUFS(ColumnSelector):
             self.gate_noise == "sample", threads,
         )  # fmt: skip
         if sparse.issparse(X) and decoys:
-            data = sparse_problem(step, X)[1]
+            data = sparse_step_size(step, X)[1]
         elif sparse.issparse(X):
-            step, data = sparse_problem(step, X)
+            step, data = sparse_step_size(step, X)
         else:
-            data = chunked_bytes(step) if self._on_disk(X) else n * d * size
+            data = chunked_bytes(step.n, d, size) if self._on_disk(X) else n * d * size
         if step.n < n:
             data += step.n * step.d * size  # the batch in hand
         if decoys:
             data += n * step.d * size if self.batch_size is not None else 0
             after = diverse_ranking_bytes(n, d) if order_of(self) == "diverse" else 0
-            return step._replace(gap=max(discovery_bytes(n, d, size, threads), after)), data
-        after = permutation_test_bytes(n, d, size, self.max_runs > 1, order_of(self) == "diverse")
-        return step._replace(gap=after), data
+            return step._replace(after=max(discovery_bytes(n, d, size, threads), after)), data
+        after = permutation_test_bytes(n, d, size)
+        if self.max_runs > 1:  # pairs of columns are screened before another run
+            after = max(after, hsic_bytes(n, d, size))
+        if order_of(self) == "diverse":
+            after = max(after, diverse_ranking_bytes(n, d))
+        return step._replace(after=after), data
 
-    def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
+    def _engine(self, bk: Backend, X: Any, threads: int) -> Engine:
         """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
         step, data = self.memory_of(X, threads)
         limit = step_limit(bk, data, self.max_memory)
@@ -517,11 +517,12 @@ class DUFS(ColumnSelector):
         if self.fdr is not None:  # few columns have gates, and they are dense
             few_rows = bk.name == "numpy" and step.n <= ROWS
             name = ("dense" if few_rows else "auto") if name in ("auto", "sparse") else name
-        self.engine_, evaluate = get_engine(name, bk, threads, step, limit, as_sparse)
-        check_memory(bk, self.engine_, step, data, self.max_memory)
-        return evaluate
+        engine = get_engine(name, bk, threads, step, limit, as_sparse)
+        self.engine_ = engine.name
+        check_memory(bk, engine.name, step, data, self.max_memory)
+        return engine
 
-    def _search(self, evaluate: Evaluate, train: Train, n: int, d: int) -> Search:
+    def _search(self, evaluate: Engine, train: Train, n: int, d: int) -> Search:
         """The search that the parameters describe, for n rows and d columns that are not constant."""
         authors = self.convention == "authors_code"
         rows = self._step_rows(n)

@@ -23,11 +23,11 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend
-from dufs_core.backend.memory import available_bytes, predicted_bytes
+from dufs_core.backend.memory import available_bytes
 from dufs_core.data.accept import unwrap
 from dufs_core.errors import DufsWarning, InterruptedFit, user_stacklevel
-from dufs_core.objective.chain import Evaluate
-from dufs_core.objective.protocol import RECORD, RunSpec, RunState, StackedSteps
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import RECORD, Engine, RunSpec, RunState
 from dufs_core.selection import checkpoint
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_warnings import warn_about_fit
@@ -41,7 +41,7 @@ _FREE = frozenset({"lam", "random_state", "n_features_to_select", "ranking", "ca
 _SECONDS_TOGETHER = 0.1  # between two looks at Ctrl-C
 _MOST_TOGETHER = 256  # fits in one stack
 
-_Fit = Callable[[int, Train, Evaluate], Outcome]  # the fit of one number, with this trainer and engine
+_Fit = Callable[[int, Train, Engine], Outcome]  # the fit of one number, with this trainer and engine
 
 
 def fit_many(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
@@ -145,7 +145,7 @@ def _outcomes(selectors: Sequence[DUFS], X: Any, bk: Backend, accepted: Any, see
         data = first._prepare(bk, accepted)
         here = bk.xp.empty(0)  # on the device that is the current one of this thread
 
-        def fit(index: int, train: Train, evaluate: Evaluate) -> Outcome:
+        def fit(index: int, train: Train, evaluate: Engine) -> Outcome:
             with bk.device_of(here):
                 return selectors[index]._train(bk, accepted, data, evaluate, seeds[index], train)
 
@@ -207,7 +207,7 @@ def _at_once(bk: Backend, selector: DUFS, X: Any, count: int) -> int:
 def bytes_together(bk: Backend, selector: DUFS, X: Any, fits: int) -> int:
     """Bytes that so many fits at once allocate, by the engine that `selector` has chosen."""
     (n, d), (step, data) = X.shape, selector.memory_of(X, 1)
-    own = step.gap
+    own = step.after
     if selector.max_runs > 1:
         own += n * d * step.itemsize  # the columns of a later run
     if bk.name == "numpy":
@@ -281,9 +281,9 @@ def _run_all(
     return [future.result() for future in futures]
 
 
-def _side_by_side(fit: _Fit, count: int, at_once: int, engine: Callable[[], Evaluate]) -> list[Outcome]:
+def _side_by_side(fit: _Fit, count: int, at_once: int, engine: Callable[[], Engine]) -> list[Outcome]:
     """Every thread fits one after the other, with an engine of its own for all of them."""
-    engines: SimpleQueue[Evaluate] = SimpleQueue()
+    engines: SimpleQueue[Engine] = SimpleQueue()
     for _ in range(at_once):
         engines.put(engine())
     stop = _Stop()
@@ -298,7 +298,7 @@ def _side_by_side(fit: _Fit, count: int, at_once: int, engine: Callable[[], Eval
     return _run_all(member, range(count), at_once, stop)
 
 
-def _stacked(fit: _Fit, indices: range, bk: Backend, evaluate: Evaluate) -> list[Outcome]:
+def _stacked(fit: _Fit, indices: range, bk: Backend, evaluate: Engine) -> list[Outcome]:
     """A thread for every fit; their training runs meet, and those on the same columns advance as one."""
     together, stop = _Together(bk, evaluate, len(indices)), _Stop()
 
@@ -344,7 +344,7 @@ class _Request:
 class _Together:
     """Trains the runs of all members once every member waits for one, or has left. One that fails ends all."""
 
-    def __init__(self, bk: Backend, evaluate: Evaluate, members: int) -> None:
+    def __init__(self, bk: Backend, evaluate: Engine, members: int) -> None:
         self._bk, self._evaluate, self._members = bk, evaluate, members
         self._given_up = False
         self._changed = Condition()
@@ -399,7 +399,7 @@ class _Together:
         problems = [RunSpec(r.objective, r.optimizer, r.schedule, r.seed, r.columns) for r in group]
         full = first.schedule.batch_size is None or first.schedule.batch_size >= first.X.shape[0]
         apart = any(r.watched for r in group) or (any(r.how["keep"] for r in group) and not _keeps_bits(group))
-        if full and len(group) > 1 and hasattr(self._evaluate, "population") and not apart:
+        if full and len(group) > 1 and not apart:
             progress, starts, keeps = ([r.how[name] for r in group] for name in ("progress", "start", "keep"))
             runs = train_together(
                 self._bk, first.X, problems, self._evaluate, first.how["noisy_start"], progress, starts, keeps
@@ -438,7 +438,7 @@ def train_together(
     """
     schedule, columns, fits = problems[0].schedule, problems[0].columns, len(problems)
     start = bk.xp.stack([initial_mu(bk, problem.seed, columns, X.dtype, noisy_start) for problem in problems])
-    steps = evaluate.population(bk, problems, start)
+    steps = evaluate.stacked_steps(bk, problems, start)
     if steps is None:
         return None
     rows = bk.xp.arange(X.shape[0])
@@ -476,7 +476,7 @@ def train_together(
 
 
 def _keep_all(
-    keeps: Sequence[Callable[[Callable[[], RunState]], None] | None], steps: StackedSteps,
+    keeps: Sequence[Callable[[Callable[[], RunState]], None] | None], steps: Steps,
     records: Sequence[Sequence[Array]],
 ) -> None:  # fmt: skip
     """Let every run be kept; then raise the InterruptedFit of one that was asked to stop."""
@@ -492,6 +492,6 @@ def _keep_all(
         raise asked
 
 
-def _position(steps: StackedSteps, fit: int, records: Sequence[Array]) -> RunState:
+def _position(steps: Steps, fit: int, records: Sequence[Array]) -> RunState:
     table = np.concatenate(records)
     return RunState(len(table), steps.save(fit), table)

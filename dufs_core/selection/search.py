@@ -12,9 +12,9 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_columns
-from dufs_core.objective.chain import Evaluate, Objective
+from dufs_core.objective.chain import Objective
 from dufs_core.objective.optimizers import Optimizer
-from dufs_core.objective.protocol import HISTORY, RunState, Schedule
+from dufs_core.objective.protocol import HISTORY, Engine, RunState, Schedule
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation_test import TEST_ROWS, PermutationTest, permutation_test
 from dufs_core.training.loop import Callback, Run, StepInfo, Train
@@ -62,7 +62,7 @@ class Search:
     """What the runs of a search share. A run looks at some of the columns, with draws of its own."""
 
     objective: Objective
-    evaluate: Evaluate
+    evaluate: Engine
     optimizer: Optimizer
     schedule: Schedule
     max_runs: int
@@ -133,7 +133,7 @@ class Search:
             start = keeper.start.position if len(earlier) == len(keeper.start.outcomes) else None
             keep = _kept(keeper, earlier)
         with _Bar(self.verbose, self.schedule.max_iter, len(earlier)) as bar:
-            if self.verbose and hasattr(self.evaluate, "progress"):
+            if self.verbose:
                 self.evaluate.progress = bar.inside
             run = self.train(
                 bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,

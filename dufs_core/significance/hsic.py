@@ -1,4 +1,7 @@
-"""Which columns depend on one other column: a look at all pairs, without gates."""
+"""Dependence between pairs of columns: the Hilbert-Schmidt independence criterion (HSIC) of every pair, without gates.
+
+Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring statistical dependence with Hilbert-Schmidt norms", ALT 2005.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,16 @@ from math import sqrt
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
-from dufs_core.data.matrix import dense
+from dufs_core.data.matrix import dense_block
 
-SHUFFLES = 19  # a tie above the strongest of each of them has p <= 1/20
+SHUFFLES = 19  # a dependence above the strongest of each of them has p <= 1/20
 _ROWS = 128  # more rows are sampled down to this many
 _COLUMNS = 400  # the pairs of more columns would take longer than the runs
 _BANDWIDTH = 0.3  # in units of a column's variance: resolves rings and arms of moons, chance pairs not much more than 1
 
 
 class PairwiseHSIC:
-    """The dependence of all pairs among the first 400 columns of a ranking.
+    """Dependence of all pairs among the first 400 columns of a ranking.
 
     Parameters
     ----------
@@ -29,35 +32,34 @@ class PairwiseHSIC:
 
     def __init__(self, bk: Backend, X: Array, ranking: Array) -> None:
         self.columns = np.sort(ranking[:_COLUMNS])
-        self._all = len(ranking) <= _COLUMNS
-        n = X.shape[0]
-        rows = slice(None) if n <= _ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:_ROWS]
-        self._bk, self._X = bk, dense(bk, X, rows, self.columns)
+        self._has_all = len(ranking) <= _COLUMNS
+        rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, X.shape[0], _ROWS)
+        self._bk, self._X = bk, dense_block(bk, X, rows, self.columns)
 
     @cached_property
     def z(self) -> Array:
-        """`dependence` of the columns."""
+        """`hsic_z_scores` of the columns."""
         return hsic_z_scores(self._bk, self._X)
 
     @property
     def strongest(self) -> Array:
-        """The columns in the order of their strongest tie to another one."""
+        """The columns by their strongest dependence on another one, descending."""
         return self.columns[np.argsort(-self.z.max(axis=1, initial=0.0), kind="stable")]
 
     def all_dependent(self, selection: Array) -> bool:
-        """Whether every selected column depends on another selected one beyond what chance offers, p <= 0.05.
+        """Whether every selected column is pairwise dependent on another selected one, with p <= 0.05.
 
-        Chance is the strongest tie between any two columns after a permutation of each on its own: the largest of
-        all pairs, since the runs looked for it. selection (m,) int, NumPy, positions in X. Fewer than two columns are
-        not tied, and none are where a run had to choose the 400 among more: chance would have to allow for that.
+        The null is the largest z of all pairs after a permutation of each column, because the runs searched all pairs.
+        selection (m,) int, NumPy, positions in X. False for fewer than two columns, and where the 400 columns are a
+        choice among more, which the null would have to repeat.
         """
-        if len(selection) < 2 or not self._all:
+        if len(selection) < 2 or not self._has_all:
             return False
         chosen = np.searchsorted(self.columns, selection)
         weakest = self.z[np.ix_(chosen, chosen)].max(axis=1).min()
-        return all(self._strongest_by_chance(b) < weakest for b in range(SHUFFLES))
+        return all(self._largest_of_shuffled(b) < weakest for b in range(SHUFFLES))
 
-    def _strongest_by_chance(self, b: int) -> float:
+    def _largest_of_shuffled(self, b: int) -> float:
         xp = self._bk.xp
         row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
         keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
@@ -66,14 +68,12 @@ class PairwiseHSIC:
 
 
 def hsic_z_scores(bk: Backend, X: Array) -> Array:
-    """How far every pair of columns is from independence, (d, d), symmetric, diagonal 0; NumPy.
+    """Standardised HSIC of every pair of columns, (d, d) NumPy, symmetric, diagonal 0.      X (n, d).
 
-    z(k, l) = (H_kl - E) / s with H_kl = <C_k, C_l>, the inner product of the doubly centred kernel matrices of two
+    z_kl = (H_kl - E) / s with H_kl = <C_k, C_l>, the inner product of the doubly centred kernel matrices of two
     columns, K_k,ij = exp(-(x_ik - x_jk)^2 / b), b = 0.3 times the column's variance. E = tr C_k tr C_l / (n - 1) is its
-    mean over all permutations of one of the columns, s = sqrt(2) |C_k| |C_l| / n about its spread.
-
-    Any kind of dependence raises z as n grows. Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring statistical
-    dependence with Hilbert-Schmidt norms" (ALT 2005). X (n, d); a constant column has z = 0.
+    mean over all permutations of one of the columns, s = sqrt(2) |C_k| |C_l| / n about its standard deviation. Any kind
+    of dependence raises z as n grows. A constant column has z = 0.
     """
     xp = bk.xp
     n, d = X.shape

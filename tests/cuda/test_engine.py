@@ -9,10 +9,11 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 
@@ -263,9 +264,9 @@ def test_an_unknown_kernel_has_no_file():
 
 
 def test_engines_belong_to_backends(device):
-    assert get_engine("auto", device, 1)[0] == "cuda"
-    assert get_engine("reference", device, 1)[0] == "reference"
-    assert get_engine("auto", cpu, 1)[0] == "dense"
+    assert get_engine("auto", device, 1).name == "cuda"
+    assert get_engine("reference", device, 1).name == "reference"
+    assert get_engine("auto", cpu, 1).name == "dense"
     for name, backend in (("cuda", cpu), ("dense", device)):
         with pytest.raises(ValueError, match=rf"engine='{name}' does not compute with backend=\"{backend.name}\""):
             get_engine(name, backend, 1)

@@ -17,7 +17,7 @@ import test_sparse_kernels
 import test_streaming_engine
 import test_streaming_kernels
 
-from dufs_core.backend import get_backend, memory
+from dufs_core.backend import get_backend
 from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.gpu_dense import CudaEngine
@@ -143,9 +143,9 @@ def test_fits_together_are_the_bits_of_each_alone(device, n, d):
     ]
     mu, _, X = arrays(device, n, d, 2, np.float32)
     start = device.xp.stack([mu] * 3)
-    together = CudaEngine().population(device, problems, start).advance(X, None, 1, 40)
+    together = CudaEngine().steps(device, problems, start).advance(X, None, 1, 40)
     for problem, records in zip(problems, together, strict=True):
-        alone = CudaEngine().steps(device, problem, mu).advance(X, None, 1, 40)
+        (alone,) = CudaEngine().steps(device, [problem], mu[None]).advance(X, None, 1, 40)
         if n == 100:  # our own, of sums in parts for many columns products
             np.testing.assert_array_equal(records, alone)
         else:  # cuBLAS may choose another algorithm for another number of matrices
@@ -233,7 +233,7 @@ def test_streaming_a_hundred_thousand_rows(device, d):
     value, dmu = CudaStreamingEngine()(device, Objective(), *moved)
     taken = pool.total_bytes() - before
     assert taken <= 8 * 10**9
-    assert taken <= 1.2 * memory.predicted_bytes("cuda_streaming", memory.RunSpec(n, d, 1, 4))
+    assert taken <= 1.2 * predicted_bytes("cuda_streaming", StepSize(n, d, 1, 4))
     assert np.isfinite(value.loss)
     other, other_dmu = CudaStreamingEngine()(device, Objective(), *moved)
     assert other.loss == value.loss

@@ -14,7 +14,8 @@ from test_fit import on_gpu  # noqa: F401 (a fixture)
 
 from dufs_core import DUFS, fit_many
 from dufs_core.backend import get_backend
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
@@ -22,7 +23,7 @@ from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
 from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines import gpu_sparse as cuda_sparse
 from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
@@ -172,13 +173,13 @@ def test_the_sparse_engine_takes_what_is_predicted(device):
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        problem = StepSize(n, d, 4, 4, power, spread=int((~table.thin).sum()))
+        problem = StepSize(n, d, 4, 4, power, spread=int((~table.sparse_columns).sum()))
         predicted = predicted_bytes("cuda_sparse", problem)
         buffers = 10**5  # of NumPy, where it sums float32 numbers in float64
         assert 0.8 * predicted <= peak <= 1.05 * predicted + buffers, (n, d, peak, predicted)
 
 
 def test_sparse_is_an_engine_of_this_backend(device):
-    name, engine = get_engine("sparse", device, 1, sparse=True)
-    assert name == "cuda_sparse"
+    engine = get_engine("sparse", device, 1, sparse=True)
+    assert engine.name == "cuda_sparse"
     assert isinstance(engine, CudaSparseEngine)

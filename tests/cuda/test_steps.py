@@ -13,7 +13,7 @@ from dufs_core.backend import get_backend
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines import gpu_steps as cuda_steps
-from dufs_core.objective.engines import operations
+from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import RunSpec, Schedule
@@ -39,7 +39,8 @@ def run(bk, X, evaluate, optimizer=("normalized", 0.05, 0.0), schedule=None, obj
     schedule = schedule or Schedule(n_draws=2, max_iter=8, tol=0.0)
     columns = np.array([3, 0, 7, 9, 1][: X.shape[1]])
     X = bk.xp.asarray(np.asfortranarray(X))
-    return train(bk, X, columns, objective or Objective(), evaluate, get_optimizer(*optimizer), schedule, seed)
+    spec = RunSpec(objective or Objective(), get_optimizer(*optimizer), schedule, seed, columns)
+    return train(bk, X, evaluate, spec)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -48,7 +49,7 @@ def test_as_the_operations_on_the_cpu(device, size, optimizer, lam, draws, batch
     X, schedule = gen.noise(13, 4), Schedule(n_draws=draws, max_iter=4, tol=0.0, batch_size=batch_size)
     ours, theirs = (
         run(bk, X, evaluate, optimizer, schedule, Objective(lam=lam))
-        for bk, evaluate in ((device, CudaEngine()), (cpu, operations))
+        for bk, evaluate in ((device, CudaEngine()), (cpu, ReferenceEngine()))
     )
     gen.assert_close(ours.mu.get(), theirs.mu, 1e-9)
     assert (ours.n_iter, ours.converged, ours.degenerate) == (theirs.n_iter, theirs.converged, theirs.degenerate)
@@ -61,7 +62,7 @@ def test_a_run_ends_when_its_gates_are_decided(device, size):
     X, schedule = gen.noise(13, 4), Schedule(n_draws=2, max_iter=300, tol=0.3)
     ours, theirs = (
         run(bk, X, evaluate, ("normalized", 0.1, 0.0), schedule, Objective(lam=0.3))
-        for bk, evaluate in ((device, CudaEngine()), (cpu, operations))
+        for bk, evaluate in ((device, CudaEngine()), (cpu, ReferenceEngine()))
     )
     assert theirs.converged
     assert 10 < theirs.n_iter < 300
@@ -82,19 +83,19 @@ def test_fits_together_are_the_bits_of_each_alone(device, size, monkeypatch):
     monkeypatch.setattr(cuda_steps, "_ROOM", 5)
     problems, X = population(), device.xp.asarray(np.asfortranarray(gen.noise(8, 4)))
     start = device.xp.asarray(np.linspace(0.3, 0.7, 12).reshape(3, 4))
-    steps = CudaEngine().population(device, problems, start)
+    steps = CudaEngine().steps(device, problems, start)
     together = [steps.advance(X, None, first, 15) for first in (1, 16)]
     assert steps.mu.shape == (3, 4)
     ends = set()
     for fit, problem in enumerate(problems):
-        alone = CudaEngine().steps(device, problem, start[fit])
-        want = np.concatenate([alone.advance(X, None, first, 15) for first in (1, 16)])
+        alone = CudaEngine().steps(device, [problem], start[fit : fit + 1])
+        want = np.concatenate([alone.advance(X, None, first, 15)[0] for first in (1, 16)])
         got = np.concatenate([part[fit] for part in together])
         if size == "many entries":  # a column that one fit has closed is still open in another
             np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
         else:
             np.testing.assert_array_equal(got, want)
-            np.testing.assert_array_equal(steps.mu[fit].get(), alone.mu.get())
+            np.testing.assert_array_equal(steps.mu[fit].get(), alone.mu[0].get())
         ends.add(len(got))
     assert len(ends) > 1
     assert len(steps._fits) < 3
@@ -104,9 +105,9 @@ def test_fits_together_are_the_bits_of_each_alone(device, size, monkeypatch):
 def test_every_rule_advances_fits_together(device, optimizer):
     problems, X = population(optimizer=optimizer, tol=0.0), device.xp.asarray(np.asfortranarray(gen.noise(8, 4)))
     start = device.xp.asarray(np.linspace(0.3, 0.7, 12).reshape(3, 4))
-    together = CudaEngine().population(device, problems, start).advance(X, None, 1, 4)
+    together = CudaEngine().steps(device, problems, start).advance(X, None, 1, 4)
     for fit, problem in enumerate(problems):
-        alone = CudaEngine().steps(device, problem, start[fit]).advance(X, None, 1, 4)
+        (alone,) = CudaEngine().steps(device, [problem], start[fit : fit + 1]).advance(X, None, 1, 4)
         np.testing.assert_array_equal(together[fit], alone)
 
 
@@ -114,19 +115,18 @@ def test_a_fit_is_saved_and_goes_on(device):
     X = device.xp.asarray(np.asfortranarray(gen.noise(11, 4)))
     for optimizer in OPTIMIZERS:
         problem = population(optimizer=optimizer, tol=0.0)[0]
-        straight, first = (CudaEngine().steps(device, problem, device.xp.full(4, 0.5)) for _ in range(2))
-        want = straight.advance(X, None, 1, 6)[4:]
+        straight, first = (CudaEngine().steps(device, [problem], device.xp.full((1, 4), 0.5)) for _ in range(2))
+        want = straight.advance(X, None, 1, 6)[0][4:]
         first.advance(X, None, 1, 4)
-        saved = first.save()
+        saved = first.save(0)
         assert all(isinstance(a, np.ndarray) for a in saved.values())
-        resumed = CudaEngine().steps(device, problem, device.xp.full(4, 0.1))
-        resumed.load(saved)
-        np.testing.assert_array_equal(resumed.advance(X, None, 5, 2), want)
+        resumed = CudaEngine().steps(device, [problem], device.xp.full((1, 4), 0.1))
+        resumed.load([saved])
+        np.testing.assert_array_equal(resumed.advance(X, None, 5, 2)[0], want)
         np.testing.assert_array_equal(resumed.mu.get(), straight.mu.get())
 
 
 def test_one_gate_a_sample_is_left_to_the_trainer(device):
     problem = population()[0]
     problem = problem._replace(schedule=replace(problem.schedule, gate_noise="sample"))
-    assert CudaEngine().steps(device, problem, device.xp.full(4, 0.5)) is None
-    assert CudaEngine().population(device, [problem], device.xp.full((1, 4), 0.5)) is None
+    assert CudaEngine().steps(device, [problem], device.xp.full((1, 4), 0.5)) is None

@@ -13,14 +13,15 @@ import reference
 from test_engine import both, check, cpu, problem
 
 from dufs_core import DUFS
-from dufs_core.backend.memory import StepSize, predicted_bytes
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 from dufs_core.errors import MemoryLimitError
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
 from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.engines import gpu_streaming as cuda_streaming
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
@@ -210,8 +211,8 @@ def test_a_streaming_fit(device, monkeypatch):
 
 
 def test_streaming_is_an_engine_of_this_backend(device):
-    name, engine = get_engine("streaming", device, 1)
-    assert name == "cuda_streaming"
+    engine = get_engine("streaming", device, 1)
+    assert engine.name == "cuda_streaming"
     assert isinstance(engine, CudaStreamingEngine)
 
 
@@ -227,7 +228,7 @@ def test_streaming_is_an_engine_of_this_backend(device):
 )
 def test_the_form_that_is_chosen(device, n, d, limit, want):
     """By what a step costs, and by what fits."""
-    assert get_engine("auto", device, 1, StepSize(n, d, 1, 4), limit)[0] == want
+    assert get_engine("auto", device, 1, StepSize(n, d, 1, 4), limit).name == want
 
 
 def test_tiles_of_streaming_kernels_and_launches_agree():

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import dufs_core.objective.ops
-from dufs_core.objective.engines import ENGINES
+from dufs_core.objective.engines.choose import ENGINES
 
 mutants = pytest.importorskip("bench.mutants", reason="bench is not beside the tests")
 

@@ -16,7 +16,7 @@ from dufs_core.gradcheck import check_gradient
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.chain import RULES
 from dufs_core.gradcheck.suite.registry import OPS, Engine, Operation, engines, operations, register, register_engine
-from dufs_core.objective.engines import ENGINES
+from dufs_core.objective.engines.choose import ENGINES
 from dufs_core.objective.ops import bandwidth
 
 bk = get_backend("numpy")

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from dufs_core.backend.memory import needed_bytes
 from dufs_core.cli.sweep import stacking as group
 from dufs_core.cli.sweep.fit_id import Fit
 from dufs_core.cli.sweep.job_file import Job
 from dufs_core.cli.sweep.worker import load, one_line
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import InterruptedFit
+from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.search import SearchState
 
@@ -26,7 +26,7 @@ _COSTLY = (  # with the engine: what the time of a step depends on, and whether 
 
 
 def predict(job: Job, in_this_process: bool = True) -> list[dict[str, Any]]:
-    """For each fit its bytes, predicted by `dufs_core.backend.memory`, and seconds, from a measured probe; or why not.
+    """For each fit its bytes, predicted by the engine, and seconds, from a measured probe; or why not.
 
     Parameters and memory are checked for every fit. A probe takes some steps on the data with the fit's settings (once
     for fits of a data set that differ in nothing that steps cost). Fits that a GPU would compute as one population are

@@ -136,9 +136,9 @@ for _loss in LOSSES:
 
 def _load(name: str, threads: int = 1) -> Evaluate:
     from dufs_core.backend import get_backend
-    from dufs_core.objective.engines import get_engine
+    from dufs_core.objective.engines.choose import get_engine
 
-    return get_engine(name, get_backend("numpy"), threads)[1]
+    return get_engine(name, get_backend("numpy"), threads)
 
 
 def _load_cuda() -> Evaluate:
@@ -173,11 +173,11 @@ def _with_sparse_columns(engine: Evaluate) -> Evaluate:
     from scipy.sparse import csc_array
 
     from dufs_core.data.sparse import ScaledSparseMatrix
-    from dufs_core.objective.engines import operations
+    from dufs_core.objective.engines.reference import ReferenceEngine
 
     def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
         if eps.ndim == 3:
-            return operations(bk, objective, mu, eps, X)
+            return ReferenceEngine()(bk, objective, mu, eps, X)
         X = bk.to_host(X)
         thin = np.arange(X.shape[1]) % 2 == 1
         shift = np.where(thin, -X[0], 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 from typing import Any, NamedTuple
@@ -13,7 +13,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, RunSpec
+from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, Engine, RunSpec, StepSize
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
@@ -29,13 +29,16 @@ class _Work(NamedTuple):
     mine: Any
 
 
-class DenseEngine:
+class DenseEngine(Engine):
     """evaluate(bk, objective, mu, eps, X) for one fit, and `Steps` of a run in compiled code.
 
     Draws are spread over the threads; fewer draws than threads, and draws of many rows, are computed by all threads
     together. The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones
     cost a page fault every 4 KiB.
     """
+
+    name = "dense"
+    keeps_arrays = True
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -62,9 +65,15 @@ class DenseEngine:
         dz = work.shared.dz[:, :, 0] if z.ndim == 2 else work.shared.dz.swapaxes(1, 2)
         return Scores(S, b, degenerate > 0, isolated, dz.copy())
 
-    def steps(self, bk: Backend, problem: RunSpec, mu: Array) -> _CompiledSteps | None:
-        """Whole steps in compiled code; None with one gate per sample, whose noise is drawn outside."""
-        return None if problem.schedule.gate_noise == "sample" else _CompiledSteps(self, problem, mu)
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        outside = size.n * size.d * (4 * size.draws + 1) if size.per_sample else 0  # noise and gates; the data again
+        return layout_bytes(size, size.draws, size.d) + outside * size.itemsize
+
+    def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> _CompiledSteps | None:
+        """Whole steps in compiled code; None for several runs, and with one gate per sample (noise drawn outside)."""
+        alone = len(specs) == 1 and specs[0].schedule.gate_noise == "batch"
+        return _CompiledSteps(self, specs[0], mu[0]) if alone else None
 
     def together(self, work: _Work, *problem: Any) -> None:
         """kernels.steps.run in all threads at once; this one is the first.
@@ -179,25 +188,38 @@ def layout(
     )
 
 
+def layout_bytes(size: StepSize, draws: int, d: int) -> int:
+    """Bytes of the work arrays for so many draws and columns at once."""
+    dtype = np.dtype(f"f{size.itemsize}")
+    _, *groups = layout(draws, d, size.n, dtype, size.power, 2, size.per_sample, size.threads)
+    arrays = [array for group in groups for array in group]
+    return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in arrays))
+
+
 class _CompiledSteps:
     """`dufs_core.training.loop.Steps` without Python between the steps."""
 
     def __init__(self, engine: DenseEngine, problem: RunSpec, mu: Array) -> None:
         from dufs_core.kernels import steps
 
-        self.mu = mu.copy()
+        self._mu = mu.copy()
         self._engine, self._problem = engine, problem
         self._columns = np.ascontiguousarray(problem.columns, np.uint64)
         self._first, self._second = np.zeros(len(mu)), np.zeros(len(mu))
         self._mean_square = np.zeros(1)
         self._rule = {"sgd": steps.SGD, "adam": steps.ADAM, "normalized": steps.NORMALIZED}[problem.optimizer.name]
 
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
+    @property
+    def mu(self) -> Array:
+        """The gate parameters (1, d)."""
+        return self._mu[None]
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         """Up to `count` steps from number `step` on."""
         objective, optimizer, schedule, seed, _ = self._problem
         X = np.require(batch.T, requirements=_LAYOUT)
         d, n = X.shape
-        self.mu = self.mu.copy()  # callers may have kept the one before
+        self._mu = self._mu.copy()  # callers may have kept the one before
         work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective, per_row=False)
         work.shared.dz[:] = 0
         settings = kernel_settings(
@@ -208,20 +230,21 @@ class _CompiledSteps:
         )  # fmt: skip
         records, done = np.empty((count, len(RECORD))), np.zeros(1)
         self._engine.together(
-            work, settings, X, self._columns, self.mu, self._first, self._second, self._mean_square, step - 1,
+            work, settings, X, self._columns, self._mu, self._first, self._second, self._mean_square, step - 1,
             records, done,
         )  # fmt: skip
-        return records[: int(done[0])]
+        return [records[: int(done[0])]]
 
-    def save(self) -> dict[str, Array]:
+    def save(self, run: int) -> dict[str, Array]:
         """mu, and the optimiser's memory in float64."""
-        parts = {"mu": self.mu, "first": self._first, "second": self._second, "running": self._mean_square}
+        parts = {"mu": self._mu, "first": self._first, "second": self._second, "running": self._mean_square}
         return {name: part.copy() for name, part in parts.items()}
 
-    def load(self, saved: dict[str, Array]) -> None:
+    def load(self, saved: Sequence[dict[str, Array]]) -> None:
         """Go on from what `save` gave."""
-        self.mu = saved["mu"].copy()
-        self._first[:], self._second[:], self._mean_square[:] = saved["first"], saved["second"], saved["running"]
+        (one,) = saved
+        self._mu = one["mu"].copy()
+        self._first[:], self._second[:], self._mean_square[:] = one["first"], one["second"], one["running"]
 
 
 def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:

@@ -10,23 +10,33 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.sparse import ScaledSparseMatrix
+from dufs_core.data.sparse import ScaledSparseMatrix, sparse_columns
 from dufs_core.objective.chain import Objective, Scores, Value
-from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings
-from dufs_core.objective.protocol import RECORD
+from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings, layout_bytes
+from dufs_core.objective.protocol import RECORD, Engine, StepSize
+
+_PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
-class SparseEngine:
+class SparseEngine(Engine):
     """evaluate(bk, objective, mu, eps, X) for a `ScaledSparseMatrix` in columns (CSC); one gate a column.
 
     The result does not depend on the number of threads.
     """
+
+    name = "sparse"
+    keeps_arrays = True
 
     def __init__(self, threads: int) -> None:
         self._dense = DenseEngine(threads)
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Any) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        noise = size.d * (size.draws * (4 * size.itemsize + 2) + -(-size.draws // 8) * 120)  # z, eps, random words
+        return layout_bytes(size, 1, max(1, size.dense_columns)) + noise
 
     def _scores_and_grad(
         self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
@@ -35,14 +45,14 @@ class SparseEngine:
 
         n = X.shape[0]
         columns = sparse.Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
-        work = self._dense.arrays(1, max(1, int((~X.thin).sum())), n, X.dtype, objective, per_row=False)
+        work = self._dense.arrays(1, max(1, int((~X.sparse_columns).sum())), n, X.dtype, objective, per_row=False)
         settings = kernel_settings(objective, X.dtype, n, per_row=False, only_scores=True, given=True)
         scores, dz = np.empty((4, len(z))), np.zeros(z.shape, X.dtype)
         for draw in range(len(z)):
-            self._gram(work, columns, z[draw], X.thin, n)
+            self._gram(work, columns, z[draw], X.sparse_columns, n)
             self._derivative(work, settings, n, X.dtype)
             scores[:, draw] = work.shared.scores[:, 0]
-            self._dots(work, columns, z[draw], undecided[draw], X.thin, n, dz[draw])
+            self._dots(work, columns, z[draw], undecided[draw], X.sparse_columns, n, dz[draw])
         S, b, degenerate, isolated = scores
         return Scores(S, b, degenerate > 0, isolated, dz)
 
@@ -80,3 +90,15 @@ class SparseEngine:
             )  # fmt: skip
 
         self._dense.in_team(work, member)
+
+
+def sparse_step_size(size: StepSize, X: Any) -> tuple[StepSize, int]:
+    """The step on sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
+
+    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
+    step: X in columns, its scaled values, and the blocks that they are computed in.
+    """
+    size = size._replace(dense_columns=int((~sparse_columns(X)).sum()))
+    kept = 2 * X.nnz * (size.itemsize + 4)
+    on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + size.itemsize) + _PREPARATION
+    return size, max(kept, on_the_way - SparseEngine(size.threads).bytes_needed(size))

@@ -29,6 +29,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
+from dufs_core.objective.protocol import Engine, StepSize
 
 CHUNKS = 32  # groups of rows are dealt out to so many sums over pairs, which any number of threads adds up alike
 _CALL = 1 << 33  # multiply-adds of one compiled call: 0.1 to 0.3 s, after which Ctrl-C is heard
@@ -46,21 +47,37 @@ class _Mine(NamedTuple):
     best: Array  # (GROUP, k + 1, LANES)
 
 
-class StreamingEngine:
+class StreamingEngine(Engine):
     """evaluate(bk, objective, mu, eps, X): the draws one after the other, each by all threads.
 
     The result does not depend on the number of threads. Compiled calls take a fraction of a second, so that a step of
     minutes can be interrupted; `progress`, if set, is called between them with the share of a step that is done.
     """
 
+    name = "streaming"
+
     def __init__(self, threads: int) -> None:
-        self.progress: Callable[[float], None] | None = None
         self.threads = threads
         self._done, self._reported = 0.0, 0.0
         self._pool = ThreadPoolExecutor(threads)
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        from dufs_core.kernels.streaming import BLOCK, GROUP
+        from dufs_core.kernels.vector import LANES
+
+        n, d, t, double = size.n, size.d, size.power, 8 // size.itemsize
+        rows, wide = -(-n // LANES) * LANES, -(-d // LANES) * LANES
+        groups = -(-rows // (GROUP * LANES))
+        kept = rows * wide * (2 * t + 1 + size.per_sample + 2)  # F_a, B_a, and two as factors
+        sums = rows * (min(CHUNKS, groups) * double + 8 * double)
+        thread = min(GROUP * LANES, rows) * (2 * BLOCK + 2 * wide * (1 + double) + 3) + BLOCK * LANES
+        last = rows * d * 4 * double + n * d * 4 * size.draws if size.per_sample else 0  # C Xt and dS/dXt in float64
+        buffers = (1 << 18) // size.itemsize  # of NumPy, where it sums float32 numbers in float64
+        return (kept + sums + buffers + min(size.threads, groups) * thread + last) * size.itemsize
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
         n = len(X)

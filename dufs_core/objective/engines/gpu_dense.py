@@ -18,7 +18,7 @@ from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.objective.protocol import RunSpec, StackedSteps, Steps
+from dufs_core.objective.protocol import Engine, RunSpec, Steps, StepSize
 
 # Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the others
 # from operation counts. None of them was varied on a device.
@@ -60,14 +60,38 @@ def n_matrices(power: int, with_distances: bool) -> int:
     return 3 + with_distances + (power - 1) + (2 if power > 2 else 0)
 
 
-class CudaEngine:
+def entries_needed(size: StepSize) -> int:
+    """Array entries that a step allocates beside the data, with every gate open."""
+    n, d, draws = size.n, size.d, size.draws
+    fused = size.fixed_bandwidth and 0 < d <= FUSED_COLUMNS
+    captured = is_stacked_captured(n, d, draws, size.fits)
+    together = draws if captured else draws_together(n, d, draws)
+    kept = together * (n_matrices(size.power, not fused) * n * n + (1 + size.per_sample) * n * d) + n * d
+    if size.per_sample:
+        kept += 2 * draws * n * d  # the noise, given and kept
+    parts = parts_of_gram(n, d, draws // size.fits) if captured else 1
+    if parts > 1:
+        kept += parts * together * n * n
+    if not captured:  # the open and the undecided columns, and the copies that a product makes of its operands
+        kept += together * (n * n + n * d) + n * d * (2 + (3 * draws if size.per_sample else 0))
+    return kept
+
+
+class CudaEngine(Engine):
     """evaluate(bk, objective, mu, eps, X) for one fit on the device that X lives on, on the current stream.
 
     Arrays are kept from step to step. The result does not depend on whether a graph could be captured.
     """
 
+    name = "cuda"
+    keeps_arrays = True
+
     def __init__(self) -> None:
         self._plans: dict[tuple[Any, ...], Plan] = {}
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        return entries_needed(size) * size.itemsize
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         key = (X.shape, eps.shape, str(X.dtype), objective, bk.xp.cuda.runtime.getDevice())
@@ -78,17 +102,11 @@ class CudaEngine:
             plan = self._plans[key] = new_plan(bk, [objective], X, eps.shape)
         return plan.evaluate(mu, eps, X)
 
-    def steps(self, bk: Backend, problem: RunSpec, mu: Array) -> Steps | None:
-        """Whole steps on the device; None with one gate per sample, whose noise is drawn outside."""
+    def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> Steps | None:
+        """Whole steps of one or several runs on the device; None with one gate per sample (noise drawn outside)."""
         from dufs_core.objective.engines.gpu_steps import CudaSteps
 
-        return None if problem.schedule.gate_noise == "sample" else CudaSteps(bk, [problem], mu[None]).of_one_fit()
-
-    def population(self, bk: Backend, problems: Sequence[RunSpec], mu: Array) -> StackedSteps | None:
-        """Whole steps of several fits at once, mu (fits, d); None where `steps` gives None."""
-        from dufs_core.objective.engines.gpu_steps import CudaSteps
-
-        return None if problems[0].schedule.gate_noise == "sample" else CudaSteps(bk, problems, mu)
+        return None if specs[0].schedule.gate_noise == "sample" else CudaSteps(bk, specs, mu)
 
 
 def new_plan(bk: Backend, objectives: Sequence[Objective], X: Array, eps_shape: tuple[int, ...]) -> Plan:

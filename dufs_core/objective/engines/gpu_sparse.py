@@ -15,19 +15,22 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, Scores, Value
-from dufs_core.objective.engines.gpu_dense import Plan
+from dufs_core.objective.engines.gpu_dense import Plan, entries_needed
+from dufs_core.objective.protocol import Engine, StepSize
 
 COLUMNS = 512  # spread columns that are written out at once
 _PLANS = 2  # near-equal minibatches come in two sizes
 _WARPS = 8  # of a block, as in common.cuh
 
 
-class CudaSparseEngine:
+class CudaSparseEngine(Engine):
     """evaluate(bk, objective, mu, eps, X) for a `ScaledSparseMatrix` in columns (CSC); one gate a column.
 
     The columns go to the device when a table is first seen, and stay there until the next one. The same bits at every
     call. Raises MemoryLimitError where the device has no memory left.
     """
+
+    name = "cuda_sparse"
 
     def __init__(self) -> None:
         self._plans: dict[tuple[Any, ...], Plan] = {}
@@ -45,6 +48,13 @@ class CudaSparseEngine:
             ) from error
         S, b, degenerate = map(bk.to_host, (value.score, value.bandwidth, value.degenerate))
         return Value(value.loss, S, b, degenerate, value.isolated), dmu
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        gates = size.d * size.draws * (4 + 3 * 8 // size.itemsize)  # z, eps and what is kept; the sums, in double
+        vectors = size.draws * size.n * (6 + 6 * 8 // size.itemsize)
+        written_out = 3 * min(size.dense_columns, COLUMNS) * size.n
+        return (entries_needed(size._replace(d=0)) + gates + vectors + written_out) * size.itemsize
 
     def _scores_and_grad(
         self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
@@ -78,7 +88,7 @@ class _Columns:
     def __init__(self, bk: Backend, table: ScaledSparseMatrix) -> None:
         self.bk, self.table, self.dtype = bk, table, table.dtype
         self.n, _ = table.shape
-        thin, spread = np.flatnonzero(table.thin), np.flatnonzero(~table.thin)
+        thin, spread = np.flatnonzero(table.sparse_columns), np.flatnonzero(~table.sparse_columns)
         self.n_thin, self.spread = len(thin), spread
         xp, columns = bk.xp, table.matrix[:, thin]
         self.thin, self.m = xp.asarray(thin), xp.asarray(table.shift[thin])

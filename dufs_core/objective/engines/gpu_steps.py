@@ -22,7 +22,7 @@ _ROOM = 64  # captured steps between two looks of the host
 
 
 class CudaSteps:
-    """`dufs_core.training.loop.StackedSteps`: the problems differ in seed and lam alone; mu (fits, d).
+    """`dufs_core.objective.protocol.Steps`: the problems differ in seed and lam alone; mu (fits, d).
 
     A fit that has ended keeps its mu. Once no more than half of the fits in hand still run, the others are left out.
     """
@@ -118,10 +118,6 @@ class CudaSteps:
             np.float64(schedule.tol * d), self._clock, self._done, self._records,
         )  # fmt: skip
 
-    def of_one_fit(self) -> OneFit:
-        """`dufs_core.training.loop.Steps` of the only fit."""
-        return OneFit(self)
-
     def save(self, fit: int) -> dict[str, Array]:
         """mu and the optimiser's memory of one fit, on the host; of one that was left out, mu."""
         if fit in self._ended:
@@ -137,26 +133,3 @@ class CudaSteps:
         )
         self._take(list(range(len(self._problems))), mu, first, second)
         self._ended = {}
-
-
-class OneFit:
-    """`dufs_core.training.loop.Steps` over a population of one."""
-
-    def __init__(self, steps: CudaSteps) -> None:
-        self._steps = steps
-
-    @property
-    def mu(self) -> Array:
-        return self._steps.mu[0]
-
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
-        """Up to `count` steps from number `step` on."""
-        return self._steps.advance(batch, rows, step, count)[0]
-
-    def save(self) -> dict[str, Any]:
-        """mu and the optimiser's memory, on the host."""
-        return self._steps.save(0)
-
-    def load(self, saved: dict[str, Any]) -> None:
-        """Go on from what `save` gave."""
-        self._steps.load([saved])

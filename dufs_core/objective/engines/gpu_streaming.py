@@ -24,6 +24,7 @@ from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops import loss, regulariser
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import lone_degree
+from dufs_core.objective.protocol import Engine, StepSize
 
 # Both limits are estimates from operation counts; neither was measured on a device.
 FUSED_COLUMNS = 64  # up to so many open columns, tiles of K are formed in registers
@@ -38,7 +39,7 @@ def tile_rows(n: int) -> int:
     return max(1, min(n, _MOST_ROWS, TILE_ELEMENTS // n))
 
 
-class CudaStreamingEngine:
+class CudaStreamingEngine(Engine):
     """evaluate(bk, objective, mu, eps, X) on the device that X lives on, on the current stream.
 
     Takes every power, both losses, both kinds of noise and every bandwidth rule of
@@ -48,6 +49,23 @@ class CudaStreamingEngine:
 
     Raises ValueError on a bad number of neighbours, MemoryLimitError where the device has no memory left.
     """
+
+    name = "cuda_streaming"
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        column, double = size.n * size.d, 8 // size.itemsize
+        kept = (2 * (size.power + 1) + 2) * column  # the walks, B Xt, and the data once more
+        kept += size.n * (4 + 5 * double) + size.draws * size.d * double
+        moving = 0
+        if size.d > FUSED_COLUMNS:  # two tiles of rows; the operands of their products, and a product
+            rows = tile_rows(size.n)
+            kept += 2 * rows * size.n
+            moving = (2 * size.power + 2) * size.d * rows
+        if size.per_sample:  # the noise; the gates of one draw, and whether each is open and undecided
+            kept += size.draws * column
+            moving = max(moving, 2 * column + 4 * column // size.itemsize)
+        return (kept + moving) * size.itemsize
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         try:

@@ -1,0 +1,173 @@
+"""Choose the engine of a fit, and refuse a fit that would need more memory than there is."""
+
+from __future__ import annotations
+
+from dufs_core.backend import Backend
+from dufs_core.backend.memory import byte_text, step_limit
+from dufs_core.errors import MemoryLimitError, did_you_mean
+from dufs_core.objective.engines.cpu_dense import DenseEngine
+from dufs_core.objective.engines.cpu_sparse import SparseEngine
+from dufs_core.objective.engines.cpu_streaming import StreamingEngine
+from dufs_core.objective.engines.reference import ReferenceEngine
+from dufs_core.objective.protocol import Engine, StepSize
+
+ENGINES = ("reference", "dense", "streaming")
+NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
+_PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
+_CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
+_FUSED_PAIR = 5400  # what "streaming" costs a pair of rows on a GPU, at few columns
+_STREAMED_PAIR = 19  # and a column of a pair, at power 2
+
+
+def get_engine(
+    name: str,
+    bk: Backend,
+    threads: int,
+    size: StepSize | None = None,
+    limit: int | None = None,
+    sparse: bool = False,
+) -> Engine:
+    """The engine called `name`, or the one that "auto" picks.
+
+    "auto" is "sparse" for sparse data and "reference" for one gate per sample. Else it is the Gram form ("dense" on
+    the CPU, "cuda" on a GPU), unless "streaming" will be faster at this size of a step or the Gram form would allocate
+    more than `limit` bytes. `threads` is for the compiled engines of the CPU.
+
+    Raises ValueError for an unknown name, and for an engine of another backend, kind of data or gate noise.
+    """
+    if name not in NAMES:
+        known = ", ".join(map(repr, NAMES[1:]))
+        raise ValueError(f'engine must be "auto" or one of {known}; got {name!r}{did_you_mean(name, NAMES)}')
+    if sparse and name not in ("auto", "sparse"):
+        raise ValueError(
+            f'engine={name!r} cannot take sparse X: use engine="auto" or "sparse", or X.toarray() if it fits in memory'
+        )
+    if name == "sparse" and not sparse:
+        raise ValueError(
+            'engine="sparse" takes sparse X (a SciPy matrix or array); X is dense: use engine="auto", or '
+            "scipy.sparse.csr_array(X) if most of it is 0"
+        )
+    on_gpu = bk.name == "cupy"
+    if name == ("dense" if on_gpu else "cuda"):
+        raise ValueError(
+            f'engine={name!r} does not compute with backend="{bk.name}"; engine="auto" picks one that does'
+        )
+    if sparse:
+        name = "sparse"
+    elif name == "auto":
+        name = _fastest(size, limit, on_gpu)
+    if on_gpu and name in ("sparse", "streaming"):
+        name = f"cuda_{name}"
+    return new_engine(name, threads)
+
+
+def new_engine(name: str, threads: int = 1) -> Engine:
+    """The engine with this attribute `name`; those of a GPU are imported when they are asked for."""
+    if name == "cuda":
+        from dufs_core.objective.engines.gpu_dense import CudaEngine
+
+        return CudaEngine()
+    if name == "cuda_sparse":
+        from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
+
+        return CudaSparseEngine()
+    if name == "cuda_streaming":
+        from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
+
+        return CudaStreamingEngine()
+    if name == "reference":
+        return ReferenceEngine()
+    return {"dense": DenseEngine, "streaming": StreamingEngine, "sparse": SparseEngine}[name](threads)
+
+
+def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
+    """The Gram form or "streaming", whichever needs less time in a step with every gate open, and fits in memory."""
+    gram, streaming = ("cuda", "cuda_streaming") if on_gpu else ("dense", "streaming")
+    if size is None:
+        return gram
+    needed = predicted_bytes(gram, size)
+    if limit is not None and needed > limit and predicted_bytes(streaming, size) < needed:
+        return "streaming"
+    own, other = (_costs_on_gpu if on_gpu else _costs)(size)
+    return gram if own <= other else "streaming"
+
+
+def _costs(size: StepSize) -> tuple[float, float]:
+    """Multiply-adds a pair of rows of the Gram form, and of the streaming form."""
+    n, d, t = size.n, size.d, size.power
+    dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
+    streaming = (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
+    if size.per_sample:
+        streaming += (t + 3) * d  # every pair twice in the last pass
+    return dense, streaming
+
+
+def _costs_on_gpu(size: StepSize) -> tuple[float, float]:
+    """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
+    n, d, t = size.n, size.d, size.power
+    gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
+    column = _STREAMED_PAIR * (t + 1) / 3
+    if size.per_sample:  # the share that it adds to a column in `_costs`
+        column *= 1 + (t + 3) / (4.5 + 3 * (t - 1) + t)
+    return gram, max(_FUSED_PAIR, column * d)
+
+
+def predicted_bytes(engine: str, size: StepSize) -> int:
+    """Bytes that a step of the engine with this name allocates beside the data, in the worst step."""
+    return new_engine(engine, size.threads).bytes_needed(size)
+
+
+def needed_bytes(engine: str, size: StepSize, data: int) -> int:
+    """Bytes that a fit allocates: `data`, and beside them its steps and then the tests of their result."""
+    step = predicted_bytes(engine, size)
+    return data + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
+
+
+def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory: int | None) -> None:
+    """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
+
+    Parameters
+    ----------
+    engine : str
+        Name of the engine that will compute.
+    size : StepSize
+        One step; ``size.n`` is its number of rows.
+    data : int
+        Bytes that are kept beside the step: a scaled copy of the data.
+    max_memory : int or None
+        Bytes that the fit may allocate; None: what is available.
+    """
+    limit = step_limit(bk, data, max_memory)
+    if limit is None:
+        return
+    available, needed = limit + data, needed_bytes(engine, size, data)
+    if needed <= available:
+        return
+    whose = "are available" if max_memory is None else "are allowed by max_memory"
+    message = (
+        f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
+        f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
+        f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
+    )
+    streaming = needed_bytes("streaming", size, data) if bk.name == "numpy" and engine != "streaming" else needed
+    if streaming <= available:
+        message += f'engine="streaming" would need {byte_text(streaming)}. '
+    rows = _largest_batch(engine, size, data, available)
+    if rows >= 3:
+        message += f"Set batch_size={rows} or less: steps of so many rows fit."
+    else:
+        message += f"The data alone take {byte_text(data)}: use fewer rows, columns or draws."
+    raise MemoryLimitError(message)
+
+
+def _largest_batch(engine: str, size: StepSize, data: int, available: int) -> int:
+    """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
+    low, high = 0, size.n
+    while high - low > 1:
+        middle = (low + high) // 2
+        if needed_bytes(engine, size._replace(n=middle), data) <= available:
+            low = middle
+        else:
+            high = middle
+    unit = int(10 ** max(0, len(str(low)) - 2))
+    return low // unit * unit

@@ -1,0 +1,24 @@
+"""The operations of `dufs_core.objective.ops` one after the other, on any backend: what other engines are checked
+against, and the only engine for one gate per sample."""
+
+from __future__ import annotations
+
+from dufs_core.backend import Array, Backend
+from dufs_core.objective.chain import Objective, Value, draws_together
+from dufs_core.objective.protocol import Engine, StepSize
+
+
+class ReferenceEngine(Engine):
+    """The plain chain, `Objective.value_and_grad`."""
+
+    name = "reference"
+
+    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
+        return objective.value_and_grad(bk, mu, eps, X)
+
+    def bytes_needed(self, size: StepSize) -> int:
+        """As `Engine.bytes_needed`."""
+        n, d, draws = size.n, size.d, size.draws
+        squares = min(draws, draws_together(n)) * n * n * (11 + size.power)
+        gated = n * d * (4 * draws + 2 if size.per_sample else 2)
+        return (squares + gated) * size.itemsize
