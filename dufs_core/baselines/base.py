@@ -15,8 +15,9 @@ from dufs_core.backend import Array, get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import check_squares
 from dufs_core.data.accept import check_samples, check_scales, unwrap
-from dufs_core.data.dense import SCALINGS, scale_columns
+from dufs_core.data.dense import scale_columns
 from dufs_core.data.on_disk import is_on_disk
+from dufs_core.data.scaling import SCALINGS
 from dufs_core.errors import all_constant, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection.base import ColumnSelector

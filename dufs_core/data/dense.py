@@ -1,28 +1,65 @@
-"""From what users hold to what the chain computes with: checks, scaling, constant columns, dtype.
+"""Dense data: checked, then scaled into a new array that is read by columns.
 
-The user's array is read in blocks of columns and never written to; what comes out is a new (n, d) array in
-Fortran order (the chain gathers columns).
+The user's array is read in blocks of columns and never written to.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.errors import invalid_choice
+from dufs_core.data.scaling import ScaledData, check_peaks, check_scaling, common_deviation, safe_unit
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
-SCALINGS = ("columns", "global", "none")
 
 
-class ScaledData(NamedTuple):
-    """Scaled data and what was found on the way."""
+def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
+    """Centre and scale the columns of X (`dufs_core.data.scaling`); find the constant ones.
 
-    X: Array  # (n, d) in Fortran order; constant columns are 0
-    constant: Array  # (d,) bool, columns whose smallest and largest value are equal
+    Parameters
+    ----------
+    X : ndarray (n, d)
+        Any real dtype; cast to float64 before anything is subtracted.
+    scaling : "columns", "global" or "none"
+    dtype : float32 or float64
+        Of the result, in Fortran order (the chain gathers columns).
+    xp : module
+        That X belongs to, and the result: numpy, or cupy where X lives on a device.
+
+    Raises
+    ------
+    ValueError
+        If values are not finite, or too large or all too small for `dtype` after scaling.
+    """
+    check_scaling(scaling)
+    check_finite(X, xp)
+    n, d = X.shape
+    out = xp.empty((n, d), dtype=dtype, order="F")
+    constant, peaks, squares = xp.empty(d, dtype=bool), xp.zeros(d), 0.0
+    largest = max((float(abs(block).max()) for _, block in _blocks(X, xp)), default=0.0) if scaling == "global" else 0.0
+    for columns, block in _blocks(X, xp):
+        low, high = block.min(axis=0), block.max(axis=0)
+        constant[columns] = low == high
+        block /= safe_unit(scaling, low, high, largest, xp)
+        block -= block.mean(axis=0)
+        block[:, constant[columns]] = 0
+        if scaling == "columns":
+            deviation = xp.sqrt(xp.square(block).mean(axis=0))
+            block /= xp.where(deviation > 0, deviation, 1)
+        elif scaling == "global":
+            squares += float(xp.square(block).sum())
+        else:
+            peaks[columns] = abs(block).max(axis=0)
+        with np.errstate(over="ignore"):  # `check_peaks` refuses what overflows
+            out[:, columns] = block
+    if scaling == "global":
+        out /= out.dtype.type(common_deviation(squares, n, d - int(constant.sum())))
+    if scaling == "none":
+        check_peaks(peaks, n, dtype)
+    return ScaledData(out, constant)
 
 
 def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
@@ -32,6 +69,9 @@ def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
     for start in range(0, d, width):
         columns = slice(start, min(start + width, d))
         yield columns, xp.array(X[:, columns], dtype=np.float64, order="F")
+
+
+# --- checks ----------------------------------------------------------------------------------------------------------
 
 
 def check_finite(X: Array, xp: Any = np) -> None:
@@ -60,7 +100,7 @@ def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
 
 
 def check_stored(X: Any) -> None:
-    """The same for a sparse matrix (n, d), CSR or CSC."""
+    """`check_finite` of a sparse matrix (n, d), CSR or CSC."""
     if X.data.dtype.kind != "f" or bool(np.isfinite(X.data).all()):
         return
     bad = np.flatnonzero(~np.isfinite(X.data))
@@ -85,10 +125,7 @@ def too_many_dimensions(shape: tuple[int, ...]) -> ValueError:
 
 
 def device_table(bk: Backend, X: Any, least: int = 2) -> Array:
-    """X (n, d), an array of any library outside the memory of the CPU, as an array of the backend; not copied.
-
-    Raises ValueError, in scikit-learn's words where it has some, unless it can be computed with.
-    """
+    """X (n, d), an array of any library on a device, as a checked array of the backend; not copied."""
     if bk.name == "numpy":
         raise ValueError(
             'X lives on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" where CuPy works, or copy '
@@ -108,98 +145,10 @@ def check_table(X: Any, least: int = 2) -> None:
         raise too_many_dimensions(tuple(X.shape))
     if len(X.shape) != 2:
         raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead (shape={X.shape})")
-    n, d = X.shape
-    if n < least or d < 1:
-        what = f"{n} sample(s)" if n < least else "0 feature(s)"
-        raise ValueError(
-            f"Found array with {what} (shape={X.shape}) while a minimum of {least if n < least else 1} is required."
-        )
+    for count, minimum, what in zip(X.shape, (least, 1), ("sample", "feature"), strict=True):
+        if count < minimum:
+            raise ValueError(
+                f"Found array with {count} {what}(s) (shape={X.shape}) while a minimum of {minimum} is required."
+            )
     if X.dtype.kind not in "fiub":
         raise ValueError(f"X must hold real numbers; its dtype is {X.dtype}")
-
-
-def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
-    """Centre and scale the columns of X; find the constant ones.
-
-    Parameters
-    ----------
-    X : ndarray (n, d)
-        Any real dtype; cast to float64 before anything is subtracted. Not written to.
-    scaling : "columns", "global" or "none"
-        "columns": mean 0 and variance 1 each; "global": centred, one common scale (the mean variance of the
-        columns that are not constant is 1); "none": centred, in the units given. Columns are always centred: it
-        changes no distance, it saves the digits of data far from 0, and the part of the score that a column's mean
-        would add says nothing about structure.
-    dtype : float32 or float64
-        Of the result.
-    xp : module
-        That X belongs to, and the result: numpy, or cupy where X lives on a device.
-
-    Returns
-    -------
-    ScaledData
-
-    Raises
-    ------
-    ValueError
-        If values are not finite, or too large or all too small for `dtype` after scaling.
-    """
-    if scaling not in SCALINGS:
-        raise invalid_choice("scaling", scaling, SCALINGS)
-    check_finite(X, xp)
-    n, d = X.shape
-    out = xp.empty((n, d), dtype=dtype, order="F")
-    constant = xp.empty(d, dtype=bool)
-    largest = max((float(abs(block).max()) for _, block in _blocks(X, xp)), default=0.0) if scaling == "global" else 0.0
-    square_sum, peaks = 0.0, xp.zeros(d)
-    for columns, block in _blocks(X, xp):
-        low, high = block.min(axis=0), block.max(axis=0)
-        constant[columns] = low == high
-        if scaling == "columns":  # so that squares of values as large as 1e300 stay finite
-            unit = xp.maximum(abs(low), abs(high))
-        else:
-            unit = xp.full(block.shape[1], largest if scaling == "global" else 1.0)
-        block /= xp.where(unit > 0, unit, 1)
-        block -= block.mean(axis=0)
-        block[:, constant[columns]] = 0
-        if scaling == "columns":
-            deviation = xp.sqrt(xp.square(block).mean(axis=0))
-            block /= xp.where(deviation > 0, deviation, 1)
-        elif scaling == "global":
-            square_sum += float(xp.square(block).sum())
-        else:
-            peaks[columns] = abs(block).max(axis=0)
-            check_range(peaks[columns], columns.start, n, d, dtype)
-        out[:, columns] = block
-    if scaling == "global" and square_sum > 0:
-        out /= out.dtype.type(np.sqrt(square_sum / (n * max(1, d - int(constant.sum())))))
-    if scaling == "none":
-        check_underflow(peaks, dtype)
-    return ScaledData(out, constant)
-
-
-def check_range(peak: Array, first_column: int, n: int, d: int, dtype: Any) -> None:
-    """Raise ValueError if sums of d squares of values up to peak (columns,), times n, could exceed the dtype."""
-    limit = np.sqrt(float(np.finfo(dtype).max) / (4.0 * n * d)) / 1e3
-    if (peak > limit).any():
-        column = int((peak > limit).argmax())
-        raise ValueError(
-            f"Column {first_column + column} reaches {float(peak[column]):.3g} from its mean; squares of values beyond "
-            f"{limit:.3g} overflow {np.dtype(dtype).name}. Use scaling='columns' or 'global', or divide X first."
-        )
-
-
-def check_underflow(peak: Array, dtype: Any) -> None:
-    """Raise ValueError if no value is far enough from its column's mean for its square to be told from 0.
-
-    peak (d,): the largest distance in each column, 0 in constant ones. Squared distances up to the square root of the
-    smallest normal number are taken for 0 (`dufs_core.objective.ops.bandwidth.noise_level`), those of half-closed
-    gates too.
-    """
-    limit, largest = 1e2 * float(np.finfo(dtype).tiny) ** 0.25, float(peak.max())
-    if 0 < largest < limit:
-        raise ValueError(
-            f"No value is further than {largest:.3g} from the mean of its column (column {int(peak.argmax())}); "
-            f"squares of less than {limit:.3g} vanish in {np.dtype(dtype).name}. "
-            f"Use scaling='columns' or 'global', or multiply X first."
-        )

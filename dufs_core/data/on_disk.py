@@ -1,6 +1,6 @@
 """Data that stay where they are stored: minibatches are read, scaled and put into columns one at a time.
 
-A source is anything two-dimensional with .shape, .dtype and slices of rows: numpy.memmap, an h5py dataset, a zarr
+Such data are anything two-dimensional with .shape, .dtype and slices of rows: numpy.memmap, an h5py dataset, a zarr
 array, the .X of an AnnData object in backed mode (its CSR too: the rows in hand are made dense). Only slices are asked
 for, in ascending order: rows that lie close together come in one read, which costs less than as many reads of single
 rows.
@@ -9,13 +9,15 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.dense import check_range, check_underflow, not_finite
+from dufs_core.data.dense import not_finite
+from dufs_core.data.scaling import check_peaks, common_deviation
 
 CHUNK_BYTES = 1 << 24  # of the float64 rows in hand
 _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another read does
@@ -43,11 +45,10 @@ class Statistics(NamedTuple):
 def statistics(X: Any) -> Statistics:
     """Mean, sum of squares about it, smallest and largest value of every column, in one pass.
 
-    Chunks of rows are joined by the rule of Chan, Golub and LeVeque ("Updating formulae and a pairwise algorithm for
-    computing sample variances", 1979), mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which
-    loses no digits of data far from 0.
-
-    Raises ValueError, with their number and the first column, if values are NaN or infinite.
+    Chunks of rows are joined by mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which loses no
+    digits of data far from 0. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
+    computing sample variances", 1979. Raises ValueError, with their number and the first column, if values are NaN or
+    infinite.
     """
     n, d = X.shape
     mean, squares = np.zeros(d), np.zeros(d)
@@ -58,7 +59,7 @@ def statistics(X: Any) -> Statistics:
         finite = np.isfinite(block)
         if not finite.all():
             bad += int((~finite).sum())
-            first_bad = min(first_bad, int(np.flatnonzero(~finite.all(axis=0))[0]))
+            first_bad = min(first_bad, int((~finite.all(axis=0)).argmax()))
         if bad:
             continue
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
@@ -75,7 +76,7 @@ def statistics(X: Any) -> Statistics:
 
 
 class OnDiskMatrix:
-    """A source with the scaling of its columns: a `dufs_core.data.matrix.ScaledMatrix` of dense rows.
+    """Data on disk with the scaling of their columns: a `dufs_core.data.matrix.ScaledMatrix` of dense rows.
 
     Parameters
     ----------
@@ -84,8 +85,8 @@ class OnDiskMatrix:
     X
         See the module.
     scaling : "columns", "global" or "none"
-        As `dufs_core.data.dense.prepare`; the numbers differ from its in rounding, since the mean and the variance are
-        added up in another order.
+        The numbers differ from those of `dufs_core.data.dense.scale_columns` in rounding, since the mean and the
+        variance are added up in another order.
     dtype : float32 or float64
 
     Raises
@@ -98,9 +99,9 @@ class OnDiskMatrix:
         n, d = X.shape
         mean, squares, low, high = statistics(X)
         self.constant = low == high
-        strange = ~(np.isfinite(squares) & (self.constant | (squares > 0)))
-        if strange.any():
-            k = int(strange.argmax())
+        beyond = ~(np.isfinite(squares) & (self.constant | (squares > 0)))
+        if beyond.any():
+            k = int(beyond.argmax())
             raise ValueError(
                 f"Column {k} runs from {low[k]:.3g} to {high[k]:.3g}; squares of such values are beyond float64: "
                 f"divide or multiply it by a constant first"
@@ -108,53 +109,49 @@ class OnDiskMatrix:
         varying = squares[~self.constant]
         if scaling == "columns":
             scale = np.sqrt(squares / n)
-        elif scaling == "global":
-            scale = np.full(d, np.sqrt(varying.sum() / (n * max(1, len(varying)))))
         else:
-            scale = np.ones(d)
-            peak = np.where(self.constant, 0, np.maximum(high - mean, mean - low))
-            check_range(peak, 0, n, d, dtype)
-            check_underflow(peak, dtype)
+            scale = np.full(d, common_deviation(varying.sum(), n, len(varying)) if scaling == "global" else 1.0)
+        if scaling == "none":
+            check_peaks(np.where(self.constant, 0, np.maximum(high - mean, mean - low)), n, dtype)
         scale[self.constant] = np.inf  # to 0
         self._bk, self._X, self._mean, self._scale = bk, X, mean, scale
-        self._columns: Array | None = None
+        self._columns = np.arange(d)
         self.shape: tuple[int, int] = (n, d)
         self.dtype = np.dtype(dtype)
 
     def take_columns(self, columns: Array) -> OnDiskMatrix:
         """Some of the columns; nothing is read."""
-        part = object.__new__(OnDiskMatrix)
-        part.__dict__.update(self.__dict__)
-        part._columns = columns if self._columns is None else self._columns[columns]
+        part = copy(self)
+        part._columns = self._columns[columns]
         part.shape = (self.shape[0], len(columns))
         return part
 
     def take_rows(self, rows: Array) -> Array:
         """Some of the rows, in the order asked for, scaled, in Fortran order."""
-        return self._bk.to_device(self._scaled(self._bk.to_host(rows), self._columns))
+        return self._read_scaled(self._bk.to_host(rows), self._columns)
 
-    def dense(self, rows: Array | slice, columns: Array) -> Array:
+    def dense_block(self, rows: Array | slice, columns: Array) -> Array:
         """Rows and columns, scaled, in Fortran order."""
         rows = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else self._bk.to_host(rows)
-        columns = np.asarray(columns)
-        return self._bk.to_device(self._scaled(rows, columns if self._columns is None else self._columns[columns]))
+        return self._read_scaled(rows, self._columns[np.asarray(columns)])
 
-    def _scaled(self, rows: Array, columns: Array | None) -> Array:
+    def _read_scaled(self, rows: Array, columns: Array) -> Array:
         order = np.argsort(rows, kind="stable")
         ascending = rows[order]
-        mean, scale = (v if columns is None else v[columns] for v in (self._mean, self._scale))
+        mean, scale = self._mean[columns], self._scale[columns]
+        every_column = len(columns) == self._X.shape[1] and bool((columns == np.arange(len(columns))).all())
         out = np.empty((len(rows), len(mean)), dtype=self.dtype, order="F")
         done = 0
         for start, stop in slices(ascending, self._X.shape[1]):
             count = int(np.searchsorted(ascending, stop)) - done
             block = _read(self._X, start, stop)[ascending[done : done + count] - start]
-            if columns is not None:
+            if not every_column:
                 block = block[:, columns]
             block -= mean
             block /= scale
             out[order[done : done + count]] = block
             done += count
-        return out
+        return self._bk.to_device(out)
 
 
 def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
@@ -175,3 +172,8 @@ def _read(X: Any, start: int, stop: int) -> Array:
     """Rows start to stop as a float64 array of its own."""
     rows = X[start:stop]
     return np.array(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")
+
+
+def chunked_bytes(rows: int, d: int, itemsize: int) -> int:
+    """Bytes beside the steps of a fit that reads its batches: the next one and chunks on the way to it."""
+    return rows * d * itemsize + 3 * CHUNK_BYTES // 2

@@ -1,84 +1,76 @@
 """Sparse data: scaled columns that stay sparse, with the centring kept beside them.
 
-Centring is implicit, because x_k - m_k 1 has no zeros. A column with at most an eighth of its entries stored is thin:
-its values are kept uncentred, since m_k^2 is at most 1/7 of its variance then, so that subtracting the mean from sums
-costs no digits. The others are spread: their stored values are kept centred, and an entry that is not stored stands
-for -m_k.
+Centring is implicit, because x_k - m_k 1 has no zeros. A column with at most an eighth of its entries stored is called
+sparse: its values are kept uncentred, since m_k^2 is at most 1/7 of its variance then, so that subtracting the mean
+from sums costs no digits. The others are dense: their stored values are kept centred, and an entry that is not stored
+stands for -m_k.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
-from dufs_core.data.dense import SCALINGS, check_range, check_stored, check_underflow
-from dufs_core.errors import invalid_choice
+from dufs_core.data.dense import check_stored
+from dufs_core.data.scaling import ScaledData, check_peaks, check_scaling, common_deviation, safe_unit
 
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
-_THIN = 8  # a thin column stores at most n / _THIN entries
+_SPARSE = 8  # a sparse column stores at most n / _SPARSE entries
 
 
-def is_thin(X: Any) -> Array:
-    """Which columns of X (CSR or CSC) are thin, bool (d,)."""
+def sparse_columns(X: Any) -> Array:
+    """Which columns of X (CSR or CSC) are sparse, bool (d,)."""
     n, d = X.shape
     stored = np.diff(X.indptr) if X.format == "csc" else np.bincount(X.indices, minlength=d)
-    thin: Array = stored <= n // _THIN
-    return thin
+    found: Array = stored <= n // _SPARSE
+    return found
 
 
 class ScaledSparseMatrix:
-    """Scaled sparse data (n, d), as the trainer and the search take them.
+    """Scaled sparse data (n, d), as the training loop and the search take them.
 
     Attributes
     ----------
     matrix : scipy.sparse.csc_array, or csr_array where rows will be taken
-        Stored values in the dtype of the fit.
+        Stored values in the dtype of the fit, on the host.
     shift : ndarray (d,), float64
         m, the means of the scaled columns.
-    thin : ndarray (d,) of bool
+    sparse_columns : ndarray (d,) of bool
     bk : Backend
-        Where rows that are asked for come from, and dense parts go. The matrix itself stays on the host.
+        Where rows that are asked for come from, and dense parts go.
     """
 
-    def __init__(self, matrix: Any, shift: Array, thin: Array, bk: Backend | None = None) -> None:
-        self.matrix, self.shift, self.thin = matrix, shift, thin
+    def __init__(self, matrix: Any, shift: Array, sparse_columns: Array, bk: Backend | None = None) -> None:
+        self.matrix, self.shift, self.sparse_columns = matrix, shift, sparse_columns
         self.bk = get_backend("numpy") if bk is None else bk
         self.shape: tuple[int, int] = matrix.shape
         self.dtype = matrix.dtype
 
     def take_columns(self, columns: Array) -> ScaledSparseMatrix:
         """Some of the columns."""
-        return ScaledSparseMatrix(self.matrix[:, columns], self.shift[columns], self.thin[columns], self.bk)
+        return ScaledSparseMatrix(self.matrix[:, columns], self.shift[columns], self.sparse_columns[columns], self.bk)
 
     def take_rows(self, rows: Array) -> ScaledSparseMatrix:
         """Some of the rows, as columns (CSC)."""
-        return ScaledSparseMatrix(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.thin, self.bk)
+        return ScaledSparseMatrix(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.sparse_columns, self.bk)
 
-    def dense(self, rows: Array | slice, columns: Array) -> Array:
+    def dense_block(self, rows: Array | slice, columns: Array) -> Array:
         """The rows and columns as an array, centred, in Fortran order."""
         part = self.matrix[:, columns][rows if isinstance(rows, slice) else self.bk.to_host(rows)].tocsc()
-        shift = self.shift[columns].astype(self.dtype)
+        shift, stored = self.shift[columns].astype(self.dtype), np.diff(part.indptr)
         out = np.empty(part.shape, dtype=self.dtype, order="F")
         out[:] = -shift
-        thin = np.repeat(np.where(self.thin[columns], shift, 0), np.diff(part.indptr))
-        out.T[np.repeat(np.arange(len(columns)), np.diff(part.indptr)), part.indices] = part.data - thin
-        dense: Array = self.bk.to_device(out)
-        return dense
+        uncentred = np.repeat(np.where(self.sparse_columns[columns], shift, 0), stored)
+        out.T[np.repeat(np.arange(len(columns)), stored), part.indices] = part.data - uncentred
+        return self.bk.to_device(out)
 
 
-class PreparedSparse(NamedTuple):
-    """As `dufs_core.data.dense.ScaledData`."""
-
-    X: ScaledSparseMatrix
-    constant: Array  # (d,) bool
-
-
-def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> PreparedSparse:
-    """Scale sparse data as `dufs_core.data.dense.prepare` scales dense ones, to the same numbers within rounding.
+def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> ScaledData:
+    """Scale sparse data as `dufs_core.data.dense.scale_columns` scales dense ones, to the same numbers within rounding.
 
     Parameters
     ----------
@@ -89,82 +81,69 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
     by_rows : bool
         Whether rows will be taken (minibatches).
     bk : Backend, optional
-        Of the table; NumPy by default. Scaling is done on the host.
+        Of the matrix; NumPy by default. Scaling is done on the host.
 
     Raises
     ------
     ValueError
-        As `dufs_core.data.dense.prepare`.
+        As `dufs_core.data.dense.scale_columns`.
     """
-    if scaling not in SCALINGS:
-        raise invalid_choice("scaling", scaling, SCALINGS)
+    check_scaling(scaling)
     check_stored(X)
-    columns = _canonical_columns(X)
-    n, d = columns.shape
-    indptr = columns.indptr.astype(np.int64)
-    stored = np.diff(indptr)
-    thin = is_thin(columns)
-    values = np.empty(len(columns.data), dtype=dtype)
-    shift, constant = np.zeros(d), np.zeros(d, dtype=bool)
-    largest = max(float(columns.data.max(initial=0)), -float(columns.data.min(initial=0)))
-    square_sum, peaks = 0.0, np.zeros(d)
-    for part, entries in _blocks(columns.data, indptr):
-        first, last = indptr[part.start], indptr[part.stop]
+    csc = _canonical_csc(X)
+    n, d = csc.shape
+    indptr = csc.indptr.astype(np.int64)
+    stored, uncentred = np.diff(indptr), sparse_columns(csc)
+    values = np.empty(len(csc.data), dtype=dtype)
+    shift, constant, peaks, square_sum = np.zeros(d), np.zeros(d, dtype=bool), np.zeros(d), 0.0
+    largest = max(float(csc.data.max(initial=0)), -float(csc.data.min(initial=0)))
+    for part, entries in _blocks(csc.data, indptr):
         count = stored[part]
-        sums = _Sums(indptr[part.start : part.stop + 1] - first, count)
-        low, high = sums.reduce(np.minimum, entries), sums.reduce(np.maximum, entries)
-        some_zeros = count < n
-        low[some_zeros] = np.minimum(low[some_zeros], 0)
-        high[some_zeros] = np.maximum(high[some_zeros], 0)
+        starts = indptr[part] - indptr[part.start]
+        low = _reduce(np.minimum, entries, starts, count)
+        high = _reduce(np.maximum, entries, starts, count)
+        low, high = np.where(count < n, np.minimum(low, 0), low), np.where(count < n, np.maximum(high, 0), high)
         constant[part] = low == high
-        if scaling == "columns":  # as in `prepare`
-            unit = np.maximum(-low, high)
-        else:
-            unit = np.full(len(count), largest if scaling == "global" else 1.0)
-        entries /= np.repeat(np.where(unit > 0, unit, 1), count)
-        mean = sums.reduce(np.add, entries) / n
+        entries /= np.repeat(safe_unit(scaling, low, high, largest), count)
+        mean = _reduce(np.add, entries, starts, count) / n
         mean[constant[part]] = 0
         entries[np.repeat(constant[part], count)] = 0
         centred = entries - np.repeat(mean, count)
-        with np.errstate(over="ignore", invalid="ignore"):  # `check_range` refuses what overflows, by column
-            squares = sums.reduce(np.add, centred**2) + (n - count) * mean**2
+        with np.errstate(over="ignore", invalid="ignore"):  # `check_peaks` refuses what overflows
+            squares = _reduce(np.add, centred**2, starts, count) + (n - count) * mean**2
         if scaling == "columns":
             deviation = np.sqrt(squares / n)
-            scale = np.where(deviation > 0, deviation, 1)
-            mean /= scale
-            entries /= np.repeat(scale, count)
-            centred /= np.repeat(scale, count)
+            deviation = np.where(deviation > 0, deviation, 1)
+            mean /= deviation
+            entries /= np.repeat(deviation, count)
+            centred /= np.repeat(deviation, count)
         elif scaling == "global":
             square_sum += float(squares.sum())
         else:
-            peak = np.maximum(sums.reduce(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
-            check_range(peak, part.start, n, d, dtype)
-            peaks[part] = peak
+            stored_peaks = _reduce(np.maximum, abs(centred), starts, count)
+            peaks[part] = np.maximum(stored_peaks, np.where(count < n, abs(mean), 0))
         shift[part] = mean
-        values[first:last] = np.where(np.repeat(thin[part], count), entries, centred)
-    if scaling == "global" and square_sum > 0:
-        common = np.sqrt(square_sum / (n * max(1, d - int(constant.sum()))))
+        with np.errstate(over="ignore"):
+            kept = np.where(np.repeat(uncentred[part], count), entries, centred)
+            values[indptr[part.start] : indptr[part.stop]] = kept
+    if scaling == "global":
+        common = common_deviation(square_sum, n, d - int(constant.sum()))
         values /= values.dtype.type(common)
         shift /= common
     if scaling == "none":
-        check_underflow(peaks, dtype)
-    indices = columns.indices.astype(np.int32, copy=False)
+        check_peaks(peaks, n, dtype)
+    indices = csc.indices.astype(np.int32, copy=False)
     matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))
     matrix.has_canonical_format = True
-    return PreparedSparse(ScaledSparseMatrix(matrix.tocsr() if by_rows else matrix, shift, thin, bk), constant)
+    return ScaledData(ScaledSparseMatrix(matrix.tocsr() if by_rows else matrix, shift, uncentred, bk), constant)
 
 
-class _Sums:
-    """Reductions over the stored entries of each column; 0 for a column that stores nothing."""
-
-    def __init__(self, indptr: Array, count: Array) -> None:
-        self._starts, self._some = indptr[:-1][count > 0], count > 0
-
-    def reduce(self, function: Any, entries: Array) -> Array:
-        out: Array = np.zeros(len(self._some))
-        if len(self._starts):
-            out[self._some] = function.reduceat(entries, self._starts)
-        return out
+def _reduce(ufunc: Any, entries: Array, starts: Array, count: Array) -> Array:
+    """Reduce the stored entries of each column; 0 where there are none."""
+    out: Array = np.zeros(len(count))
+    if len(entries):
+        out[count > 0] = ufunc.reduceat(entries, starts[count > 0])
+    return out
 
 
 def _blocks(values: Array, indptr: Array) -> Iterator[tuple[slice, Array]]:
@@ -177,12 +156,10 @@ def _blocks(values: Array, indptr: Array) -> Iterator[tuple[slice, Array]]:
         start = block.stop
 
 
-def _canonical_columns(X: Any) -> Any:
+def _canonical_csc(X: Any) -> Any:
     """X as CSC with sorted rows and no duplicates; shares X's arrays where it is that already."""
-    X = sparse.csc_array(X) if X.format == "csc" else X
-    columns = sparse.csc_array(X.tocsc(), copy=False)
-    if not columns.has_canonical_format:
-        if X.format == "csc":
-            columns = columns.copy()
-        columns.sum_duplicates()
-    return columns
+    csc = sparse.csc_array(X.tocsc(), copy=False)
+    if not csc.has_canonical_format:
+        csc = csc.copy()
+        csc.sum_duplicates()
+    return csc

@@ -34,7 +34,7 @@ def affinity(
     Parameters
     ----------
     X : array-like (n, d)
-        Centred in float64, which changes no distance; not scaled: see `dufs_core.data.dense.prepare`.
+        Centred in float64, which changes no distance; not scaled: see `dufs_core.data.scaling`.
     bandwidth : "max", "median", "q90" or float
         b = bandwidth_factor times this statistic of the squared distances to the n_neighbors-th other row; a number
         is b itself.

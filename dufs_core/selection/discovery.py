@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
-from dufs_core.data.matrix import dense
+from dufs_core.data.matrix import dense_block
 from dufs_core.selection.search import Outcome, ProgressSaver, Search
 from dufs_core.significance.decoys import q_values
 from dufs_core.significance.structure import (
@@ -142,7 +142,7 @@ def _on_all_rows(bk: Backend, X: Any, pool: Pool, members: Array) -> Array:
     xp = bk.xp
     source, copy = members % len(pool.columns), members // len(pool.columns)
     columns = pool.columns[source]
-    x = xp.ascontiguousarray(dense(bk, X, slice(None), columns).T)
+    x = xp.ascontiguousarray(dense_block(bk, X, slice(None), columns).T)
     rows = xp.arange(X.shape[0]) if isinstance(pool.rows, slice) else pool.rows
     x = standardised(bk, x, rows)
     x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]

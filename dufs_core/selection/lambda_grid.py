@@ -9,7 +9,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.matrix import dense, take_columns, take_rows
+from dufs_core.data.matrix import dense_block, take_columns, take_rows
 from dufs_core.objective.ops import regulariser
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.graph_rules import graph_rules
@@ -80,7 +80,7 @@ def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
 def _largest_variance(bk: Backend, X: Any) -> float:
     """Of the columns of scaled X (n, d), which are centred."""
     (n, d), width = X.shape, max(1, _BLOCK // X.shape[0])
-    blocks = (dense(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
+    blocks = (dense_block(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
     return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)
 
 
@@ -98,7 +98,7 @@ def stationary_lambdas(selector: DUFS, X: Any) -> Array:
 
 
 def _prices_at_start(selector: DUFS, bk: Backend, X: Any, data: Any) -> Array:
-    """`stationary_lambdas` of accepted X, with its scaled data (`dufs_core.data.dense.ScaledData`)."""
+    """`stationary_lambdas` of accepted X, with its scaled data (`dufs_core.data.scaling.ScaledData`)."""
     selector = clone(selector).set_params(lam=0.0, fdr=None)
     evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
     columns = np.flatnonzero(~data.constant)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dufs_core.data.dense import SCALINGS
+from dufs_core.data.scaling import SCALINGS
 from dufs_core.errors import DufsWarning, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, quantile_of
 from dufs_core.objective.optimizers import get_optimizer

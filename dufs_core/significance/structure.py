@@ -19,7 +19,7 @@ from scipy import sparse
 from scipy.stats import rankdata
 
 from dufs_core.backend import Array, Backend, random
-from dufs_core.data.matrix import dense
+from dufs_core.data.matrix import dense_block
 from dufs_core.objective.chain import Objective, open_walk
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
@@ -93,7 +93,7 @@ def build_pool(bk: Backend, X: Any, columns: Array, seed: int) -> Pool:
     n = X.shape[0]
     sampled = n > ROWS
     rows = random.permutation(bk, seed, random.Stream.DECOYS, 1, n)[:ROWS] if sampled else slice(None)
-    x = bk.xp.ascontiguousarray(dense(bk, X, rows, columns).T)  # (d, n)
+    x = bk.xp.ascontiguousarray(dense_block(bk, X, rows, columns).T)  # (d, n)
     differs = (x != bk.xp.median(x, axis=1)[:, None].astype(x.dtype)).sum(axis=1)
     judged = bk.to_host(differs >= _FEWEST_ROWS)
     columns, x = columns[judged], x[bk.xp.asarray(judged)]
