@@ -1,1 +1,1 @@
-"""What each subcommand of `dufs-core` does; `dufs_core.cli.main` is the way in."""
+"""The command line; `dufs_core.cli.main` is the entry point."""

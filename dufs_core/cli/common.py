@@ -10,7 +10,7 @@ from typing import Any
 from dufs_core._version import __version__
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
-_LIBRARIES = ("numpy", "scipy", "numba", "scikit-learn")
+_REQUIRED = ("numpy", "scipy", "numba", "scikit-learn")
 _OPTIONAL = ("matplotlib", "h5py", "tqdm", "threadpoolctl", "cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 
 
@@ -20,21 +20,19 @@ class UsageError(Exception):
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Errors that speak of the user's data or settings, as one sentence."""
+    """Turn errors about the user's data or settings into a UsageError."""
     from dufs_core.errors import DufsError
 
     try:
         yield
     except (ValueError, TypeError, DufsError) as error:
-        raise UsageError(sentence(error)) from error
+        raise UsageError(single_line(error)) from error
     except OSError as error:
-        if error.errno is not None and error.strerror:
-            raise UsageError(f"{error.filename}: {error.strerror.lower()}") from error
-        raise UsageError(sentence(error)) from error
+        cause = f"{error.filename}: {error.strerror.lower()}" if error.errno and error.strerror else single_line(error)
+        raise UsageError(cause) from error
 
 
-def sentence(message: object) -> str:
-    """The message on one line."""
+def single_line(message: object) -> str:
     return " ".join(str(message).split())
 
 
@@ -44,11 +42,11 @@ def versions(optional: bool = False) -> dict[str, str]:
     from importlib.metadata import PackageNotFoundError, version
 
     found = {"dufs-core": __version__, "python": platform.python_version()}
-    for name in _LIBRARIES + (_OPTIONAL if optional else ()):
+    for name in _REQUIRED + (_OPTIONAL if optional else ()):
         try:
             found[name] = version(name)
         except PackageNotFoundError:
-            if name in _LIBRARIES:
+            if name in _REQUIRED:
                 found[name] = "not installed"
     return found
 

@@ -1,4 +1,4 @@
-"""dufs-core fit: read, fit, print, write."""
+"""dufs-core fit: read a table, fit, print and write the result."""
 
 from __future__ import annotations
 
@@ -9,77 +9,22 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from dufs_core.cli.common import DONE, FAILED, UsageError, sentence, usage_errors
-from dufs_core.cli.fit_result import feature_rows, result_of, summary
-from dufs_core.cli.options import OPTIONS
+from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line, usage_errors, versions
+from dufs_core.cli.parser import OPTIONS
+
+_ROWS_SHOWN = 20  # most rows of the printed table
+_UNSAID = ("callbacks", "verbose")  # parameters that do not change the result
 
 
-class Source(NamedTuple):
-    """The data of a fit and where it came from."""
+class Data(NamedTuple):
+    """The data of a fit and where they came from."""
 
     X: Any  # (n, d) array
     names: tuple[str, ...] | None
-    informative: Sequence[int] | None  # the true answer, where it is known
-    labels: Any  # (n,) or None; for colours alone
-    described: dict[str, Any]
+    informative: Sequence[int] | None  # the right answer, where it is known
+    labels: Any  # (n,) or None; colours of a picture
+    source: dict[str, Any]
     notes: tuple[str, ...]
-
-
-def _load(args: argparse.Namespace, seed: int) -> Source:
-    moons = {"samples": args.samples, "features": args.features, "noise": args.noise}
-    reading = {
-        "--variable": args.variable is not None,
-        "--labels": args.labels is not None,
-        "--transpose": args.transpose,
-        "--header": args.header is not None,
-        "--index-column": bool(args.index_column),
-    }
-    if args.file == "two-moons":
-        misplaced = [option for option, given in reading.items() if given]
-        if misplaced:
-            raise UsageError(f"{misplaced[0]} is for data files; two-moons is made, not read")
-        from dufs_core.data.files.arrays import array_fingerprint
-        from dufs_core.datasets import two_moons
-
-        settings = {"samples": 100, "features": 10, "noise": 0.1} | {k: v for k, v in moons.items() if v is not None}
-        with usage_errors():
-            X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
-        described = {"source": "two-moons", **settings, "seed": seed, "sha256": array_fingerprint(X)}
-        return Source(X, None, informative.tolist(), labels, described, ())
-
-    misplaced = [f"--{name}" for name, value in moons.items() if value is not None]
-    if misplaced:
-        raise UsageError(f"{misplaced[0]} is for two-moons, not for a file")
-    from dufs_core.data.files.arrays import file_fingerprint, read_table
-    from dufs_core.data.on_disk import is_on_disk
-
-    with usage_errors():
-        table = read_table(
-            args.file,
-            variable=args.variable,
-            labels=args.labels,
-            transpose=args.transpose,
-            header=args.header,
-            index_column=args.index_column,
-            on_disk=getattr(args, "batch_size", None) is not None,
-        )
-        if not is_on_disk(table.X):  # the fit checks those as it reads them
-            _check_finite(args.file, table.X, table.feature_names)
-        described = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
-    return Source(table.X, table.feature_names, None, table.labels, described, table.notes)
-
-
-def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
-    """Refuse NaN and infinity with the name of the first column."""
-    from dufs_core.data.dense import values_not_finite
-
-    count, row, first = values_not_finite(X)
-    if count:
-        called = f'"{names[first]}"' if names else f"{first}"
-        raise ValueError(
-            f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "
-            f"column {called}, sample {row} (from 0); impute them, or drop those samples or features"
-        )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -93,40 +38,216 @@ def run(args: argparse.Namespace) -> int:
         with usage_errors():
             output.check_directory(args.out, args.force)
     seed = 0 if args.seed is None else args.seed
-    source = _load(args, seed)
+    with usage_errors():
+        data = _load(args, seed)
     read = time.perf_counter()
-    notes = () if args.quiet else source.notes
-    for note in notes:
-        print(f"dufs-core: {note}", file=sys.stderr)
+    if not args.quiet:
+        for note in data.notes:
+            print(f"dufs-core: {note}", file=sys.stderr)
 
     given = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     if args.seed is not None and args.file != "two-moons" and given.get("random_state", seed) != seed:
-        raise UsageError("--seed and --random-state say the same of a file; give one of them")
+        raise UsageError("--seed and --random-state are the same for a file; give one of them")
     given.setdefault("random_state", seed)
     if not (args.json or args.quiet) and sys.stderr.isatty():
         given.setdefault("verbose", 1)
     from dufs_core.selection.dufs import DUFS
 
     with usage_errors():
-        estimator = DUFS(**given) if args.preset is None else DUFS.preset(args.preset, **given)
+        selector = DUFS(**given) if args.preset is None else DUFS.preset(args.preset, **given)
         started = time.perf_counter()
-        estimator.fit(source.X)
+        selector.fit(data.X)
     ended = time.perf_counter()
 
-    rows = feature_rows(estimator, source.names)
-    result = result_of(args, estimator, source, {"read": read - began, "fit": ended - started, "total": ended - began})
+    rows = _feature_rows(selector, data.names)
+    result = _result(args, selector, data, {"read": read - began, "fit": ended - started, "total": ended - began})
     written: list[str] = []
     if args.out is not None:
         document = {key: value for key, value in result.items() if key != "scores"}  # selection.csv has them
         try:
-            written = output.save(args.out, rows, document, estimator, source.X, source.names, source.labels)
+            written = output.save(args.out, rows, document, selector, data.X, data.names, data.labels)
         except OSError as error:
-            print(f"dufs-core: cannot write {args.out}: {sentence(error)}", file=sys.stderr)
+            print(f"dufs-core: cannot write {args.out}: {single_line(error)}", file=sys.stderr)
             return FAILED
     if args.json:
         from dufs_core.selection.atomic_io import json_value
 
         print(json.dumps(json_value(result), allow_nan=False))
     elif not (args.quiet and args.out is not None):
-        print(summary(result, rows, args.out, written))
+        print(_summary(result, rows, args.out, written))
     return DONE
+
+
+def _load(args: argparse.Namespace, seed: int) -> Data:
+    reading: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
+    given = {name: value for name in ("samples", "features", "noise") if (value := getattr(args, name)) is not None}
+    if args.file == "two-moons":
+        if misplaced := [name for name, default in reading.items() if getattr(args, name) != default]:
+            raise UsageError(f"--{misplaced[0].replace('_', '-')} is for data files; two-moons is made, not read")
+        return _two_moons({"samples": 100, "features": 10, "noise": 0.1} | given, seed)
+    if given:
+        raise UsageError(f"--{next(iter(given))} is for two-moons, not for a file")
+    from dufs_core.data.files.arrays import file_fingerprint, read_table
+    from dufs_core.data.on_disk import is_on_disk
+
+    settings = {name: getattr(args, name) for name in reading}
+    table = read_table(args.file, **settings, on_disk=getattr(args, "batch_size", None) is not None)
+    if not is_on_disk(table.X):  # the fit checks those as it reads them
+        _check_finite(args.file, table.X, table.feature_names)
+    source = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
+    return Data(table.X, table.feature_names, None, table.labels, source, table.notes)
+
+
+def _two_moons(settings: dict[str, Any], seed: int) -> Data:
+    from dufs_core.data.files.arrays import array_fingerprint
+    from dufs_core.datasets import two_moons
+
+    X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
+    source = {"source": "two-moons", **settings, "seed": seed, "sha256": array_fingerprint(X)}
+    return Data(X, None, informative.tolist(), labels, source, ())
+
+
+def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
+    """Refuse NaN and infinity, and name the first column that has any."""
+    from dufs_core.data.dense import values_not_finite
+
+    count, row, first = values_not_finite(X)
+    if count:
+        column = f'"{names[first]}"' if names else f"{first}"
+        raise ValueError(
+            f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "
+            f"column {column}, sample {row} (from 0); impute them, or drop those samples or features"
+        )
+
+
+def _feature_rows(selector: Any, names: tuple[str, ...] | None) -> list[dict[str, Any]]:
+    """One row for each feature, best first: those of selection.csv."""
+    numbers = {"score": selector.scores_}
+    if selector.fdr is not None:
+        numbers |= {"q_value": selector.q_values_, "evidence": selector.evidence_}
+    numbers |= {"mu": selector.mu_, "probability": selector.gate_probabilities_}
+    return [
+        {"index": int(j), "name": names[j] if names else f"x{j}", "rank": rank}
+        | {name: values[j] for name, values in numbers.items()}
+        | {"selected": bool(selector.support_[j])}
+        for rank, j in enumerate(selector.order_, start=1)
+    ]
+
+
+def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[str, float]) -> dict[str, Any]:
+    """The object that --json prints and result.json keeps."""
+    n, d = data.X.shape
+    settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
+    selected = [int(j) for j in selector.order_ if selector.support_[j]]
+    result: dict[str, Any] = {
+        "selected": selected,
+        "scores": selector.scores_,
+        "seconds": seconds["fit"],
+        "n_iter": selector.n_iter_,
+        "converged": selector.converged_,
+        "loss": selector.loss_,
+        "bandwidth": selector.bandwidth_,
+        "fdr": selector.fdr,
+        **_evidence(selector),
+        "n_runs": selector.n_runs_,
+        "n_samples": n,
+        "n_features": d,
+        "constant_features": selector.constant_features_,
+    }
+    if data.names:
+        result["selected_names"] = [data.names[j] for j in selected]
+    if data.informative is not None:
+        gated = selector.gate_probabilities_ if selector.fdr is None else None  # with decoys few columns have a gate
+        result |= agreement(selected, data.informative, gated)
+    return result | {
+        "seed": settings.get("random_state"),
+        "settings": settings,
+        "preset": args.preset,
+        "backend": selector.backend_,
+        "engine": selector.engine_,
+        "input": data.source,
+        "timings": seconds,
+        "versions": versions(),
+        "machine": machine(),
+    }
+
+
+def _evidence(selector: Any) -> dict[str, Any]:
+    """How far the selection can be trusted: the competition with decoys, or the permutation test."""
+    if selector.fdr is None:
+        excess, p, by_hsic = selector.excess_score_, selector.p_value_, selector.stopped_by_hsic_
+        return {"excess_score": excess, "p_value": p, "stopped_by_hsic": by_hsic}
+    return {
+        "q_values": selector.q_values_,
+        "evidence": selector.evidence_,
+        "smallest_fdr": selector.smallest_fdr_,
+        "n_found": int((selector.q_values_ <= selector.fdr).sum()),
+        "n_decoys": len(selector.decoy_evidence_),
+        "lam": selector.lam_,
+    }
+
+
+def agreement(selected: Sequence[int], informative: Sequence[int], probability: Any = None) -> dict[str, float]:
+    """Precision and recall of the selected set and, given the probabilities of the gates, their soft forms."""
+    from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
+
+    found = dict(zip(("precision", "recall"), precision_recall(selected, informative), strict=True))
+    if probability is not None:
+        soft = soft_precision_recall(probability, informative)
+        found |= dict(zip(("soft_precision", "soft_recall"), soft, strict=True))
+    return found
+
+
+def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | None, written: Sequence[str]) -> str:
+    """The result for reading: a table of the best features, and what there is to know about the fit."""
+    from dufs_core.selection.fit_warnings import rate_text
+
+    n_selected, d = len(result["selected"]), result["n_features"]
+    columns: dict[str, tuple[str, Any]] = {
+        "mu": ("     mu", "{:.3f}".format),
+        "probability": (" P(open)", "{:.4f}".format),
+    }
+    if result["fdr"] is not None:
+        columns = {"evidence": ("evidence", "{:.2f}".format), "q_value": ("q-value", rate_text)}
+    shown = rows[: min(_ROWS_SHOWN, max(n_selected + 3, 10))]
+    width = min(40, max(4, *(len(row["name"]) for row in shown)))
+    heads = "  ".join(head for head, _ in columns.values())
+    lines = [f"{result['input']['source']}: {result['n_samples']} samples, {d} features", ""]
+    lines.append(f"rank   index  {'name':<{width}}  {heads}  selected")
+    for row in shown:
+        name = row["name"] if len(row["name"]) <= width else row["name"][: width - 3] + "..."
+        numbers = "  ".join(f"{text(row[key]):>{len(head)}}" for key, (head, text) in columns.items())
+        chosen = "yes" if row["selected"] else "no"
+        lines.append(f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {numbers}  {chosen}")
+    if hidden := len(rows) - len(shown):
+        of_them = n_selected - len(shown)
+        lines.append(f" ...  {hidden} more" + (f", {of_them} of them selected" if of_them > 0 else ""))
+    steps = f"{result['n_iter']} steps, {result['seconds']:.2f} s"
+    lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _trust(result, rate_text)]
+    scores = ("precision", "recall", "soft_precision", "soft_recall")
+    if known := [f"{name.replace('_', ' ')} {result[name]:.2f}" for name in scores if name in result]:
+        lines.append(", ".join(known))
+    if out is not None:
+        lines.append(f"written to {out}: {', '.join(written)}")
+    return "\n".join(lines)
+
+
+def _ending(result: dict[str, Any]) -> str:
+    if len(result["constant_features"]) == result["n_features"]:
+        return "every feature is constant"
+    if not result["n_iter"]:
+        return "fewer than two features vary in enough samples to be judged"
+    return "converged" if result["converged"] else "NOT converged: some gates are undecided, see --max-iter"
+
+
+def _trust(result: dict[str, Any], rate_text: Any) -> str:
+    """Say `_evidence` in one line."""
+    if result["fdr"] is None:
+        p = f"p = {result['p_value']:.2g}" + (" by pairwise HSIC" if result["stopped_by_hsic"] else "")
+        runs = f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
+        return f"excess score {result['excess_score']:.3g} over shuffled columns, {p}, {runs}"
+    copies = "a shuffled copy" if result["n_decoys"] == 1 else f"{result['n_decoys']} shuffled copies"
+    return (
+        f"at a false discovery rate of {result['fdr']:g}: {result['n_found'] or 'none'} found, smallest q-value "
+        f"{rate_text(result['smallest_fdr'])}, against {copies} of each feature"
+    )

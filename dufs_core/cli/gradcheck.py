@@ -1,4 +1,4 @@
-"""`dufs-core gradcheck`: the whole suite as a table and as JSON.
+"""`dufs-core gradcheck`: run the gradient checks; print a table, and write JSON.
 
 Exit code 0: everything confirmed; 1: a gradient is wrong; 2: the backend or engine asked for is not there.
 """
@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from dufs_core.backend import get_backend
+from dufs_core.cli.common import UsageError, machine, single_line, versions
 from dufs_core.errors import BackendUnavailableError
 from dufs_core.gradcheck.suite.run import KINDS, Result, run_suite
 
@@ -33,7 +31,7 @@ _LINE = "{:40} {:7} {:12} {:>8} {:>10} {:>8}  {}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of the subcommand."""
+    """Add the options of the subcommand."""
     parser.add_argument("--backend", default="numpy", choices=("numpy", "cupy"), help="where the arrays live")
     parser.add_argument("--engine", default=None, help="only this engine (default: every one that runs on the backend)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every example (default 0)")
@@ -47,21 +45,19 @@ def run(args: argparse.Namespace) -> int:
     """Run the suite, print the table, write the JSON file; return the exit code."""
     start = time.perf_counter()
     if args.examples < 1 or args.seed < 0:
-        print("dufs-core gradcheck: --examples must be at least 1 and --seed at least 0", file=sys.stderr)
-        return 2
+        raise UsageError("--examples must be at least 1 and --seed at least 0")
+    kinds = (args.kind,) if args.kind else KINDS
+    results = []
     try:
         bk = get_backend(args.backend)
-        results = []
         print(_LINE.format("operation", "engine", "kind", "examples", "worst", "seconds", "worst case"))
-        kinds = (args.kind,) if args.kind else KINDS
         for result in run_suite(
             bk, engine=args.engine, only=args.only, kinds=kinds, seed=args.seed, examples=args.examples
         ):
             print(_line(result), flush=True)
             results.append(result)
     except (BackendUnavailableError, ValueError) as error:
-        print(f"dufs-core gradcheck: {error}", file=sys.stderr)
-        return 2
+        raise UsageError(single_line(error)) from error
     failures = sum(bool(r.failures) for r in results)
     for result in results:
         for message in result.failures[:3]:
@@ -69,16 +65,12 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     print(f"\n{len(results)} checks, {sum(r.examples for r in results)} examples, {failures} failed, {seconds:.1f} s")
     if args.json is not None:
-        args.json.write_text(json.dumps(as_json(results, args, seconds), indent=1) + "\n", encoding="utf-8")
+        args.json.write_text(json.dumps(_as_json(results, args, seconds), indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0
 
 
-def as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def _as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
     """The table as one object: `failures` (a count) and `checks`, with settings and versions."""
-    import numpy
-
-    from dufs_core._version import __version__
-
     return {
         "failures": sum(bool(r.failures) for r in results),
         "failed_examples": sum(len(r.failures) for r in results),
@@ -86,12 +78,8 @@ def as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> 
         "redrawn": sum(r.redrawn for r in results),
         "seconds": round(seconds, 2),
         "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
-        "versions": {
-            "dufs-core": __version__,
-            "python": platform.python_version(),
-            "numpy": numpy.__version__,
-        },
-        "machine": {"architecture": platform.machine(), "cores": os.cpu_count()},
+        "versions": versions(),
+        "machine": machine(),
         "checks": [_check(r) for r in results],
     }
 
@@ -108,15 +96,3 @@ def _line(r: Result) -> str:
     if "value_ratio" in r.measured:
         case = f"x{r.measured['value_ratio']:.2f} value, x{r.measured['gradient_ratio']:.2f} gradient of plain float32"
     return _LINE.format(r.name, r.engine, r.kind, r.examples, worst, f"{r.seconds:.2f}", case).rstrip()
-
-
-def main(argv: list[str] | None = None) -> int:
-    """The subcommand by itself: ``python -m dufs_core.gradcheck``."""
-    parser = argparse.ArgumentParser(
-        prog="dufs-core gradcheck",
-        description=(__doc__ or "").partition("\n")[0],
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    add_arguments(parser)
-    return run(parser.parse_args(argv))

@@ -35,20 +35,19 @@ def run(args: argparse.Namespace) -> int:
         for library in threadpool_info()
         if library["user_api"] == "blas"
     ]
-    document: dict[str, Any] = {
-        "versions": versions(optional=True),
-        "machine": machine(),
-        "blas": blas,
-        "numba_threads": numba.get_num_threads(),
-        "devices": {"cpu": {"usable": True}, "gpu": gpu},
-    }
+    installed, about, threads = versions(optional=True), machine(), numba.get_num_threads()
     if args.json:
+        devices = {"cpu": {"usable": True}, "gpu": gpu}
+        document = {"versions": installed, "machine": about, "blas": blas, "numba_threads": threads, "devices": devices}
         print(json.dumps(document, allow_nan=False))
         return DONE
-    lines = [f"{name:<14} {version}" for name, version in versions(optional=True).items()]
-    lines += ["", f"{'system':<14} {document['machine']['system']}", f"{'cpus':<14} {document['machine']['cpus']}"]
-    lines += [f"{'blas':<14} {b['library']} {b['version']}, {b['threads']} threads ({b['file']})" for b in blas]
-    lines += [f"{'numba':<14} {document['numba_threads']} threads"]
-    lines += [f"{'gpu':<14} {'usable' if gpu['usable'] else gpu['reason']}"]
-    print("\n".join(lines))
+    lines = [
+        *installed.items(),
+        ("", ""),
+        *about.items(),
+        *(("blas", f"{b['library']} {b['version']}, {b['threads']} threads ({b['file']})") for b in blas),
+        ("numba", f"{threads} threads"),
+        ("gpu", gpu.get("reason", "usable")),
+    ]
+    print("\n".join(f"{name:<14} {value}".rstrip() for name, value in lines))
     return DONE

@@ -17,17 +17,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dufs_core.cli.common import BAD_INPUT, DONE, FAILED, INTERRUPTED, UsageError, sentence
+from dufs_core.cli.common import BAD_INPUT, DONE, FAILED, INTERRUPTED, UsageError, single_line
 from dufs_core.cli.parser import build_parser
 
 
 @contextmanager
 def _clean_warnings() -> Iterator[None]:
-    """Warnings for users as one sentence on stderr, each once; those for developers are dropped."""
+    """Show each warning for users once, as one sentence on stderr; drop those for developers."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
-        text = sentence(message)
+        text = single_line(message)
         if text not in seen:
             seen.add(text)
             print(f"dufs-core: warning: {text}", file=sys.stderr)
@@ -40,31 +40,28 @@ def _clean_warnings() -> Iterator[None]:
         yield
 
 
-def _fit(args: argparse.Namespace) -> int:
-    from dufs_core.cli import fit
+def _run(args: argparse.Namespace) -> int:
+    """Run the subcommand; its module is imported only now."""
+    if args.command == "fit":
+        from dufs_core.cli import fit
 
-    return fit.run(args)
+        return fit.run(args)
+    if args.command == "gradcheck":
+        from dufs_core.cli import gradcheck
 
+        return gradcheck.run(args)
+    if args.command == "info":
+        from dufs_core.cli import info
 
-def _sweep(args: argparse.Namespace) -> int:
-    from dufs_core.cli.sweep import JobError, command
+        return info.run(args)
+    if args.command == "sweep":
+        from dufs_core.cli.sweep import JobError, command
 
-    try:
-        return int(command.run(args))
-    except JobError as error:
-        raise UsageError(sentence(error)) from error
-
-
-def _gradcheck(args: argparse.Namespace) -> int:
-    from dufs_core.cli import gradcheck as command
-
-    return int(command.run(args))
-
-
-def _info(args: argparse.Namespace) -> int:
-    from dufs_core.cli import info
-
-    return info.run(args)
+        try:
+            return int(command.run(args))
+        except JobError as error:
+            raise UsageError(single_line(error)) from error
+    raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,28 +82,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # a feature's name is not worth losing the result for
     try:
         with _clean_warnings():
-            args = build_parser(argv[0] if argv else None).parse_args(argv)
-            if args.command is None:
-                raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
-            code = {"fit": _fit, "sweep": _sweep, "gradcheck": _gradcheck, "info": _info}[args.command](args)
+            code = _run(build_parser(argv[0] if argv else None).parse_args(argv))
             sys.stdout.flush()
             return code
-    except SystemExit as end:  # argparse, after --help or an error it has told
+    except SystemExit as end:  # argparse, after --help or an error that it has printed
         return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
     except UsageError as error:
         print(f"dufs-core: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt as interruption:
-        said = sentence(interruption) or "nothing was written"
-        print(f"dufs-core: interrupted, {said}", file=sys.stderr)
+        print(f"dufs-core: interrupted, {single_line(interruption) or 'nothing was written'}", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:  # the reader of stdout has gone, as in a pipe to head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except MemoryError as error:
-        print(f"dufs-core: out of memory ({sentence(error) or 'no more is known'})", file=sys.stderr)
+        print(f"dufs-core: out of memory ({single_line(error) or 'no more is known'})", file=sys.stderr)
         return FAILED
     except Exception as error:
         traceback.print_exc()
-        print(f"dufs-core: unexpected {type(error).__name__}: {sentence(error)}", file=sys.stderr)
+        print(f"dufs-core: unexpected {type(error).__name__}: {single_line(error)}", file=sys.stderr)
         return FAILED

@@ -1,19 +1,17 @@
-"""The result of a fit as files: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
+"""Write the result of a fit: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
 
-Files are written into a temporary directory beside their place and moved there when they are complete: the
-tables first, so that nothing that happens while pictures are made costs the fit.
+Every file is whole or not there. The tables come first, so that nothing that happens to a picture costs the fit.
 """
 
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
-import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -23,21 +21,21 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.report import report
-from dufs_core.selection.atomic_io import disk_is_full, json_value
+from dufs_core.selection.atomic_io import disk_is_full, json_value, write_bytes
 
-TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of moving
+TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of writing
 PICTURES = ("gates.png", "report.html")
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
-    """Make sure, before the work, that `save` will be able to write to `directory`; leaves nothing behind.
+    """Check, before the work, that `save` will be able to write to `directory`; leave nothing behind.
 
     Parameters
     ----------
     directory : path
-        It and its parents may be missing; they are made when there is something to write.
+        It and its parents may be missing.
     force : bool
-        Accept a directory that is not empty. Files of an earlier result in it will be replaced, others stay.
+        Accept a directory that is not empty: files of an earlier result in it will be replaced, others stay.
 
     Raises
     ------
@@ -81,9 +79,9 @@ def save(
     table : sequence of mappings
         The rows of selection.csv.
     result : mapping
-        The contents of result.json; anything `json_value` understands.
+        The contents of result.json.
     selector : DUFS
-        Fitted on X: history.csv, the picture and the report are of it.
+        Fitted on X.
     X, names, labels
         The data, names of the features, and labels of the samples (colours), for the report.
 
@@ -95,111 +93,67 @@ def save(
     Raises
     ------
     OSError
-        If the disk is full, or the tables cannot be written. A picture or report that fails otherwise is left out, with
-        a warning.
+        If the disk is full, or the tables cannot be written. Any other failure of a picture or of the report is a
+        warning.
     KeyboardInterrupt
         If the user interrupts; its message says what is written.
     """
-    written: list[str] = []
+
+    def page() -> bytes:
+        return report(selector, X, names=names, labels=labels).html().encode()
+
+    history = selector.history_
+    tables = (
+        _csv(list(table[0]), (row.values() for row in table)),
+        _csv(list(history), zip(*history.values(), strict=True)),
+        (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode(),
+    )
+    pictures: dict[str, tuple[str, Callable[[], bytes]]] = {}
+    if find_spec("matplotlib") is not None:
+        pictures = {"gates.png": ("drawn", lambda: draw(selector)), "report.html": ("written", page)}
+    directory, written = Path(directory).absolute(), []
+    fresh = not directory.exists()
+    directory.mkdir(parents=True, exist_ok=True)
     try:
-        for name in _write(Path(directory).absolute(), table, result, selector, X, names, labels):
+        for name in PICTURES:  # of an earlier result
+            (directory / name).unlink(missing_ok=True)
+        for name, data in zip(TABLES, tables, strict=True):
+            write_bytes(directory / name, data)
             written.append(name)
+        for name, (done, make) in pictures.items():
+            try:
+                write_bytes(directory / name, make())
+                written.append(name)
+            except Exception as error:
+                if disk_is_full(error):
+                    raise
+                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=user_stacklevel())
     except KeyboardInterrupt as interruption:
         if not written:
             raise
         raise KeyboardInterrupt(f"{', '.join(written)} are written to {directory}, the rest is not") from interruption
+    finally:
+        if fresh and not written:
+            directory.rmdir()
     return written
 
 
-def _write(
-    directory: Path,
-    table: Sequence[Mapping[str, Any]],
-    result: Mapping[str, Any],
-    selector: Any,
-    X: Any,
-    names: Sequence[str] | None,
-    labels: Array | None,
-) -> Iterator[str]:
-    """Yields the name of each file when it is in its place."""
-    fresh = not directory.exists()
-    beside = directory.parent if fresh else directory  # a directory that exists may be a mount point: stay in it
-    beside.mkdir(parents=True, exist_ok=True)
-    with _staging(beside) as staging:
-        _write_rows(staging / "selection.csv", list(table[0]), (row.values() for row in table))
-        history = selector.history_
-        _write_rows(staging / "history.csv", list(history), zip(*history.values(), strict=True))
-        (staging / "result.json").write_text(json.dumps(json_value(result), indent=1, allow_nan=False) + "\n", "utf-8")
-        if fresh:
-            umask = os.umask(0)
-            os.umask(umask)
-            staging.chmod(0o777 & ~umask)  # mkdtemp's are private
-            staging.rename(directory)
-            yield from TABLES
-        else:
-            for name in PICTURES:  # of an earlier result
-                (directory / name).unlink(missing_ok=True)
-            for name in TABLES:
-                (staging / name).replace(directory / name)
-                yield name
-    if find_spec("matplotlib") is not None:
-        yield from _save_pictures(directory, selector, X, names, labels)
+def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
+    """Numbers are written with the fewest digits that read back to the same number in their dtype."""
+    file = io.StringIO(newline="")
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for row in rows:
+        writer.writerow([str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value) for value in row])
+    return file.getvalue().encode()
 
 
-def _save_pictures(
-    directory: Path, selector: Any, X: Any, names: Sequence[str] | None, labels: Array | None
-) -> Iterator[str]:
-    """Write what can be drawn and explained; the rest costs a warning, unless the disk is full: an OSError."""
-
-    def gates(path: Path) -> None:
-        draw(path, selector)
-
-    def explanation(path: Path) -> None:
-        path.write_text(report(selector, X, names=names, labels=labels).html(), "utf-8")
-
-    with _staging(directory) as staging:
-        for name, write, done in zip(PICTURES, (gates, explanation), ("drawn", "written"), strict=True):
-            try:
-                write(staging / name)
-            except Exception as error:  # a picture is not worth losing a fit for
-                if disk_is_full(error):
-                    raise
-                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=user_stacklevel())
-            else:
-                (staging / name).replace(directory / name)
-                yield name
-
-
-@contextmanager
-def _staging(beside: Path) -> Iterator[Path]:
-    """A directory for files that are not complete; what is left in it at the end is removed."""
-    staging = Path(tempfile.mkdtemp(prefix=".dufs-core-", dir=beside))
-    try:
-        yield staging
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(staging)
-
-
-def _write_rows(path: Path, header: Sequence[str], rows: Any) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(header)
-        writer.writerows([_cell(value) for value in row] for row in rows)
-
-
-def _cell(value: Any) -> str:
-    """Shortest text that reads back to the same number in its dtype."""
-    if isinstance(value, (bool, np.bool_)):
-        return "true" if value else "false"
-    return str(value)
-
-
-def draw(path: str | Path, selector: Any) -> None:
-    """Save a picture of a fit: loss and number of open gates against the step; mu, or evidence, in order of rank."""
+def draw(selector: Any) -> bytes:
+    """The PNG picture of a fit: loss and number of open gates by step; mu, or evidence, in order of rank."""
     from dufs_core.inspection import plotting
-    from dufs_core.inspection.plotting.canvas import figure
+    from dufs_core.inspection.plotting.canvas import figure, png
 
     made, (left, right) = figure(1, 2)
     plotting.loss_and_gates(selector, left)
     plotting.ranked_scores(selector, right)
-    made.savefig(path)
+    return png(made)

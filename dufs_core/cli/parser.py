@@ -3,38 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import NoReturn
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
 
 from dufs_core._version import __version__
 from dufs_core.cli.common import BAD_INPUT
-from dufs_core.cli.options import OPTIONS, constructor_defaults, seed, whole_number
 
-
-class _Parser(argparse.ArgumentParser):
-    """Errors are one sentence; `--help` of fit is completed with the constructor's defaults."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"dufs-core: {message} (see {self.prog} --help)\n")
-
-    def format_help(self) -> str:
-        if self.prog.endswith(" fit"):
-            defaults = constructor_defaults()
-            for action in self._actions:
-                if action.dest in defaults and action.help and "(default:" not in action.help:
-                    action.help += f" (default: {defaults[action.dest]})"
-        return super().format_help()
-
-
-_FIT_EXAMPLES = """\
-examples:
-  dufs-core fit two-moons
-  dufs-core fit two-moons --features 20 --noise 0.05 --seed 3 --json
-  dufs-core fit measurements.csv --labels species --out result
-  dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
-  dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
-
-exit codes: 0 done, 2 bad usage or input, 130 interrupted (what is written is said), 1 other errors, such as a full disk
-"""
+COMMANDS = {
+    "fit": "select features of a data file, or of noisy two moons",
+    "sweep": "run a batch job: many fits from a job file, resumable",
+    "gradcheck": "check hand-written gradients against finite differences",
+    "info": "show versions, linear algebra libraries, threads and devices",
+}
 _EPILOG = """\
 examples:
   dufs-core fit two-moons
@@ -45,6 +25,17 @@ examples:
 
 exit codes: 0 done, 2 bad usage or input, 3 interrupted and resumable (sweep), 130 interrupted, 1 anything else
 """
+_FIT_EPILOG = """\
+examples:
+  dufs-core fit two-moons
+  dufs-core fit two-moons --features 20 --noise 0.05 --seed 3 --json
+  dufs-core fit measurements.csv --labels species --out result
+  dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
+  dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
+
+exit codes: 0 done, 2 bad usage or input, 130 interrupted (with a list of what was written), 1 other errors, such as
+a full disk
+"""
 _INFO_EPILOG = """\
 examples:
   dufs-core info
@@ -54,63 +45,143 @@ exit codes: 0 done (also without a GPU: it says why), 2 bad usage, 1 anything el
 """
 
 
+def whole_number(text: str) -> int:
+    return int(text)
+
+
+def seed(text: str) -> int:
+    if (number := int(text)) < 0:
+        raise argparse.ArgumentTypeError(f"must be 0 or larger; got {number}")
+    return number
+
+
+def _count_or_fraction(text: str) -> int | float:
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
+
+
+def _rule_or_number(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+# argparse puts these names into its errors: invalid whole number value: 'a'
+whole_number.__name__ = seed.__name__ = "whole number"
+_count_or_fraction.__name__ = "count or fraction"
+
+
+def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
+    def converted(text: str) -> Any:
+        return None if text.lower() == "none" else convert(text)
+
+    converted.__name__ = f"{convert.__name__} or none"
+    return converted
+
+
+class Option(NamedTuple):
+    """A parameter of the `DUFS` constructor on the command line."""
+
+    default: str  # of the constructor: the help says it, and an option that is not given is not passed on
+    help: str
+    type: Callable[[str], Any] = str
+    metavar: str | None = None
+    choices: tuple[str, ...] | None = None
+
+
+_NUMBER, _WHOLE, _SIZE = _or_none(float), _or_none(whole_number), _or_none(_count_or_fraction)
+OPTIONS = {
+    "fdr": Option("0.1", "false discovery rate; none: take all features whose gate ends open", _NUMBER, "RATE|none"),
+    "lam": Option(
+        "none",
+        "lambda, the regularisation strength, in units of one feature's score; none: a value that keeps shuffled "
+        "features shut, with --fdr none the loss without parameter",
+        _NUMBER,
+        "NUMBER|none",
+    ),
+    "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
+    "ranking": Option(
+        "none",
+        "order of the selected features: by evidence, by gate, or so that the first few complement each other; none: "
+        "diverse, with --fdr none gates",
+        choices=("evidence", "gates", "diverse"),
+    ),
+    "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _WHOLE, "T|none"),
+    "bandwidth": Option(
+        "none",
+        "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself; none: median, "
+        "with --fdr none max",
+        _or_none(_rule_or_number),
+        "RULE|NUMBER|none",
+    ),
+    "n_neighbors": Option("none", "k of that rule, without the sample; none: 5, with --fdr none 2", _WHOLE, "K|none"),
+    "bandwidth_factor": Option("none", "C, the factor of that rule; none: 1, with --fdr none 2", _NUMBER, "C|none"),
+    "bandwidth_gradient": Option("true", "whether the gradient flows through the bandwidth", bool),
+    "self_loops": Option("none", "whether a row is its own neighbour; none: no, with --fdr none yes", bool),
+    "gate_sigma": Option("0.5", "standard deviation of the gate noise", float, "SIGMA"),
+    "gate_noise": Option("batch", "one noise vector for the batch, or one per sample", choices=("batch", "sample")),
+    "n_draws": Option("none", "draws of the noise in a step, in pairs of opposite sign unless 1", whole_number, "N"),
+    "optimizer": Option("normalized", "update rule", choices=("normalized", "sgd", "adam")),
+    "learning_rate": Option("0.005", "size of a step", float, "RATE"),
+    "momentum": Option("0.0", "share of the last step that is kept", float, "SHARE"),
+    "max_iter": Option("2000", "most steps of a run", whole_number, "STEPS"),
+    "tol": Option("0.01", "stop when at most this share of the gates is undecided", float, "SHARE"),
+    "max_runs": Option("6", "with --fdr none: most runs of the search for structure", whole_number, "N"),
+    "batch_size": Option("none", "samples in a step; none: all", _WHOLE, "N|none"),
+    "scaling": Option(
+        "columns",
+        "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
+        choices=("columns", "global", "none"),
+    ),
+    "engine": Option(
+        "auto",
+        "implementation of the objective",
+        choices=("auto", "reference", "dense", "streaming", "sparse", "cuda"),
+    ),
+    "backend": Option("auto", "array library to compute with", choices=("auto", "numpy", "cupy")),
+    "dtype": Option("float32", "precision", choices=("float32", "float64")),
+    "max_memory": Option("none", "bytes that the fit may allocate; none: what is available", _WHOLE, "BYTES|none"),
+    "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _WHOLE, "N|none"),
+    "random_state": Option("that of --seed", "seed of the fit's draws", seed, "SEED"),
+    "verbose": Option("0; on a terminal 1, unless --json or --quiet", "1: a progress bar", whole_number, "LEVEL"),
+    "convention": Option("standard", "follow the paper, or the published code", choices=("standard", "authors_code")),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Errors are one sentence, and options are written out."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"dufs-core: {message} (see {self.prog} --help)\n")
+
+
 def build_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser of `dufs-core`; sweep's and gradcheck's arguments are there if `command` names them."""
-    parser = _Parser(
-        prog="dufs-core",
-        description="Differentiable unsupervised feature selection.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    """Build the parser of `dufs-core`; it has the arguments of sweep or gradcheck if `command` names them."""
+    parser = _Parser(prog="dufs-core", description="Differentiable unsupervised feature selection.", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"dufs-core {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-
-    fit = commands.add_parser(
-        "fit",
-        help="select features of a data file, or of noisy two moons",
-        description="Select features of a data file, or of noisy two moons (made here; their answer is known).",
-        epilog=_FIT_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _add_fit_arguments(fit)
-
-    sweep = commands.add_parser(
-        "sweep",
-        help="run a batch job: many fits from a job file, resumable",
-        description="Fit data sets with grids of settings and seeds, from a job file; resumable at any moment.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    added = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = {
+        name: added.add_parser(name, help=what, description=what.capitalize() + ".") for name, what in COMMANDS.items()
+    }
+    commands["fit"].epilog, commands["info"].epilog = _FIT_EPILOG, _INFO_EPILOG
+    _add_fit_arguments(commands["fit"])
+    commands["info"].add_argument("--json", action="store_true", help="print one JSON object")
     if command == "sweep":
-        from dufs_core.cli.sweep import command as sweep_command
+        from dufs_core.cli.sweep import command as sweep
 
-        sweep.epilog = sweep_command.EXAMPLES
-        sweep_command.add_arguments(sweep)
-
-    gradcheck = commands.add_parser(
-        "gradcheck",
-        help="check hand-written gradients against finite differences",
-        description="Check hand-written gradients against finite differences.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+        commands["sweep"].epilog = sweep.EXAMPLES
+        sweep.add_arguments(commands["sweep"])
     if command == "gradcheck":
-        from dufs_core.cli import gradcheck as gradcheck_command
+        from dufs_core.cli import gradcheck
 
-        gradcheck.epilog = gradcheck_command.EXAMPLES
-        gradcheck_command.add_arguments(gradcheck)
-
-    info = commands.add_parser(
-        "info",
-        help="show versions, linear algebra libraries, threads and devices",
-        description="Show versions, linear algebra libraries, threads and devices.",
-        epilog=_INFO_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    info.add_argument("--json", action="store_true", help="print one JSON object")
+        commands["gradcheck"].epilog = gradcheck.EXAMPLES
+        gradcheck.add_arguments(commands["gradcheck"])
     return parser
 
 
@@ -118,7 +189,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument(
         "file",
         metavar="FILE|two-moons",
-        help="table of numbers, samples in rows: .npy, .npz, .mat, .csv, .tsv, .txt (.h5 with h5py)",
+        help="table of numbers, samples in rows: .npy, .npz, .mat, .csv, .tsv, .txt (.h5 with h5py); or two-moons, a "
+        "made problem with a known answer",
     )
     out = fit.add_argument_group("output")
     out.add_argument(
@@ -127,20 +199,17 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
         help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html there; "
         "without it nothing is written",
     )
-    out.add_argument("--force", action="store_true", help="replace the results of an earlier run in DIR")
+    out.add_argument("--force", action="store_true", help="replace the results of an earlier fit in DIR")
     out.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no notes; with --out no table either")
 
     data = fit.add_argument_group("reading FILE")
     data.add_argument("--variable", metavar="X", help="the table's name, where a file holds several arrays")
-    data.add_argument(
-        "--labels", metavar="Y", help="variable or column that holds labels: it is left out of the features"
-    )
+    data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is left out of the features")
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
     data.add_argument(
         "--header",
         action=argparse.BooleanOptionalAction,
-        default=None,
         help="whether a text file starts with names of columns (default: seen from its contents)",
     )
     data.add_argument(
@@ -148,8 +217,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
         metavar="COL",
         action="append",
         default=[],
-        help="column of a text file that identifies samples, by name or by number from 0: "
-        "it is left out of the features; may be given several times",
+        help="column of a text file that identifies samples, by name or by number from 0, which is left out of the "
+        "features; may be given several times",
     )
 
     moons = fit.add_argument_group("two-moons")
@@ -163,24 +232,14 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
         choices=("wide", "paper", "authors_code"),
         help="settings for more columns than rows, or of a published experiment",
     )
-    method.add_argument(
-        "--seed",
-        type=seed,
-        metavar="SEED",
-        help="seed of the two moons and of the fit's draws (default: 0); --random-state sets the latter alone",
-    )
+    method.add_argument("--seed", type=seed, help="seed of the two moons and of the fit's draws (default: 0)")
     for name, option in OPTIONS.items():
-        flag = "--" + name.replace("_", "-")
+        how: dict[str, Any] = {"type": option.type, "choices": option.choices, "metavar": option.metavar}
         if option.type is bool:
-            method.add_argument(
-                flag, action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS, help=option.help
-            )
-        else:
-            method.add_argument(
-                flag,
-                type=option.type,
-                choices=option.choices,
-                metavar=option.metavar,
-                default=argparse.SUPPRESS,
-                help=option.help,
-            )
+            how = {"action": argparse.BooleanOptionalAction}
+        method.add_argument(
+            "--" + name.replace("_", "-"),
+            default=argparse.SUPPRESS,
+            help=f"{option.help} (default: {option.default})",
+            **how,
+        )

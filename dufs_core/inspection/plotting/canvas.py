@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,13 @@ def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 
     made = Figure(figsize=(width * columns, height * rows), dpi=150, layout="constrained")
     FigureCanvasAgg(made)
     return made, made.subplots(rows, columns)
+
+
+def png(made: Any, dpi: int | None = None) -> bytes:
+    """The figure as the bytes of a PNG file."""
+    buffer = io.BytesIO()
+    made.savefig(buffer, format="png", dpi=dpi or made.dpi)
+    return buffer.getvalue()
 
 
 def axes_of(ax: Any, width: float = 5.0) -> Any:
