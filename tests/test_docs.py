@@ -25,7 +25,6 @@ PUBLIC = (
     "dufs_core.inspection.metrics",
     "dufs_core.inspection.plotting",
     "dufs_core.inspection.spectral",
-    "dufs_core.inspection.theory",
 )
 
 

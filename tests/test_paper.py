@@ -1,9 +1,11 @@
 """The paper's experiments: cells are kept, whatever stops the run, and every experiment runs at its small size."""
 
 import json
+import math
 
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 from bench.paper import __main__ as command
 from bench.paper import chi_square, gates, pixels, score_demo, starts
@@ -95,6 +97,32 @@ def test_gates_have_their_atoms(tmp_path):
     for record in gates.run(Cells(tmp_path / "gates.cells.jsonl"), quick=True).results["records"]:
         assert record["drawn_at_0"] == pytest.approx(record["at_0"], abs=0.02)
         assert record["drawn_at_1"] == pytest.approx(record["at_1"], abs=0.02)
+
+
+@pytest.mark.parametrize("r", [0.0, 5.0, 12.0, 30.0])
+@pytest.mark.parametrize(("n", "epsilon", "s"), [(1, 0.5, 1.0), (50, 0.05, math.sqrt(0.5)), (50, 1e-6, 0.5)])
+def test_the_bound_by_counting(r, n, epsilon, s):
+    """The condition for d, written out from the two tails."""
+    g, d = -math.log(epsilon / (n * (n - 1) + n * n)), 0
+    while True:
+        within = 2 * s * s * ((d + 1) + 2 * math.sqrt((d + 1) * g) + 2 * g)
+        if within > r * r + 2 * s * s * ((d + 1) - 2 * math.sqrt((d + 1) * g)):
+            break
+        d += 1
+    assert chi_square.max_nuisance_dimensions(r, n, epsilon, s) == d
+
+
+def test_what_the_bound_promises_happens():
+    rng, n, r = np.random.default_rng(0), 20, 9.0
+    d = chi_square.max_nuisance_dimensions(r, n, 0.2, math.sqrt(0.5))
+    assert d > 5
+    kept = 0
+    for _ in range(50):
+        X = math.sqrt(0.5) * rng.standard_normal((2 * n, d))
+        first, second = X[:n], X[n:]
+        between = cdist(first, second, "sqeuclidean") + r * r
+        kept += max(cdist(c, c, "sqeuclidean").max() for c in (first, second)) < between.min()
+    assert kept >= 40
 
 
 def test_crossing_of_a_curve():

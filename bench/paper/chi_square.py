@@ -1,5 +1,4 @@
-"""How many nuisance dimensions two clusters bear: psi_2 against the labels, beside the bound of
-dufs_core.inspection.theory.
+"""How many nuisance dimensions two clusters bear: psi_2 against the labels, beside a chi-square bound.
 
 50 points per cluster, the clusters at distance r in one coordinate, d more coordinates N(0, s^2) with s = 1 / sqrt(2),
 so that differences have variance 1 (the paper's text prints s = 0.5). Columns are not scaled; the affinity has the
@@ -8,7 +7,7 @@ paper's bandwidth, 5 times the largest squared distance to the second other row.
 
 from __future__ import annotations
 
-from math import sqrt
+from math import floor, log, sqrt
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from bench.paper.cells import Cells, Report
 from bench.paper.diffusion import correlation
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
 from dufs_core.inspection.spectral import affinity, random_walk_spectrum
-from dufs_core.inspection.theory import max_nuisance_dimensions
 
 POINTS = 50  # per cluster
 S = sqrt(0.5)
@@ -29,6 +27,23 @@ LEVEL = 0.7  # of the correlation
 DISTANCES = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0)
 BOUND_DISTANCES = (5.0, 6.0, 8.0, 10.0, 15.0, 20.0)  # where the bound allows dimensions
 DIMENSIONS = tuple(round(d) for d in np.geomspace(1, 31_623, 28))
+
+
+def max_nuisance_dimensions(r: float, n: int, epsilon: float, s: float) -> int:
+    """The largest d for which every point is nearer to its own cluster, with probability at least 1 - epsilon.
+
+    Two clusters of n points at distance r in one coordinate, d more coordinates N(0, s^2). A squared distance within a
+    cluster is 2 s^2 X, between clusters r^2 + 2 s^2 X', with X, X' chi-squared with d degrees of freedom, and for every
+    g > 0 (Laurent and Massart, Annals of Statistics 28 (2000), lemma 1)
+
+        P(X >= d + 2 sqrt(d g) + 2 g) <= exp(-g),      P(X <= d - 2 sqrt(d g)) <= exp(-g).
+
+    There are n (n - 1) pairs within clusters and n^2 between them. With g = log((2 n^2 - n) / epsilon) none of these
+    events happens with probability 1 - epsilon, and it is enough that 4 sqrt(d g) + 2 g <= rho^2 = r^2 / (2 s^2). The
+    paper multiplies the probabilities as if the pairs were independent; the union bound costs next to nothing.
+    """
+    g, rho2 = log((2 * n * n - n) / epsilon), (r / s) ** 2 / 2
+    return floor((max(rho2 - 2 * g, 0.0) / (4 * sqrt(g))) ** 2)
 
 
 def correlations(r: float, seed: int, largest: int) -> list[float]:
