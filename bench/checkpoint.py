@@ -23,7 +23,7 @@ from scipy.io import loadmat
 
 from bench.common import data_file, save
 from dufs_core import DUFS
-from dufs_core.selection.checkpoint import Checkpoint, Keeping
+from dufs_core.selection.checkpoint import Checkpoint, CheckpointWriter
 
 INTERVALS = (None, 60.0, 1.0, 0.0)  # seconds; 0: after every call of the engine
 
@@ -31,9 +31,9 @@ INTERVALS = (None, 60.0, 1.0, 0.0)  # seconds; 0: after every call of the engine
 def fit(X: Any, path: Path, every: float | None) -> dict[str, Any]:
     """One fit, and the saves in it."""
     spent: list[float] = []
-    keep = Keeping._save
+    keep = CheckpointWriter._write
 
-    def timed(self: Keeping, progress: Any) -> None:
+    def timed(self: CheckpointWriter, progress: Any) -> None:
         began = time.perf_counter()
         keep(self, progress)
         spent.append(time.perf_counter() - began)
@@ -41,7 +41,7 @@ def fit(X: Any, path: Path, every: float | None) -> dict[str, Any]:
     callbacks = [] if every is None else [Checkpoint(path, every)]
     settings = {"fdr": None, "random_state": 0, "max_iter": 300, "max_runs": 1, "n_jobs": 1, "backend": "numpy"}
     selector = DUFS(**settings, callbacks=callbacks)
-    with mock.patch.object(Keeping, "_save", timed):
+    with mock.patch.object(CheckpointWriter, "_write", timed):
         began = time.process_time()
         selector.fit(X)
         seconds = time.process_time() - began

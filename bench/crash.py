@@ -34,7 +34,7 @@ from unittest import mock
 
 from bench.common import number_of_runs, save
 from dufs_core.cli.main import main as command
-from dufs_core.selection import atomic_io as durable
+from dufs_core.selection import atomic_io
 
 JOB = """
 seeds = SEEDS
@@ -110,7 +110,7 @@ def outcome(directory: Path) -> dict[str, Any]:
     """All that a sweep found, by fit: bytes of the arrays, and numbers of the row but its seconds."""
     found = {}
     for path in sorted((directory / "fits").glob("*.npz")):
-        arrays = durable.unpacked(path.read_bytes(), path)
+        arrays = atomic_io.unpack_npz(path.read_bytes(), path)
         row = json.loads(str(arrays.pop("row")))
         row.pop("seconds")
         row.pop("warnings")  # some are said once per process
@@ -132,19 +132,13 @@ def started_anew(directory: Path) -> int:
     """Fits whose checkpoint was of no use."""
     anew = 0
     for path in (directory / "fits").glob("*.npz"):
-        row = json.loads(str(durable.unpacked(path.read_bytes(), path)["row"]))
+        row = json.loads(str(atomic_io.unpack_npz(path.read_bytes(), path)["row"]))
         anew += "started anew" in row["warnings"]
     return anew
 
 
 def rows(directory: Path) -> list[str]:
     """The identities in the table of a sweep."""
-    path = directory / "results.parquet"
-    if path.exists():
-        import pyarrow.parquet
-
-        identities: list[str] = pyarrow.parquet.read_table(path)["id"].to_pylist()
-        return identities
     with (directory / "results.csv").open(newline="") as file:
         return [row["id"] for row in csv.DictReader(file)]
 
@@ -219,7 +213,6 @@ def main() -> int:
         job = folder / "job.toml"
         job.write_text(JOB.replace("SEEDS", str(list(range(arguments.seeds)))))
         alone = folder / "alone"
-        mock.patch("dufs_core.cli.sweep.command.find_spec", return_value=None).start()  # no pictures: they take longest
         with redirect_stdout(io.StringIO()):  # imports and compiles, for every fork
             command(["sweep", str(job), "--out", str(folder / "warm-up")])
         began = time.perf_counter()

@@ -507,13 +507,13 @@ def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
     for module, function, fault, old, new in REPLACED:
         source = source_of(module)
         line = _line(source, function, old)
-        mutant = Mutant(module, function, "chosen", fault, ENGINES_OF.get(module, ()), line)
+        mutant = Mutant(module, function, fault, ENGINES_OF.get(module, ()), line)
         yield mutant, _replacer(module, source, line, old, new)
     for module, function, part in SPOILED:
         for fault, spoil in (("one coordinate off by 1e-6", one_coordinate), ("float32 leak", through_float32)):
             text = f"{fault}, output {part}"
             yield (
-                Mutant(module, function, "chosen", text, ENGINES_OF.get(module, ())),
+                Mutant(module, function, text, ENGINES_OF.get(module, ())),
                 _spoiler(module, function, part, spoil),
             )
 

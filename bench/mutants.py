@@ -2,11 +2,9 @@
 
     python -m bench.mutants [--json FILE] [--jobs 2] [--only TEXT]
 
-Two kinds of faults. Mechanical ones come from an AST pass over the backward functions of dufs_core.objective.ops and
-the
-backward half of the engines and their kernels: every operator, sign, comparison, constant, axis, accumulation and
-choice is changed once (bench/mechanical.py). Chosen ones are meant to be hard: a dropped term, a missing bandwidth
-path, the wrong side of a kink, one coordinate off by 1e-6, a float32 leak (bench/faults.py).
+The faults are those of bench/faults.py, chosen to be hard: a dropped term, a missing bandwidth path, the wrong side of
+a kink, one coordinate off by 1e-6, a float32 leak. Mechanical changes of the operations, every operator and constant in
+turn, are made by a tool of its own: see bench/mutation.toml.
 
 Every mutant runs in a forked child, the cheapest checks first, up to the first failure. The kernels run without
 their compiler, which the faults do not depend on, with panels and blocks so small that a handful of rows and columns
@@ -18,19 +16,18 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import select
 import signal
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from bench.mechanical import TARGETS, mechanical, mutated_source
-from bench.planting import Mutant, install
+from bench.common import save
+from bench.faults import chosen
+from bench.planting import Mutant
 
 ENVIRONMENT = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"}
 TIME_LIMIT = 600.0  # seconds for one mutant; running past it counts as survived
@@ -56,18 +53,15 @@ def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:
 
     own = [o for o in operations() if not o.is_chain and mutant.target.endswith(f".{o.module}")]
     chains = [o for o in operations() if o.is_chain]
-    engines = mutant.engines or ("reference",)
+    some = [o for o in chains if "regularised" in o.name and ("max," in o.name or "median," in o.name)]
     for examples in (6, EXAMPLES):
         yield from (("gradient", o.name, OPS, examples) for o in own)
     for kind in ("precision", "statistical"):
         yield from ((kind, o.name, OPS, EXAMPLES) for o in own if kind == "precision" or o.expectation)
-    some = [o for o in chains if "regularised" in o.name and ("max," in o.name or "median," in o.name)]
-    for engine in engines:
+    for engine in mutant.engines or ("reference",):
         yield from (("gradient", o.name, engine, 4) for o in chains)
-    for engine in engines:
         yield from (("statistical", o.name, engine, 0) for o in chains if o.expectation)
-        if not own and not mutant.proof:
-            yield from (("gradient", o.name, engine, EXAMPLES) for o in some)
+        yield from (("gradient", o.name, engine, EXAMPLES) for o in some if not own)
         yield from (("precision", o.name, engine, EXAMPLES) for o in some)
 
 
@@ -89,9 +83,8 @@ def judge(mutant: Mutant) -> None:
         result = checks[kind](bk, by_name.get(name), engine, loaded.get(engine), 0, examples, True)
         if result.failures:
             mutant.message = result.failures[0][:400]
-            mutant.killed_by = f"{_how(kind, mutant.message)}: {name}" + (
-                f" ({engine})" if kind != "update" and by_name[name].is_chain else ""
-            )
+            where = f" ({engine})" if by_name[name].is_chain else ""
+            mutant.killed_by = f"{_how(kind, mutant.message)}: {name}{where}"
             return
 
 
@@ -109,10 +102,10 @@ def _how(kind: str, message: str) -> str:
     return {"gradient": "five-point"}.get(kind, kind)
 
 
-def unchanged(modules: set[str]) -> None:
+def unchanged(mutants: list[Mutant]) -> None:
     """Run the checks of the unchanged code in this process, so that all is loaded before any fork; they must pass."""
-    for module, engines in {(t.module, t.engines) for t in TARGETS if t.module in modules}:
-        mutant = Mutant(module, "", "", "", engines, proof="no fault")
+    for module, engines in {(m.target, m.engines) for m in mutants}:
+        mutant = Mutant(module, "", "", engines)
         judge(mutant)
         if mutant.killed_by:
             raise RuntimeError(f"the unchanged code fails, {mutant.killed_by}: {mutant.message}")
@@ -136,7 +129,6 @@ class Trial:
         self.pipe.close()
         os.waitpid(self.child, 0)
         mutant.killed_by, mutant.message = json.loads(text) if text else ("", "no verdict")
-        mutant.proof = "" if mutant.killed_by else mutant.proof
         mutant.seconds = round(time.perf_counter() - self.start, 2)
         return mutant
 
@@ -161,28 +153,11 @@ def fork(mutant: Mutant, plant: Callable[[], None]) -> Trial:
     return Trial(mutant, child, os.fdopen(read), time.perf_counter())
 
 
-def collect() -> list[tuple[Mutant, Callable[[], None]]]:
-    """All mutants with the function that plants each."""
-    from bench.equivalent import proof_of
-    from bench.faults import chosen
-
-    collected: list[tuple[Mutant, Callable[[], None]]] = []
-    for mutant, where in mechanical():
-        mutant.proof = proof_of(mutant)
-        collected.append((mutant, _planter(mutant.target, where)))
-    collected += [(mutant, plant) for mutant, plant in chosen()]
-    return collected
-
-
-def _planter(module: str, where: tuple[str, int, int]) -> Callable[[], None]:
-    return lambda: install(module, mutated_source(module, where))
-
-
 def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda mutant: None) -> list[Mutant]:
     """Try every mutant whose key contains `only`; the unchanged code is tried first and must pass everything."""
     set_sizes()
-    mutants = [(m, plant) for m, plant in collect() if only in m.key]
-    unchanged({m.target for m, _ in mutants})
+    mutants = [(m, plant) for m, plant in chosen() if only in m.key]
+    unchanged([m for m, _ in mutants])
     waiting, running = deque(mutants), {}
     while waiting or running:
         while waiting and len(running) < jobs:
@@ -195,78 +170,30 @@ def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda
     return [mutant for mutant, _ in mutants]
 
 
-def summary(results: list[Mutant], seconds: float) -> dict[str, Any]:
-    """The object that is written as JSON."""
-    import numpy
-
-    equivalent = [m for m in results if m.proof and not m.killed_by]
-    survivors = [m for m in results if not m.killed_by and not m.proof]
-    killers: dict[str, int] = {}
-    targets: dict[str, dict[str, int]] = {}
-    for m in results:
-        how = m.killed_by.partition(":")[0] or ("equivalent" if m.proof else "survived")
-        killers[how] = killers.get(how, 0) + 1
-        row = targets.setdefault(m.target, {"planted": 0, "mechanical": 0, "chosen": 0, "killed": 0, "equivalent": 0})
-        row["planted"] += 1
-        row[m.origin] += 1
-        row["killed"] += bool(m.killed_by)
-        row["equivalent"] += m in equivalent
-    return {
-        "command": "python -m bench.mutants --json bench/results/mutants.json",
-        "planted": len(results),
-        "mechanical": sum(m.origin == "mechanical" for m in results),
-        "chosen": sum(m.origin == "chosen" for m in results),
-        "killed": sum(bool(m.killed_by) for m in results),
-        "survivors": [asdict(m) for m in survivors],
-        "equivalent": [asdict(m) for m in equivalent],
-        "killed_by": dict(sorted(killers.items(), key=lambda item: -item[1])),
-        "targets": targets,
-        "seconds": round(seconds, 1),
-        "versions": {"python": platform.python_version(), "numpy": numpy.__version__},
-        "machine": {"cpu": _cpu(), "cores": os.cpu_count()},
-        "mutants": [asdict(m) for m in results],
-    }
-
-
-def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
-
-
 def main(argv: list[str] | None = None) -> int:
-    """Run, print one line per mutant and the table; 1 if anything survived."""
+    """Run, print one line per mutant and the counts; 1 if anything survived."""
     parser = argparse.ArgumentParser(prog="python -m bench.mutants", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, default=None, metavar="FILE")
+    parser.add_argument("--json", metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
     parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose description contains TEXT")
     args = parser.parse_args(argv)
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):  # read when numpy and numba load
         os.execve(sys.executable, [sys.executable, "-m", "bench.mutants", *sys.argv[1:]], os.environ | ENVIRONMENT)
 
-    start = time.perf_counter()
-
     def report(m: Mutant) -> None:
-        verdict = m.killed_by or ("equivalent" if m.proof else "SURVIVED")
-        print(f"{verdict:60.60} {m.seconds:6.1f} s  {m.key}", flush=True)
+        print(f"{m.killed_by or 'SURVIVED':60.60} {m.seconds:6.1f} s  {m.key}", flush=True)
 
+    start = time.perf_counter()
     results = run(args.only, args.jobs, report)
-    found = summary(results, time.perf_counter() - start)
-    print(f"\n{'target':36}{'planted':>9}{'mechanical':>12}{'chosen':>8}{'killed':>8}{'equivalent':>12}")
-    for target, row in found["targets"].items():
-        print(
-            f"{target:36}{row['planted']:9}{row['mechanical']:12}{row['chosen']:8}{row['killed']:8}{row['equivalent']:12}"
-        )
-    print(f"\nkilled by: {found['killed_by']}")
-    print(
-        f"planted {found['planted']}, killed {found['killed']}, equivalent {len(found['equivalent'])}, "
-        f"survivors {len(found['survivors'])}, {found['seconds']:.0f} s"
-    )
-    if args.json is not None:
-        args.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    return 1 if found["survivors"] else 0
+    survivors = [m for m in results if not m.killed_by]
+    found = {
+        "planted": len(results), "killed": len(results) - len(survivors), "survivors": [m.key for m in survivors],
+        "killed_by": dict(Counter(m.killed_by.partition(":")[0] or "survived" for m in results).most_common()),
+        "targets": dict(Counter(m.target for m in results)), "seconds": round(time.perf_counter() - start, 1),
+    }  # fmt: skip
+    print(json.dumps(found, indent=1))
+    save(args.json, found | {"mutants": [asdict(m) for m in results]})
+    return 1 if survivors else 0
 
 
 if __name__ == "__main__":

@@ -16,13 +16,11 @@ class Mutant:
 
     target: str  # module
     function: str
-    origin: str  # "mechanical" or "chosen"
     fault: str
     engines: tuple[str, ...]
     line: int = 0
     killed_by: str = ""
     message: str = ""
-    proof: str = ""  # of equivalence
     seconds: float = 0.0
 
     @property

@@ -118,27 +118,27 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
     from dufs_core import DUFS
     from dufs_core.objective.engines import choose
-    from dufs_core.selection import dufs as estimator
+    from dufs_core.selection import search
 
     seconds, predicted = [], []
-    train, check = estimator.train, choose.needed_bytes
+    train, check = search.train, choose.needed_bytes
 
     def timed(*arguments: Any, **how: Any) -> Any:
         start = time.perf_counter()
-        run = train(*arguments, **how)
-        seconds.append((time.perf_counter() - start) / run.n_iter)
-        return run
+        runs = train(*arguments, **how)
+        seconds.append((time.perf_counter() - start) / runs[0].n_iter)
+        return runs
 
     def noted(*arguments: Any, **how: Any) -> int:
         predicted.append(check(*arguments, **how))
         return predicted[-1]
 
-    estimator.train, choose.needed_bytes = timed, noted  # type: ignore[assignment]
+    search.train, choose.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
         DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
-        estimator.train, choose.needed_bytes = train, check
+        search.train, choose.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20
 
 

@@ -66,7 +66,7 @@ def ours_stepper(n: int, d: int, threads: int) -> Stepper:
     from dufs_core.objective.engines.cpu_dense import DenseEngine
 
     X, task = np.asfortranarray(problem(n, d)), ours_problem(d)
-    steps = DenseEngine(threads).steps(get_backend("numpy"), task, np.full(d, 0.5, np.float32))
+    steps = DenseEngine(threads).steps(get_backend("numpy"), [task], np.full((1, d), 0.5, np.float32))
     assert steps is not None
 
     def step(count: int) -> None:

@@ -24,8 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.common import data_file, save
-from dufs_core.cli.sweep import read_job
-from dufs_core.cli.sweep.fit_id import Fit
+from dufs_core.cli.sweep.job_file import Fit, read_job
 from dufs_core.cli.sweep.results import Store
 
 COMMAND = [sys.executable, "-c", "import sys; from dufs_core.cli.main import main; sys.exit(main())"]
@@ -92,7 +91,7 @@ def main() -> int:
             process.wait()
         sweep["seconds"] += time.perf_counter() - began
         sweep["parts"] += 1
-        sweep["done"] = sum(store.row(fit) is not None for fit in job.fits)
+        sweep["done"] = sum(store.result(fit) is not None for fit in job.fits)
         keep()
     for fit in job.fits[:: arguments.every]:
         if sweep["done"] < len(job.fits) or time.perf_counter() > end:
@@ -108,13 +107,13 @@ def main() -> int:
 
 def compared(records: dict[str, Any], fits: list[Fit], store: Store) -> dict[str, Any]:
     """Times of both ways, and how many fits differ in any bit of mu."""
-    rows = [(fit, records[fit.id], store.row(fit)) for fit in fits]
-    mismatches = sum(digest(store.arrays(fit)["mu"]) != record["scores"] for fit, record, _ in rows)
+    rows = [(records[fit.id], result) for fit in fits if (result := store.result(fit)) is not None]
+    mismatches = sum(digest(result.arrays["mu"]) != record["scores"] for record, result in rows)
     return {
         "sweep_s": round(records["sweep"]["seconds"], 1), "fits": records["sweep"]["done"], "compared": len(rows),
-        "in_sweep_s": round(sum(row["seconds"] for *_, row in rows if row), 1),
-        "alone_s": round(sum(record["seconds"] for _, record, _ in rows), 1),
-        "fits_s": round(sum(record["fit_seconds"] for _, record, _ in rows), 1),
+        "in_sweep_s": round(sum(result.row["seconds"] for _, result in rows), 1),
+        "alone_s": round(sum(record["seconds"] for record, _ in rows), 1),
+        "fits_s": round(sum(record["fit_seconds"] for record, _ in rows), 1),
         "mismatches": mismatches,
     }  # fmt: skip
 
