@@ -1,4 +1,4 @@
-"""The baselines beside skfeature-chappers 1.2.1: seconds, rank correlation, and the inputs on which it is wrong.
+"""The baselines beside skfeature-chappers 1.2.1: seconds and rank correlation.
 
 python -m bench.baselines [--quick] [--only METHOD ...] [--data NAME ...] [--limit SECONDS] [--json FILE]
 
@@ -19,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -28,20 +27,16 @@ from typing import Any
 
 import numpy as np
 from scipy.io import loadmat
-from scipy.linalg import eigh
-from scipy.sparse.csgraph import connected_components
 from scipy.stats import spearmanr
 
 from bench.common import data_file, save
 from dufs_core.baselines import MCFS, NDFS, LaplacianScore, graphs
-from dufs_core.baselines.mcfs import sparse_coefficients
 from dufs_core.data.dense import scale_columns
 
 PEER = "skfeature-chappers"
 DATA = ("COIL20", "Isolet", "Prostate-GE", "pixraw10P")
 METHODS = ("LaplacianScore", "MCFS", "NDFS")
 WANTED = 100
-FEW = 2  # so short a path passes no zero
 
 
 def selector(method: str, n_clusters: int) -> Any:
@@ -76,7 +71,7 @@ def run_peer(method: str, name: str, out: str) -> None:
         scaled = StandardScaler().fit_transform(raw.astype(np.float64))
         construct_W(scaled, metric="euclidean", weight_mode="heat_kernel", k=5, t=scaled.shape[1] ** 0.5)
 
-    def function(wanted: int = WANTED) -> Any:
+    def function() -> Any:
         if method == "LaplacianScore":
             from skfeature.function.similarity_based.lap_score import lap_score
 
@@ -84,7 +79,7 @@ def run_peer(method: str, name: str, out: str) -> None:
         if method == "MCFS":
             from skfeature.function.sparse_learning_based.MCFS import mcfs
 
-            return mcfs(X, n_selected_features=wanted, mode="raw", W=W, n_clusters=c)
+            return mcfs(X, n_selected_features=WANTED, mode="raw", W=W, n_clusters=c)
         from skfeature.function.sparse_learning_based.NDFS import ndfs
 
         return np.asarray(ndfs(X, mode="raw", W=W, n_clusters=c, alpha=1.0, beta=1.0, gamma=1e8))
@@ -93,11 +88,10 @@ def run_peer(method: str, name: str, out: str) -> None:
         return selector(method, c).fit(raw)
 
     times, (_, scores, _) = in_turns(graph, function, ours)
-    few = function(FEW) if method == "MCFS" else scores
     if method == "LaplacianScore":
         order, scores = scores, np.empty((X.shape[1], 1))
         scores[order, 0] = -np.arange(X.shape[1])
-    np.savez(out, scores=scores, few=few, times=times)
+    np.savez(out, scores=scores, times=times)
 
 
 def in_turns(*calls: Callable[[], Any]) -> tuple[list[float], list[Any]]:
@@ -136,7 +130,7 @@ def compare(method: str, name: str, limit: float) -> dict[str, Any]:
         if done.returncode:
             return record | {"peer_failed": done.stderr.strip().splitlines()[-1][:200]}
         with np.load(out) as peer:
-            theirs, few = peer["scores"], peer["few"]
+            theirs = peer["scores"]
             graph, function, ours_s = (float(t) for t in peer["times"])
     ours = np.delete(fitted.scores_, fitted.constant_features_)
     record |= {
@@ -144,123 +138,13 @@ def compare(method: str, name: str, limit: float) -> dict[str, Any]:
         "peer_graph_s": round(graph, 4), "peer_function_s": round(function, 4),
         "times_faster": round((graph + function) / ours_s, 1),
     }  # fmt: skip
-    if method == "MCFS":
-        X, W, c = inputs(name)
-        Y = peer_eigenvectors(W, c)
-        record |= {
-            "rank_correlation": correlation(ours, np.abs(theirs).max(axis=1)),
-            "rank_correlation_without_absolute_values": correlation(ours, theirs.max(axis=1)),
-            # with several components the eigenvectors are not unique: ours from the package's
-            "components": int(connected_components(W)[0]),
-            f"rank_correlation_{FEW}_steps": correlation(
-                np.abs(sparse_coefficients(X, Y, FEW)).max(axis=1), np.abs(few).max(axis=1)
-            ),
-            # least angle regression keeps the correlations of the columns in use equal
-            "peer_unequal": unequal(X, Y, theirs),
-            "ours_unequal": unequal(X, Y, sparse_coefficients(X, Y, WANTED)),
-        }
-    else:
-        record["rank_correlation"] = correlation(ours, np.linalg.norm(theirs, axis=1) if method == "NDFS" else theirs)
+    theirs = np.abs(theirs).max(axis=1) if method == "MCFS" else theirs
+    record["rank_correlation"] = correlation(ours, np.linalg.norm(theirs, axis=1) if method == "NDFS" else theirs)
     return record
-
-
-def peer_eigenvectors(W: Any, c: int) -> Any:
-    """Dg^(-1/2) u for the c eigenvectors below the last that the dense solver gives, with the package's rounding."""
-    W = W.toarray()
-    N = np.diag(np.sqrt(1 / W.sum(1)))
-    A = np.dot(N, np.dot(W, N))
-    return np.dot(N, eigh(np.maximum(A, A.T))[1][:, -c - 1 : -1])
-
-
-def unequal(X: Any, Y: Any, A: Any) -> float:
-    """Largest spread of |X_j'(y_k - X a_k)| over the columns with a_kj not 0, relative to max_j |X_j'y_k|."""
-    Y = Y - Y.mean(axis=0)
-    pull = np.abs(X.T @ (Y - X @ A))
-    spreads = [np.ptp(p[a != 0]) for p, a in zip(pull.T, A.T, strict=True)]
-    return float(f"{max(spreads / np.abs(X.T @ Y).max(axis=0)):.2g}")
 
 
 def correlation(a: Any, b: Any) -> float:
     return round(float(spearmanr(a, np.ravel(b)).statistic), 10)
-
-
-def differences() -> list[dict[str, Any]]:
-    """Inputs on which the package departs from the papers, with both results."""
-    from scipy.sparse import csr_matrix
-    from skfeature.function.similarity_based.lap_score import lap_score
-    from skfeature.function.sparse_learning_based.MCFS import mcfs
-    from skfeature.function.sparse_learning_based.NDFS import ndfs
-    from skfeature.utility.construct_W import construct_W
-
-    rng = np.random.default_rng(0)
-    labels = np.arange(60) % 2
-    X = rng.normal(size=(60, 6))
-    X[:, 2] += 8.0 * labels
-    X -= X.mean(axis=0)
-    found = []
-
-    mirrored = X.copy()
-    mirrored[:, 2] *= -1
-    W = csr_matrix(graphs.heat_kernel(graphs.neighbours(X, 5), "max"))
-    best = []
-    for data in (X, mirrored):
-        theirs = mcfs(data.copy(), n_selected_features=1, mode="raw", W=W, n_clusters=1).max(axis=1)
-        ours = MCFS(n_features_to_select=1, n_clusters=1, bandwidth="max", scaling="none").fit(data).scores_
-        best.append((round(float(theirs[2]), 6), round(float(ours[2]), 6)))
-    found.append(
-        {
-            "method": "MCFS", "what": "score of the one column that carries the clusters, as it is and negated; the "
-            "package takes the largest coefficient, not the largest in size, so negating a column changes its score",
-            "peer": [b[0] for b in best], "ours": [b[1] for b in best],
-        }
-    )  # fmt: skip
-
-    constant = np.column_stack([X * np.where(np.arange(6) == 2, 50.0, 1.0), np.ones(60)])  # column 2 makes the graph
-    order = lap_score(
-        constant, mode="index", W=csr_matrix(graphs.heat_kernel(graphs.neighbours(constant, 5), "median"))
-    )
-    ours_order = LaplacianScore(scaling="none").fit(constant).order_
-    found.append(
-        {
-            "method": "LaplacianScore", "what": "place (0 is best, 6 worst) of a constant column, whose score is 0/0",
-            "peer": int(np.flatnonzero(order == 6)[0]), "ours": int(np.flatnonzero(ours_order == 6)[0]),
-        }
-    )  # fmt: skip
-
-    theirs_L = np.asarray(np.array(W.sum(1))[:, 0] - W)
-    ours_L = np.eye(60) - graphs.normalised(W).toarray() @ np.eye(60)
-    root = np.sqrt(np.asarray(W.sum(1)).ravel())
-    found.append(
-        {
-            "method": "NDFS", "what": "largest |L v| for the v that a Laplacian maps to 0 (1; Dg^(1/2) 1 for the "
-            "normalised one), and largest |L - L'|: the package subtracts W from the row of degrees, broadcast",
-            "peer": [float(abs(theirs_L @ np.ones(60)).max()), float(abs(theirs_L - theirs_L.T).max())],
-            "ours": [float(abs(ours_L @ root).max()), float(abs(ours_L - ours_L.T).max())],
-        }
-    )  # fmt: skip
-
-    try:
-        ndfs(X, W=W, F0=np.ones((60, 2)))
-        outcome = "runs"
-    except Exception as error:
-        outcome = f"{type(error).__name__}: {error}"
-    found.append({"method": "NDFS", "what": "a start F0 given, as its documentation offers", "peer": outcome})
-
-    given = X.copy()
-    construct_W(given)
-    found.append(
-        {
-            "method": "all", "what": "largest change of the user's X by building the default (cosine) graph; by a fit",
-            "peer": float(abs(given - X).max()), "ours": _change(X),
-        }
-    )  # fmt: skip
-    return found
-
-
-def _change(X: Any) -> float:
-    given = X.copy()
-    LaplacianScore().fit(given)
-    return float(abs(given - X).max())
 
 
 def main() -> None:
@@ -279,16 +163,10 @@ def main() -> None:
     if arguments.json and Path(arguments.json).exists():
         old = json.loads(Path(arguments.json).read_text())["records"]
         records = {(r["method"], r["data"]): r for r in old}
-    result: dict[str, Any] = {"peer_version": "not installed", "differences": f"left out: {PEER} is not installed"}
-    if find_spec("skfeature") is None:
+    here = find_spec("skfeature") is not None
+    result: dict[str, Any] = {"peer_version": version(PEER) if here else "not installed"}
+    if not here:
         print(f"{PEER} is not installed: our times only", flush=True)
-    else:
-        result["peer_version"] = version(PEER)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            result["differences"] = differences()
-        for difference in result["differences"]:
-            print(difference, flush=True)
     for method in arguments.only or (METHODS[:2] if arguments.quick else METHODS):
         for name in arguments.data or (("Isolet", "pixraw10P") if arguments.quick else DATA):
             if data_file(f"{name}.mat") is None:
