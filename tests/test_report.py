@@ -121,7 +121,7 @@ def test_with_decoys_reasons_are_of_the_competition(judged):
     assert f"(the smallest q-value is {smallest}, from a competition with 5 shuffled copies of" in found.notes[0]
     assert f"Converged ({selector.n_iter_} steps; {len(gated)} features with a gate)." in found.notes
     assert any(note.startswith("1 feature is not judged") for note in found.notes)
-    assert not any("permutation gap" in note for note in found.notes)
+    assert not any("excess score" in note for note in found.notes)
     page = Page(found.html())
     assert {"q-value", "evidence"} <= set(page.texts)
     assert page.tags.count("img") == 2
@@ -195,7 +195,7 @@ def test_paths_baselines_and_stability(data, monkeypatch):
     path = LambdaPath(n_lams=3, n_splits=1, n_permutations=19, random_state=0).fit(MOONS.X)
     found = report(path, MOONS.X, stability=Stability(np.linspace(0, 1, 10), np.ones(4)))
     assert by_index(found)[9]["stability"] == 1
-    assert found.notes[0].startswith(f"The price lam = {path.lams_[path.best_index_]:.3g} is the best of 3")
+    assert found.notes[0] == f"lam = {path.lams_[path.best_index_]:.3g} is the best of 3 values."
     lowest = "It is the lowest of them: lower ones (lams=...) may be better, and keep more features."
     assert (lowest in found.notes) == (path.best_index_ == 0)
     path.best_index_ = 0

@@ -1,4 +1,4 @@
-"""How good a selection is, where the answer or labels are known."""
+"""Measures of a selection where the answer or labels are known."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ def kmeans_accuracy(X: Array, labels: Array, n_runs: int = 20, random_state: int
     from sklearn.cluster import KMeans
 
     k = len(np.unique(labels))
-    runs = [
-        clustering_accuracy(labels, KMeans(k, n_init=1, random_state=random_state + i).fit_predict(X))
-        for i in range(n_runs)
-    ]
-    return float(np.mean(runs)), float(np.std(runs))
+    starts = [KMeans(k, n_init=1, random_state=random_state + i) for i in range(n_runs)]
+    accuracy = [clustering_accuracy(labels, start.fit_predict(X)) for start in starts]
+    return float(np.mean(accuracy)), float(np.std(accuracy))
 
 
 def soft_precision_recall(probabilities: Array, informative: Array) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""What a selector kept and dropped, and why."""
+"""Report on a selection: what was kept and dropped, and why."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
+from dufs_core.inspection import html as html_page
+from dufs_core.inspection.fitted import column_mask, is_judged, kind_of, order_rule
 from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
-from dufs_core.selection.graph_rules import order_of
 from dufs_core.selection.search import excess_threshold
 
-CORRELATED = 0.9
-_MOST_ROWS = 1024  # that correlations are computed from: one of 0.9 has a standard error of 0.006
+_MOST_ROWS = 1024  # for correlations: one of 0.9 has a standard error of 0.006
 _MOST_COLUMNS = 2000  # the time of more grows like their square
 _SURE = 0.05
 _BLOCK = 256  # columns whose correlations with all others are computed at once
-_LEFT_OUT = ("constant_features_", "excluded_features_")
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,10 @@ class Report:
     ----------
     rows : list of dict
         A row for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
-        decoys; None where a feature was not judged), probability (DUFS only; None where no gate was given), group,
-        group_best, stability (where given). Features of a group are correlated; group_best says whether a feature is
-        the best-ranked one of its group. Features that are not selected, or rank behind 2000 selected ones, have the
-        group None.
+        decoys; None where a feature was not judged), probability (DUFS only; None without a gate), group, group_best,
+        stability (where given). Features of a group are correlated; group_best says whether a feature is the
+        best-ranked one of its group. Features that are not selected, or rank behind 2000 selected ones, have the group
+        None.
     groups : list of list of int
         Column indices of every group of two or more, best first.
     notes : list of str
@@ -67,28 +66,38 @@ class Report:
         return frame
 
     def text(self, most: int = 30) -> str:
-        """The report for reading; of kept and of dropped features at most `most` each."""
-        kept = [row for row in self.rows if row["selected"]]
-        dropped = [row for row in self.rows if not row["selected"]]
+        """The report for reading; at most `most` kept and as many dropped features."""
         lines = [self.title, "", *self.notes]
-        for what, rows in (("kept", kept), ("dropped", dropped)):
-            lines += ["", f"{what} ({len(rows)}):"]
+        for what, kept in (("kept", True), ("dropped", False)):
+            rows = [row for row in self.rows if row["selected"] == kept]
             width = max((len(row["feature"]) for row in rows[:most]), default=0)
+            lines += ["", f"{what} ({len(rows)}):"]
             lines += [f"  {row['rank']:>5}  {row['feature']:<{width}}  {row['reason']}" for row in rows[:most]]
             if len(rows) > most:
                 lines.append(f"  ... and {len(rows) - most} more, lower in rank")
         if self.groups:
-            names = {row["index"]: row["feature"] for row in self.rows}
-            lines += ["", "groups of correlated features, best first:"]
-            lines += [f"  {', '.join(names[k] for k in group)}" for group in self.groups]
-        lines += ["", "settings: " + ", ".join(f"{name}={value!r}" for name, value in self.settings.items())]
-        return "\n".join(lines)
+            lines += [
+                "",
+                "groups of correlated features, best first:",
+                *(f"  {group}" for group in self._named_groups()),
+            ]
+        return "\n".join([*lines, "", f"settings: {self._settings_text()}"])
 
     def html(self) -> str:
         """One page that needs no other file; with pictures where matplotlib is installed."""
-        from dufs_core.inspection.html import page
+        selector, X, labels = self._drawn
+        pictures = html_page.pictures(selector, X, self._names(), labels)
+        return html_page.page(self.title, self.notes, self.rows, self._named_groups(), self._settings_text(), pictures)
 
-        return page(self, *self._drawn)
+    def _names(self) -> list[str]:
+        return [row["feature"] for row in sorted(self.rows, key=lambda row: int(row["index"]))]
+
+    def _named_groups(self) -> list[str]:
+        names = self._names()
+        return [", ".join(names[k] for k in group) for group in self.groups]
+
+    def _settings_text(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
 
     def __str__(self) -> str:
         return self.text()
@@ -99,7 +108,7 @@ def report(
     X: Any,
     *,
     names: Sequence[Any] | None = None,
-    correlated: float = CORRELATED,
+    correlated: float = 0.9,
     stability: Any = None,
     labels: Any = None,
 ) -> Report:
@@ -114,15 +123,14 @@ def report(
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted.
     X : array-like (n_samples, n_features)
-        The data it was fitted on, in any container that `fit` takes. Of more than 1024 rows so many are used for
-        correlations.
+        The data it was fitted on, in any container that `fit` takes. Correlations are computed from at most 1024 rows.
     names : sequence, optional
-        Of the features; by default those of the fit, or x0, x1, ...
+        Names of the features; by default those of the fit, or x0, x1, ...
     correlated : float, default 0.9
     stability : Stability or array-like (n_features,), optional
         Result of `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
     labels : array-like (n_samples,), optional
-        Colours of the page's picture of the rows.
+        Colours of the samples in the page's picture.
 
     Returns
     -------
@@ -134,7 +142,7 @@ def report(
         If the selector is not fitted.
     ValueError
         If X, names or stability do not belong to the selector's features, X holds NaN or infinite values in selected
-        columns, or `correlated` is not a share.
+        columns, or `correlated` is not in (0, 1].
 
     Examples
     --------
@@ -163,38 +171,26 @@ def report(
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
     best[[group[0] for group in groups]] = True
-    competed = hasattr(selector, "q_values_")
-    judged = ~np.isnan(selector.decoy_evidence_).any(axis=0) if competed else np.ones(d, dtype=bool)
-    reasons = _reasons(selector) if not competed else _reasons_with_decoys(selector, judged)
-    gated = np.ones(d, dtype=bool)
-    if competed:  # the probabilities of the others only say that they have none
-        gated[[*selector.constant_features_, *selector.excluded_features_]] = False
+    kind, reasons = kind_of(selector), _reasons(selector)
+    optional: dict[str, tuple[Array, Array]] = {}  # values (d,), and where they mean something
+    if kind == "decoys":
+        judged = is_judged(selector)
+        gated = ~(column_mask(selector, "constant_features_") | column_mask(selector, "excluded_features_"))
+        optional = {"q_value": (selector.q_values_, judged), "evidence": (selector.evidence_, judged)}
+        optional["probability"] = (selector.gate_probabilities_, gated)
+    elif kind == "gates":
+        optional["probability"] = (selector.gate_probabilities_, np.ones(d, dtype=bool))
     rows = []
     for rank, k in enumerate(map(int, selector.order_), start=1):
-        row: dict[str, Any] = {
-            "feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k]),
-            "reason": reasons[k], "score": float(selector.scores_[k]),
-        }  # fmt: skip
-        if competed:
-            row |= {
-                "q_value": float(selector.q_values_[k]) if judged[k] else None,
-                "evidence": float(selector.evidence_[k]) if judged[k] else None,
-            }
-        if hasattr(selector, "gate_probabilities_"):
-            row["probability"] = float(selector.gate_probabilities_[k]) if gated[k] else None
+        row = {"feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k])}
+        row |= {"reason": reasons[k], "score": float(selector.scores_[k])}
+        row |= {name: float(values[k]) if known[k] else None for name, (values, known) in optional.items()}
         row |= {"group": group_of.get(k), "group_best": bool(best[k])}
-        if shares is not None:
-            row["stability"] = float(shares[k])
-        rows.append(row)
+        rows.append(row if shares is None else row | {"stability": float(shares[k])})
     several = [group for group in groups if len(group) > 1]
     settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {shape[0]} samples"
-    notes = _notes(selector, several, correlated, min(shape[0], _MOST_ROWS), shape[0])
-    if len(ranked) > _MOST_COLUMNS:
-        notes.append(
-            f"Only the best {_MOST_COLUMNS} of the {len(ranked)} selected features were compared with each other: the "
-            f"others have no group, and report.one_per_group leaves them out."
-        )
+    notes = [*_fit_notes(selector, shape[0]), *_selection_notes(selector, several, correlated, shape[0])]
     return Report(title, rows, several, notes, settings, best, (selector, X, labels))
 
 
@@ -226,73 +222,57 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
 
 def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
-    support, scores, ranking = selector.support_, selector.scores_, selector.order_
-    d, wanted = len(support), int(support.sum())
-    gated = hasattr(selector, "mu_")  # scores are mu then
-    rank = np.empty(d, dtype=int)
-    rank[ranking] = np.arange(1, d + 1)
-    constant, aside = (np.isin(np.arange(d), getattr(selector, name, [])) for name in _LEFT_OUT)
-    turning = undecided(scores, selector.gate_sigma) if hasattr(selector, "gate_sigma") else np.zeros(d, dtype=bool)
-    by_number = not gated or selector.n_features_to_select is not None
-    tied = np.zeros(d, dtype=bool)
-    by_scores = _order(selector) == "gates"
-    if by_number and by_scores and 0 < wanted < d and scores[ranking[wanted - 1]] == scores[ranking[wanted]]:
-        tied = scores == scores[ranking[wanted]]
+    kind, support, wanted = kind_of(selector), selector.support_, int(selector.support_.sum())
+    reasons = _reasons_with_decoys(selector) if kind == "decoys" else _reasons_by_score(selector)
+    if kind == "scores" or selector.n_features_to_select is not None:
+        rank, scores, order = selector.ranking_, selector.scores_, selector.order_
+        tied = np.zeros(len(rank), dtype=bool)
+        if kind != "decoys" and order_rule(selector) == "gates" and 0 < wanted < len(rank):
+            at_the_cut = scores[order[wanted]]
+            tied = (scores == at_the_cut) & (scores[order[wanted - 1]] == at_the_cut)
+        for k in range(len(rank)):
+            reasons[k] += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
+            reasons[k] += ", by a tie at the cut: of equal scores the lower column index comes first" if tied[k] else ""
+    return reasons
+
+
+def _reasons_by_score(selector: Any) -> list[str]:
+    kind, scores = kind_of(selector), selector.scores_
+    constant, aside = column_mask(selector, "constant_features_"), column_mask(selector, "excluded_features_")
+    turning = undecided(scores, selector.gate_sigma) if kind == "gates" else np.zeros(len(scores), dtype=bool)
     reasons = []
-    for k in range(d):
+    for k, score in enumerate(scores):
         if constant[k]:
             reason = "constant: all its values are equal"
         elif aside[k]:
             reason = "took no part in the run that was kept; ranked by the first run"
-        elif gated:
-            reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
-            if hasattr(selector, "gate_probabilities_"):
-                reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}"
-            reason += ", undecided" if turning[k] else ""
+        elif kind == "scores":
+            reason = f"score {score:.4g}"
         else:
-            reason = f"score {scores[k]:.4g}"
-        if by_number:
-            reason += _by_number(rank[k], support[k], wanted)
-        if tied[k]:
-            reason += ", by a tie at the cut: of equal scores the lower column index comes first"
+            reason = f"gate open: mu = {score:.2f} > 0" if score > 0 else f"gate closed: mu = {score:.2f}"
+            reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}" if kind == "gates" else ""
+            reason += ", undecided" if turning[k] else ""
         reasons.append(reason)
     return reasons
 
 
-def _by_number(rank: int, chosen: bool, wanted: int) -> str:
-    return f"; rank {rank} is {'among' if chosen else 'beyond'} the best {wanted}"
-
-
-def _order(selector: Any) -> str:
-    """What comes first among the selected columns; a path and baselines have one order."""
-    return order_of(selector) if hasattr(selector, "fdr") else "gates"
-
-
-def _reasons_with_decoys(selector: Any, judged: Array) -> list[str]:
-    """Why each feature was found or not, (d,); judged (d,) bool."""
-    support, q, evidence = selector.support_, selector.q_values_, selector.evidence_
-    best_decoy = selector.decoy_evidence_.max(axis=0)
-    d, wanted = len(support), int(support.sum())
-    rank = selector.ranking_
-    constant = np.isin(np.arange(d), selector.constant_features_)
+def _reasons_with_decoys(selector: Any) -> list[str]:
+    q, evidence, best_decoy = selector.q_values_, selector.evidence_, selector.decoy_evidence_.max(axis=0)
+    constant, judged = column_mask(selector, "constant_features_"), is_judged(selector)
     reasons = []
-    for k in range(d):
+    for k in range(len(q)):
         own, best = _told_apart(evidence[k], best_decoy[k])
-        compared = f"evidence {own}, its decoys {{}} {best}"
         if constant[k]:
             reason = "constant: all its values are equal"
         elif not judged.any():
             reason = "not judged: fewer than two features vary in enough rows"
         elif not judged[k]:
             reason = "not judged: in too few rows it differs from its median to be told from shuffled copies"
-        elif q[k] <= selector.fdr:
-            reason = f"found, q = {rate_text(q[k])}: {compared.format('at most')}"
-        elif evidence[k] > best_decoy[k]:
-            reason = f"not found at fdr {selector.fdr:g}, q = {rate_text(q[k])}: {compared.format('at most')}"
+        elif evidence[k] <= best_decoy[k] and q[k] > selector.fdr:
+            reason = f"beaten by a decoy: evidence {own}, its decoys up to {best}"
         else:
-            reason = f"beaten by a decoy: {compared.format('up to')}"
-        if selector.n_features_to_select is not None:
-            reason += _by_number(rank[k], support[k], wanted)
+            verdict = "found" if q[k] <= selector.fdr else f"not found at fdr {selector.fdr:g}"
+            reason = f"{verdict}, q = {rate_text(q[k])}: evidence {own}, its decoys at most {best}"
         reasons.append(reason)
     return reasons
 
@@ -306,100 +286,107 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
     return f"{a:.3g}", f"{b:.3g}"
 
 
-def _notes_with_decoys(selector: Any) -> list[str]:
-    """What there is to know about a fit in which decoys competed."""
-    q, fdr, smallest = selector.q_values_, selector.fdr, selector.smallest_fdr_
-    varying = len(q) - len(selector.constant_features_)
-    found, judged = int((q <= fdr).sum()), int((~np.isnan(selector.decoy_evidence_)).all(axis=0).sum())
-    copies = len(selector.decoy_evidence_)
+def _fit_notes(selector: Any, n: int) -> list[str]:
+    """What there is to know about the fit on n rows."""
+    kind = kind_of(selector)
+    if kind == "path":
+        return _path_notes(selector)
+    if kind == "scores":
+        return []
+    notes = _decoy_notes(selector) if kind == "decoys" else _gate_notes(selector, n)
+    return [*notes, f"Computed by the engine {selector.engine_} on {selector.backend_}."]
+
+
+def _path_notes(path: Any) -> list[str]:
+    best, p = path.best_index_, path.p_value_[path.best_index_]
+    notes = [f"lam = {path.lams_[best]:.3g} is the best of {len(path.lams_)} values."]
+    if best == 0 and len(path.lams_) > 1:
+        notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
+    verdict = "more structure than" if p <= _SURE else "no more structure than"
+    return [*notes, f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g})."]
+
+
+def _convergence(selector: Any, steps: str) -> str:
+    if selector.converged_:
+        return f"Converged ({steps})."
+    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
+
+
+def _gate_notes(selector: Any, n: int) -> list[str]:
+    """A fit without decoys: its runs, and the permutation test of the best one."""
+    runs = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
+    notes, excess, p = [_convergence(selector, runs)], selector.excess_score_, selector.p_value_
+    threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
+    if selector.stopped_by_hsic_:
+        pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
+        notes.append(f"{pairs} (p = {p:.2g}; excess score {excess:.3f}).")
+    else:
+        verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
+        shuffled = f"structure than the same columns shuffled (excess score {excess:.3g}, p = {p:.2g})"
+        notes.append(f"The open columns have {verdict} {shuffled}.")
+        if p <= _SURE and excess < threshold:
+            notes.append(
+                f"Convincing is an excess score of {threshold:.3f} for so many columns, since columns chosen from many "
+                f"have some by chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
+            )
+    if aside := len(selector.excluded_features_):
+        looked = len(selector.mu_) - aside - len(selector.constant_features_)
+        notes.append(
+            f"The run that was kept looked at the {looked} columns that depend most on another one; the other {aside} "
+            f"rank after them, in the order of the first run."
+        )
+    if order_rule(selector) == "diverse":
+        notes.append("Open features are ranked so that the first few complement each other, not by mu.")
+    return notes
+
+
+def _decoy_notes(selector: Any) -> list[str]:
+    """A fit in which decoys competed."""
+    q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
+    varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
+    found, copies = int((q <= fdr).sum()), len(selector.decoy_evidence_)
     against = f"{copies} shuffled copies of each feature" if copies > 1 else "a shuffled copy of each feature"
     notes = []
     if not judged:
         notes.append("Nothing was judged: a competition needs two features that vary in enough rows.")
     elif found:
         notes.append(
-            f"{_features(found)} found at a false discovery rate of {fdr:g}: in expectation at most this share of "
-            f"them is independent of all other features (the smallest q-value is {rate_text(smallest)}, from a "
-            f"competition with {against})."
+            f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: in expectation at most this "
+            f"share of them is independent of all other features (the smallest q-value is {rate_text(smallest)}, from "
+            f"a competition with {against})."
         )
     else:
         at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
         notes.append(
             f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."
         )
-    chosen = selector.support_
     if beyond := int((chosen & (q > fdr)).sum()):
         what = f"{beyond} of the {int(chosen.sum())}" if beyond < chosen.sum() else "All"
-        notes.append(
-            f"{what} selected features are so for n_features_to_select={selector.n_features_to_select} alone: at this "
-            f"rate they are not found."
-        )
+        wanted = f"n_features_to_select={selector.n_features_to_select}"
+        notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
     if judged:
         given = varying - len(selector.excluded_features_)
-        steps = f"{selector.n_iter_} steps; {_features(given, verb=False) if given else 'no feature'} with a gate"
-        if selector.converged_:
-            notes.append(f"Converged ({steps}).")
-        else:
-            notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
-        order = {"diverse": "what they say together (representatives)", "gates": "their gates"}
-        if chosen.any() and (by := order.get(_order(selector))):
-            notes.append(f"Selected features are ranked by {by}, not by evidence.")
+        gates = f"{_features(given) if given else 'no feature'} with a gate"
+        notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates}"))
+        by = {"diverse": "so that the first few complement each other", "gates": "by their gates"}
+        if chosen.any() and (rule := order_rule(selector)) in by:
+            notes.append(f"Selected features are ranked {by[rule]}, not by evidence.")
     if 0 < judged < varying:
-        notes.append(
-            f"{_features(varying - judged)} not judged: such features differ from their median in too few rows."
-        )
-    notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
+        some = _features(varying - judged, "is", "are")
+        notes.append(f"{some} not judged: such features differ from their median in too few rows.")
     return notes
 
 
-def _features(count: int, verb: bool = True) -> str:
-    return f"{count} feature{'' if count == 1 else 's'}" + (f" {'is' if count == 1 else 'are'}" if verb else "")
+def _features(count: int, singular: str = "", plural: str = "") -> str:
+    return f"1 feature {singular}".rstrip() if count == 1 else f"{count} features {plural}".rstrip()
 
 
-def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int, n: int) -> list[str]:
-    """What there is to know about the fit."""
-    notes = []
-    if hasattr(selector, "lams_"):
-        best, p = selector.best_index_, selector.p_value_[selector.best_index_]
-        notes.append(f"The price lam = {selector.lams_[best]:.3g} is the best of {len(selector.lams_)}.")
-        if best == 0 and len(selector.lams_) > 1:
-            notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
-        verdict = "more structure than" if p <= _SURE else "no more structure than"
-        notes.append(f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g}).")
-    elif hasattr(selector, "q_values_"):
-        notes += _notes_with_decoys(selector)
-    elif hasattr(selector, "mu_"):
-        steps = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
-        if selector.converged_:
-            notes.append(f"Converged ({steps}).")
-        else:
-            notes.append(f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide.")
-        gap, p = selector.excess_score_, selector.p_value_
-        if selector.stopped_by_hsic_:
-            tie = "Each open column depends on another one more than the strongest pair of shuffled columns does"
-            notes.append(f"{tie} (p = {p:.2g}; permutation gap {gap:.3f}).")
-        else:
-            asked = excess_threshold(int((selector.mu_ > 0).sum()), n)
-            sure = "more" if gap >= asked else "slightly more"
-            verdict = f"{sure if p <= _SURE else 'no more'} structure than the same columns shuffled"
-            notes.append(f"The open columns have {verdict} (permutation gap {gap:.3g}, p = {p:.2g}).")
-            if p <= _SURE and gap < asked:
-                notes.append(
-                    f"A convincing gap of so many columns is {asked:.3f}, since columns chosen from many have some by "
-                    f"chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
-                )
-        if aside := len(getattr(selector, "excluded_features_", [])):
-            looked = len(selector.mu_) - aside - len(selector.constant_features_)
-            notes.append(
-                f"The run that was kept looked at the {looked} columns that depend most on another one; the {aside} "
-                f"others rank behind them, in the order of the first run."
-            )
-        if _order(selector) == "diverse":
-            notes.append("Open features are ranked by what they say together (representatives), not by mu.")
-        notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
-    if constant := len(getattr(selector, "constant_features_", [])):
-        notes.append(f"{constant} feature{'s are' if constant > 1 else ' is'} constant.")
-    if not selector.support_.any():
+def _selection_notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
+    """What there is to know about the selected features."""
+    notes, selected = [], int(selector.support_.sum())
+    if constant := len(selector.constant_features_):
+        notes.append(f"{_features(constant, 'is', 'are')} constant.")
+    if not selected:
         notes.append("Nothing is selected: set n_features_to_select to take the best of the ranking.")
     elif groups:
         spare = sum(map(len, groups)) - len(groups)
@@ -409,6 +396,11 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, used: int,
         )
     else:
         notes.append(f"No two selected features correlate (|r| >= {correlated:g}).")
-    if used < n:
-        notes.append(f"Correlations are those of {used} of the {n} samples, drawn without replacement.")
+    if n > _MOST_ROWS:
+        notes.append(f"Correlations are those of {_MOST_ROWS} of the {n} samples, drawn without replacement.")
+    if selected > _MOST_COLUMNS:
+        notes.append(
+            f"Only the best {_MOST_COLUMNS} of the {selected} selected features were compared with each other: the "
+            f"others have no group, and report.one_per_group leaves them out."
+        )
     return notes

@@ -1,6 +1,6 @@
 """Eigenvectors of a neighbourhood graph: how well separated its clusters are, and along what.
 
-Everything is computed in float64 by LAPACK's symmetric solver, from a dense affinity matrix K (n, n).
+Computed in float64 by LAPACK's symmetric solver, from a dense affinity matrix K (n, n).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from typing import NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, get_backend
+from dufs_core.baselines.graphs import fixed_sign
 from dufs_core.objective.ops import bandwidth as bandwidth_rule
 from dufs_core.objective.ops import distances, gaussian
 from dufs_core.objective.ops.normalise import SELF_WEIGHT
 
-_SYMMETRY = 1e-9  # largest difference between K and its transpose that is taken for rounding, for entries of size 1
+_SYMMETRY = 1e-9  # largest difference between K and its transpose that counts as rounding, for entries of size 1
 
 
 class Spectrum(NamedTuple):
@@ -26,15 +27,18 @@ class Spectrum(NamedTuple):
 
 
 def affinity(
-    X: Array, bandwidth: bandwidth_rule.Rule = "max", n_neighbors: int = 2, bandwidth_factor: float = 2.0,
+    X: Array,
+    bandwidth: bandwidth_rule.Rule = "max",
+    n_neighbors: int = 2,
+    bandwidth_factor: float = 2.0,
     self_loops: bool = True,
-) -> Array:  # fmt: skip
-    """K_ij = exp(-||x_i - x_j||^2 / b), the affinity that DUFS builds on its gated data, on X as it is.
+) -> Array:
+    """K_ij = exp(-||x_i - x_j||^2 / b), the affinity that DUFS builds on its gated data, for X as it is.
 
     Parameters
     ----------
     X : array-like (n, d)
-        Centred in float64, which changes no distance; not scaled: see `dufs_core.data.scaling`.
+        Not scaled here: see `dufs_core.data.dense.scale_columns`.
     bandwidth : "max", "median", "q90" or float
         b = bandwidth_factor times this statistic of the squared distances to the n_neighbors-th other row; a number
         is b itself.
@@ -58,13 +62,13 @@ def affinity(
         raise ValueError(f"X must be a table of at least 2 rows; its shape is {X.shape}")
     if not np.isfinite(X).all():
         raise ValueError(f"X has {int((~np.isfinite(X)).sum())} values that are NaN or infinite; fill or remove them")
-    if not isinstance(bandwidth, str) and not (isinstance(bandwidth, Real) and 0 < bandwidth < np.inf):
+    if not isinstance(bandwidth, str) and not _is_positive(bandwidth):
         raise ValueError(f"bandwidth must be a rule or a positive number; got {bandwidth!r}")
-    if not isinstance(bandwidth_factor, Real) or not 0 < bandwidth_factor < np.inf:
+    if not _is_positive(bandwidth_factor):
         raise ValueError(f"bandwidth_factor must be a positive number; got {bandwidth_factor!r}")
     bk = get_backend("numpy")
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is refused in the next lines
-        centred = X - X.mean(axis=0)
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused in the next lines
+        centred = X - X.mean(axis=0)  # distances stay, rounding shrinks
         D, _ = distances.forward(bk, centred @ centred.T)
     if not np.isfinite(D).all():
         raise ValueError(
@@ -82,8 +86,8 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
         P psi = lambda psi,   through the symmetric A = deg^(-1/2) K deg^(-1/2):  A u = lambda u,  psi = deg^(-1/2) u
 
     lambda_1 = 1 with psi_1 constant. lambda_2 close to 1 means two groups of rows that the walk hardly leaves, and
-    psi_2 tells them apart (arXiv 2007.04728, section 3). A graph in several pieces has lambda_2 = 1 too, and psi_1 and
-    psi_2 are then some basis of the vectors that are constant on each piece.
+    psi_2 tells them apart (arXiv 2007.04728, section 3). In a graph of several pieces lambda_2 = 1 too, and psi_1 and
+    psi_2 are some basis of the vectors that are constant on each piece.
 
     Parameters
     ----------
@@ -95,8 +99,8 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
     Returns
     -------
     Spectrum
-        Vectors have unit length; the entry of each that is largest in size is positive (the first of them, if several
-        are within one part in 10^6), so that the sign does not depend on the machine.
+        Vectors have unit length. The largest entry of each in size is positive (the first of several within one part
+        in 10^6), so that the sign does not depend on the machine.
 
     Raises
     ------
@@ -113,9 +117,7 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
     values, U = eigh(q[:, None] * K * q, subset_by_index=(n - n_vectors, n - 1))
     psi = q[:, None] * U[:, ::-1]
     psi /= np.linalg.norm(psi, axis=0)
-    size = abs(psi)
-    largest = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
-    return Spectrum(values[::-1], psi * np.sign(psi[largest, np.arange(n_vectors)]))
+    return Spectrum(values[::-1], fixed_sign(psi))
 
 
 def algebraic_connectivity(K: Array) -> float:
@@ -134,16 +136,20 @@ def algebraic_connectivity(K: Array) -> float:
 
 
 def spectral_embedding(K: Array, n_components: int) -> Array:
-    """psi_2, ..., psi_(n_components + 1), (n, n_components): what spectral clustering gives to k-means.
+    """psi_2, ..., psi_(n_components + 1), (n, n_components): the input of k-means in spectral clustering.
 
-    For k clusters k - 1 components tell the groups apart. K as in `random_walk_spectrum`; n_components from 1 to n - 1,
-    else ValueError. Source: Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
+    k clusters need k - 1 components. K as in `random_walk_spectrum`; n_components from 1 to n - 1, else ValueError.
+    Source: Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
     """
     if not 1 <= n_components < len(K):
         raise ValueError(
             f"n_components must be from 1 to the number of rows less one, {len(K) - 1}; got {n_components}"
         )
     return random_walk_spectrum(K, n_components + 1).vectors[:, 1:]
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, Real) and 0 < float(value) < np.inf
 
 
 def _checked(K: Array) -> Array:

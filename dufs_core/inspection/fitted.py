@@ -1,0 +1,38 @@
+"""What kind of selector was fitted, and which of its columns took no part."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+
+from dufs_core.backend import Array
+from dufs_core.selection.graph_rules import order_of
+
+Kind = Literal["decoys", "gates", "path", "scores"]
+
+
+def kind_of(selector: Any) -> Kind:
+    """DUFS with decoys or without (fdr=None), LambdaPath, or a selector with scores alone."""
+    if hasattr(selector, "lams_"):
+        return "path"
+    if hasattr(selector, "decoy_evidence_"):
+        return "decoys"
+    return "gates" if hasattr(selector, "mu_") else "scores"
+
+
+def column_mask(selector: Any, attribute: str) -> Array:
+    """The columns (d,) bool whose indices a fitted attribute holds; none where the selector has no such attribute."""
+    mask = np.zeros(len(selector.support_), dtype=bool)
+    mask[getattr(selector, attribute, np.zeros(0, dtype=int))] = True
+    return mask
+
+
+def is_judged(selector: Any) -> Array:
+    """The columns (d,) bool that competed with decoys."""
+    return ~np.isnan(np.asarray(selector.decoy_evidence_)).any(axis=0)
+
+
+def order_rule(selector: Any) -> str:
+    """What the selected columns are ordered by: "evidence", "gates" (their scores) or "diverse"."""
+    return order_of(selector) if kind_of(selector) in ("decoys", "gates") else "gates"
