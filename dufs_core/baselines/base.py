@@ -1,45 +1,67 @@
-"""What the baselines share as selectors: input, constant columns, ranking, parameter checks."""
+"""Shared by the baselines as selectors: input, constant columns, ranking, parameter checks, common documentation."""
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
+from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
-from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import check_squares
-from dufs_core.data.accept import check_samples, check_scales, unwrap
-from dufs_core.data.dense import scale_columns
-from dufs_core.data.on_disk import is_on_disk
-from dufs_core.data.scaling import SCALINGS
-from dufs_core.errors import all_constant, invalid_choice, user_stacklevel
+from dufs_core.data.accept import accept
+from dufs_core.data.scaling import check_scaling
+from dufs_core.errors import all_constant, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.parameters import is_int, n_wanted, seed_of
 
 DEFAULT_CLUSTERS = 5
 _SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS
+_PARAMETERS = """n_features_to_select : int, float or None, default None
+    An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+    half of the columns (no constant one).
+scaling : "columns", "global" or "none", default "columns"
+    Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
+random_state : int, RandomState instance or None, default None
+    Ignored by LaplacianScore, MCFS and LLCFS, which draw nothing."""
+_ATTRIBUTES = """scores_ : ndarray (n_features,)
+    The score above, larger is better. Constant columns are below all others.
+order_ : ndarray (n_features,) of int
+    Column indices, best first; exact ties by column index.
+support_ : ndarray (n_features,) of bool
+constant_features_ : ndarray of int
+n_features_in_, feature_names_in_
+    As in scikit-learn."""
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
 class Baseline(ColumnSelector, ABC):
     """A selector that scores every column once.
 
     A subclass gives `_check(n, d)`, its parameters' limits, and `_score(X, columns, n_selected, seed)`, the scores of
     the columns that are not constant. Constant columns get a score below 0 and below every other, so they rank last;
-    no method sees them, so they change no other score.
+    no method sees them, so they change no other score. "{parameters}" and "{attributes}" in a subclass' docstring
+    stand for those that all share.
     """
 
-    n_features_to_select: int | float | None
-    scaling: str
-    random_state: Any
-    dtype: str = "float64"  # a parameter of the one method that can do with less
+    n_features_to_select: int | float | None = None
+    scaling: Literal["columns", "global", "none"] = "columns"
+    random_state: Any = None
+
+    dtype = "float64"  # a parameter of the one method that can do with less
     _many_products = True  # whether small matrices are multiplied often enough for one BLAS thread to pay
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        text = inspect.cleandoc(cls.__doc__ or "")
+        cls.__doc__ = text.replace("{parameters}", _PARAMETERS).replace("{attributes}", _ATTRIBUTES)
 
     def _squares(self) -> int:
         """How many n x n arrays of float64 `_score` holds at once."""
@@ -73,25 +95,16 @@ class Baseline(ColumnSelector, ABC):
         MemoryLimitError
             If the method holds n x n arrays, and more of them than there is memory for.
         """
-        X = unwrap(X)
-        check_samples(X, y)
-        if is_on_disk(X):
-            X = X[:]
-        X = validate_data(self, X, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2)
-        n, d = X.shape
-        if self.n_features_to_select is not None:
-            n_wanted(self.n_features_to_select, d)
-        if self.scaling not in SCALINGS:
-            raise invalid_choice("scaling", self.scaling, SCALINGS)
+        accepted = accept(self, X, y, takes_sparse=False)
+        n, d = accepted.X.shape
+        wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
+        check_scaling(self.scaling)
         self._check(n, d)
         check_squares(get_backend("numpy"), type(self).__name__, n, self._squares())
         seed = seed_of(self.random_state)
-        data = scale_columns(X, self.scaling, np.dtype(self.dtype))
-        if self.scaling == "none":
-            check_scales(X)
+        data = accepted.scaled(self.scaling, np.dtype(self.dtype))
         columns = np.flatnonzero(~data.constant)
         m = len(columns)
-        wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
         scores = np.empty(m)
         if m:
             with one_blas_thread() if self._many_products and n <= _SMALL_ROWS else nullcontext():

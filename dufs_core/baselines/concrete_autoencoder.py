@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -106,6 +107,7 @@ def distinct_choice(logits: Array) -> Array:
     return chosen
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class ConcreteAutoencoder(Baseline):
     """Columns from which a small network reconstructs all columns, chosen by annealed soft choices.
 
@@ -113,22 +115,21 @@ class ConcreteAutoencoder(Baseline):
 
     by Adam with hand-written gradients, T falling geometrically from `temperatures[0]` to `temperatures[1]` over the
     epochs. Node i chooses argmax l_i; where two nodes choose the same column, the surer one keeps it and the other
-    takes its next best, so that exactly k columns are chosen.
+    takes its next best. score_j = max_i softmax(l_i)_j, plus 1 for the k chosen columns, so that they rank first.
 
     Source: Abid, Balin and Zou, "Concrete Autoencoders: Differentiable Feature Selection and Reconstruction", ICML 2019
     (arXiv 1901.09346).
 
     Departures. From the paper: distinct columns; columns are first turned to one side (`aligned`), because mixtures of
-    columns that are each other's mirror images cancel, and negating a column would change the choice; one fit (the
-    published code trains again with twice the epochs, up to five times, until the choice is sure: here converged_ says
-    whether it is). From the published code: T ends at 0.01 as in the paper (there 0.1 by default) and falls by epoch
+    columns that are each other's mirror images cancel. From the published code: one fit (there again with twice the
+    epochs, up to five times, until the choice is sure); T ends at 0.01 as in the paper (there 0.1) and falls by epoch
     (there by step); near-equal batches; no dropout, which belongs to the decoder of its example.
+
+    k is n_features_to_select: memory and time grow with k times the number of columns. The error is measured on the
+    scaled columns. Start, batches and noise are functions of (random_state, step, node, column).
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        k. An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one.
-        None: half of the columns (no constant one). Memory and time grow with k times the number of columns.
     hidden : sequence of int, default ()
         Widths of the decoder's hidden layers (leaky rectifier, slope 0.2); none: a linear decoder.
     temperatures : (float, float), default (10.0, 0.01)
@@ -138,21 +139,12 @@ class ConcreteAutoencoder(Baseline):
         Epochs.
     batch_size : int or None, default None
         Rows per step, near-equal. None: the larger of 16 and n // 256, the rule of the published code.
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only. The error is
-        measured in these units.
     dtype : "float32" or "float64", default "float32"
-    random_state : int, RandomState instance or None, default None
-        Of the start, the batches and the noise, which are functions of (random_state, step, node, column).
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        max_i softmax(l_i), plus 1 for the k chosen columns, so that they rank first; larger is better. Constant
-        columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
+    {attributes}
     n_duplicates_ : int
         Nodes that had to take a column that was not their first choice.
     history_ : dict of ndarray (n_iter_,)
@@ -162,33 +154,14 @@ class ConcreteAutoencoder(Baseline):
     n_iter_ : int
     converged_ : bool
         Whether the nodes are sure: mean_i max_j softmax(l_i)_j > 0.998 at the end.
-    constant_features_ : ndarray of int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
     """
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        hidden: Sequence[int] = (),
-        temperatures: tuple[float, float] = (10.0, 0.01),
-        learning_rate: float = 0.001,
-        max_iter: int = 300,
-        batch_size: int | None = None,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        dtype: Literal["float32", "float64"] = "float32",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.hidden = hidden
-        self.temperatures = temperatures
-        self.learning_rate = learning_rate
-        self.max_iter = max_iter
-        self.batch_size = batch_size
-        self.scaling = scaling
-        self.dtype = dtype
-        self.random_state = random_state
+    hidden: Sequence[int] = ()
+    temperatures: tuple[float, float] = (10.0, 0.01)
+    learning_rate: float = 0.001
+    max_iter: int = 300
+    batch_size: int | None = None
+    dtype: Literal["float32", "float64"] = "float32"
 
     def _check(self, n: int, d: int) -> None:
         self._check_whole(max_iter=1)

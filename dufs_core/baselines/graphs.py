@@ -1,8 +1,4 @@
-"""Neighbours, affinities, eigenvectors and k-means indicators: what several baselines start from.
-
-Everything is written for the rows of X (n, d), float64, scaled. Neighbour search and eigen-solvers are
-scikit-learn's and SciPy's.
-"""
+"""Neighbour graphs of the rows of X (n, d), float64, scaled: weights, eigenvectors, k-means indicators."""
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ _DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whol
 _BLOCK_ELEMENTS = 1 << 17  # entries of one block of differences: 1 MiB, which stays in cache
 _CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
 _LARGEST_EXPONENT = 650.0  # exp(-650) = 5e-283: its square root and ratios stay finite
-ISOLATED_WEIGHT, ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
+_ISOLATED_WEIGHT, _ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
 _SAME = 1e-11  # eigenvalues (of size 1) nearer than this count as equal
 
 
@@ -41,7 +37,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(X: Array, k: int) -> Neighbours:
-    """The k nearest OTHER rows; a row is excluded by its index, so that twins find each other.
+    """The k nearest other rows; a row is excluded by its index, so that equal rows find each other.
 
     Squared distances that are small beside the rows' norms, where the search's expanded form loses digits, are summed
     again from differences: exactly 0 between equal rows.
@@ -90,9 +86,8 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
     """W_ij = exp(-||x_i - x_j||^2 / t) between neighbours, 0 elsewhere; symmetric, zero diagonal.      csr (n, n).
 
     t = factor times the median, 0.9 quantile or maximum over the rows of the squared distance to the k-th neighbour,
-    or factor times the number given; where the rule gives 0 (duplicates), the smallest positive distance takes its
-    place, and 1 where there is none. Exponents are held above -650, so that no row loses all its weight.
-    Warns (IsolatedRowsWarning) when more than a tenth of the rows have no weight above 1e-12.
+    or factor times the number given; where the rule gives 0 (duplicates), the smallest positive distance, or 1. Each
+    exponent is at least -650, so that no row loses all its weight. A row without a weight above 1e-12 is isolated.
     """
     if isinstance(rule, str):
         furthest = near.squared[:, -1]
@@ -102,14 +97,16 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
     else:
         t = float(rule)
     weights = np.exp(-np.minimum(near.squared / (factor * t), _LARGEST_EXPONENT))
-    isolated = float((weights[:, 0] < ISOLATED_WEIGHT).mean())
-    if isolated > ISOLATED_SHARE:
-        said = (
-            f"{isolated:.0%} of the rows have no neighbour within the bandwidth (t = {factor * t:.3g}): the graph says "
-        )
-        warning = isolated_rows(said + "little about them", rule, factor, near.indices.shape[1])
-        warnings.warn(warning, stacklevel=user_stacklevel())
+    effect = f"(t = {factor * t:.3g}): the graph says little about them"
+    warn_isolated(weights[:, 0] < _ISOLATED_WEIGHT, effect, rule, factor, near.indices.shape[1])
     return symmetric_graph(near, weights)
+
+
+def warn_isolated(isolated: Array, effect: str, rule: Rule, factor: float, n_neighbors: int) -> None:
+    """Warn (IsolatedRowsWarning) if more than a tenth of the rows are isolated, bool (n,)."""
+    if (share := float(isolated.mean())) > _ISOLATED_SHARE:
+        said = f"{share:.0%} of the rows have no neighbour within the bandwidth {effect}"
+        warnings.warn(isolated_rows(said, rule, factor, n_neighbors), stacklevel=user_stacklevel())
 
 
 def degrees(W: Any) -> Array:
@@ -129,8 +126,8 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     y = Dg^(-1/2) u from the largest eigenvalues of A = Dg^(-1/2) W Dg^(-1/2). The trivial u = Dg^(1/2) 1 is deflated,
     not dropped: in a graph of several components it is one of several vectors with eigenvalue 0. Scaled so that
     y' Dg y = 1' Dg 1 (entries of size 1, whatever the scale of W). X decides between equal eigenvalues, see `distinct`.
-    Where the iteration of the sparse solver ends early, or k is nearly n, the dense one takes over. Raises
-    MemoryLimitError if its n x n arrays exceed what is available.
+    Where ARPACK ends early, or k is nearly n, LAPACK takes over; raises MemoryLimitError if its n x n arrays exceed
+    what is available.
     """
     n = W.shape[0]
     A, root = normalised(W), np.sqrt(degrees(W))
@@ -145,20 +142,20 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
 
 
 def _largest_sparse(A: Any, root: Array, k: int, X: Array) -> Array | None:
-    """The eigenvectors of the largest eigenvalues of A, the trivial one left out; None where ARPACK gives up.
+    """The k leading eigenvectors of A without the trivial one; None where ARPACK gives up.
 
-    Those with eigenvalue 1, which are the components of the graph, are known, and a Krylov method would find them
-    unreliably; it computes the others, from a fixed start vector.
+    Those with eigenvalue 1 indicate the components of the graph; a Krylov method, which would find them unreliably,
+    computes the others from a fixed start vector.
     """
     n = len(root)
-    q, component = connected_components(A > ISOLATED_WEIGHT, directed=False)
+    q, component = connected_components(A > _ISOLATED_WEIGHT, directed=False)
     null = np.zeros((n, q))
     null[np.arange(n), component] = root
     null /= np.linalg.norm(null, axis=0)
     within = np.linalg.qr(np.column_stack([null.T @ root, np.eye(q)]))[0][:, 1:q]  # orthogonal to the trivial one
     flat = distinct(np.ones(q - 1), null @ within, X)
     if q - 1 >= k:
-        return _fixed_sign(flat[:, :k])
+        return fixed_sign(flat[:, :k])
 
     def deflated(v: Array) -> Array:
         v = v.ravel()
@@ -172,7 +169,7 @@ def _largest_sparse(A: Any, root: Array, k: int, X: Array) -> Array | None:
         return None
     order = np.argsort(-values, kind="stable")
     U = distinct(-values[order], U[:, order], X)[:, :m]
-    return _fixed_sign(np.hstack([flat, U]))
+    return fixed_sign(np.hstack([flat, U]))
 
 
 def lowest_eigenvectors(M: Array, k: int, X: Array) -> Array:
@@ -182,7 +179,7 @@ def lowest_eigenvectors(M: Array, k: int, X: Array) -> Array:
     while True:
         values, V = eigh(M, subset_by_index=(0, size - 1))
         if size == n or values[-1] > values[k - 1] + _SAME:  # the eigenspace that the cut touches is complete
-            return _fixed_sign(distinct(values, V, X)[:, :k])
+            return fixed_sign(distinct(values, V, X)[:, :k])
         size = min(n, 2 * size)
 
 
@@ -201,10 +198,11 @@ def distinct(values: Array, V: Array, X: Array) -> Array:
     return V
 
 
-def _fixed_sign(V: Array) -> Array:
-    """Each column times -1 where its largest entry in size is negative."""
-    largest = np.take_along_axis(V, np.abs(V).argmax(axis=0)[None, :], axis=0)
-    return V * np.where(largest < 0, -1.0, 1.0)
+def fixed_sign(V: Array) -> Array:
+    """Each column with the sign that makes its largest entry positive: the first of those equal within 1e-6 of it."""
+    size = np.abs(V)
+    largest = (size >= (1 - 1e-6) * size.max(axis=0)).argmax(axis=0)
+    return V * np.where(V[largest, np.arange(V.shape[1])] < 0, -1.0, 1.0)
 
 
 def cluster_indicators(X: Array, k: int, seed: int) -> Array:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import (
-    ISOLATED_SHARE,
-    check_bandwidth,
-    degrees,
-    heat_kernel,
-    neighbours,
-)
-from dufs_core.errors import invalid_choice, isolated_rows, user_stacklevel
+from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours, warn_isolated
+from dufs_core.errors import invalid_choice
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
@@ -36,6 +30,7 @@ def locality(X: Array, W: Any) -> Array:
     return np.asarray(np.einsum("ij,ij->j", F, W @ F) / denominator)
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LaplacianScore(Baseline):
     """Columns that vary little between neighbouring rows, for their variance.
 
@@ -47,15 +42,11 @@ class LaplacianScore(Baseline):
     full kernel K_ij = exp(-||x_i - x_j||^2 / b), P = diag(K 1)^(-1) K, large is good.
 
     Departures. From the paper: t, which it leaves to the user, is read from the neighbour distances, and scores are
-    1 - LS so that larger is better. From scikit-feature: a constant column ranks last (there its denominator of 0 is
-    replaced by 10,000 and its score is 1, better than the scores of structureless columns above 1); rows are not
-    their own neighbours; sparse products instead of dense n x n ones.
+    1 - LS so that larger is better. From scikit-feature: a constant column ranks last (there before structureless
+    ones); rows are not their own neighbours; sparse products instead of dense n x n ones.
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
-        half of the columns (no constant one).
     variant : "laplacian" or "random_walk", default "laplacian"
     power : int, default 2
         Of the random walk; the other variant has none.
@@ -65,45 +56,20 @@ class LaplacianScore(Baseline):
         t (or b) is bandwidth_factor times the median, the 0.9 quantile or the maximum over the rows of the squared
         distance to the n_neighbors-th other row, or times this number; DUFS's rules.
     bandwidth_factor : float, default 1.0
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
-    random_state : ignored
-        There is nothing random; accepted so that all selectors can be made alike.
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        1 - LS, or f' P^t f / n; larger is better. Constant columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
-    constant_features_ : ndarray of int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    {attributes}
     """
 
     _many_products = False
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        variant: Literal["laplacian", "random_walk"] = "laplacian",
-        power: int = 2,
-        n_neighbors: int = 5,
-        bandwidth: Literal["median", "q90", "max"] | float = "median",
-        bandwidth_factor: float = 1.0,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.variant = variant
-        self.power = power
-        self.n_neighbors = n_neighbors
-        self.bandwidth = bandwidth
-        self.bandwidth_factor = bandwidth_factor
-        self.scaling = scaling
-        self.random_state = random_state
+    variant: Literal["laplacian", "random_walk"] = "laplacian"
+    power: int = 2
+    n_neighbors: int = 5
+    bandwidth: Literal["median", "q90", "max"] | float = "median"
+    bandwidth_factor: float = 1.0
 
     def _squares(self) -> int:
         return 4 if self.variant == "random_walk" else 0
@@ -128,14 +94,9 @@ class LaplacianScore(Baseline):
         rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
         b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
-        isolated = float((deg <= normalise.lone_degree(1.0, float(np.finfo(deg.dtype).eps))).mean())
-        if isolated > ISOLATED_SHARE:
-            said = (
-                f"{isolated:.0%} of the rows have no neighbour within the bandwidth (b = {float(b):.3g}), which turns "
-            )
-            said += "the score into plain variance"
-            warning = isolated_rows(said, rule, float(self.bandwidth_factor), self.n_neighbors)
-            warnings.warn(warning, stacklevel=user_stacklevel())
+        isolated = deg <= normalise.isolated_degree(1.0, float(np.finfo(deg.dtype).eps))
+        effect = f"(b = {float(b):.3g}), which turns the score into plain variance"
+        warn_isolated(isolated, effect, rule, float(self.bandwidth_factor), self.n_neighbors)
         right = X * np.sqrt(deg)[:, None]
         for _ in range(self.power):
             right = A @ right

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, eye_array
@@ -82,6 +83,7 @@ def feature_weights(X: Array, tau: Array, models: LocalModels, Y: Array) -> Arra
     return np.asarray(size / size.sum())
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class LLCFS(Baseline):
     """Column weights tau under which each row's cluster label is best predicted from its neighbours.
 
@@ -96,19 +98,14 @@ class LLCFS(Baseline):
     Transactions on Pattern Analysis and Machine Intelligence 33, 2011.
 
     Departures. From the paper: neighbours are the k nearest rows, not only mutual ones, so that every row has a model;
-    where all weights v are 0 (clusters so far apart that no
-    neighbourhood mixes them) tau stays, with a warning. From the
-    MATLAB code in use: its k is 30 by default, and it always runs its 50 iterations. scikit-feature does not have it.
-    The paper proves no descent: the two halves of a step minimise different objectives, and tau can cycle
-    (converged_ says so).
+    where all weights v are 0 (no neighbourhood mixes clusters) tau stays, with a warning. From the MATLAB code in use:
+    its k is 30 by default, and it always runs 50 iterations. The paper proves no descent: the two halves of a step
+    minimise different objectives, and tau can cycle (converged_ says so).
 
     Memory: two dense n x n matrices.
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
-        half of the columns (no constant one).
     n_clusters : int or None, default None
         c. None: 5 (n - 1 for n <= 5 rows).
     n_neighbors : int, default 5
@@ -116,45 +113,20 @@ class LLCFS(Baseline):
         Weight of the fit in the local regressions.
     max_iter : int, default 30
     tol : float, default 1e-4
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
-    random_state : ignored
-        There is nothing random; accepted so that all selectors can be made alike.
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        tau, larger is better. Constant columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
-    constant_features_ : ndarray of int
+    {attributes}
     n_iter_ : int
     converged_ : bool
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
     """
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        n_clusters: int | None = None,
-        n_neighbors: int = 5,
-        beta: float = 1.0,
-        max_iter: int = 30,
-        tol: float = 1e-4,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.beta = beta
-        self.max_iter = max_iter
-        self.tol = tol
-        self.scaling = scaling
-        self.random_state = random_state
+    n_clusters: int | None = None
+    n_neighbors: int = 5
+    beta: float = 1.0
+    max_iter: int = 30
+    tol: float = 1e-4
 
     def _squares(self) -> int:
         return 3

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -40,68 +41,39 @@ def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
     return coefficients
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class MCFS(Baseline):
     """Columns that the leading eigenvectors of the neighbour graph are sparse combinations of.
 
         L y = lambda Dg y: the K smallest non-trivial eigenvectors y_1 .. y_K of the graph of LaplacianScore
         min ||y_k - X a_k||^2 + beta_k ||a_k||_1, m steps of least angle regression;   score_j = max_k |a_kj|
 
-    Source: Cai, Zhang and He, "Unsupervised Feature Selection for Multi-Cluster Data", KDD 2010. m, the largest
-    number of entries of a_k that are not 0, is the number of columns to select, as there.
+    Source: Cai, Zhang and He, "Unsupervised Feature Selection for Multi-Cluster Data", KDD 2010. m is the number of
+    columns to select, as there; columns that enter no path score 0 and rank by index.
 
     Departures. From the paper: none in the equations; the trivial eigenvector is deflated, and among equal eigenvalues
-    (several components) the eigenvectors are those along which the data vary most, so that neither the order of the
-    rows nor the solver decides. From scikit-feature: scores are absolute values (there a column with a negative
-    coefficient, that is the mirror image of a good one, ranks below columns that were never used); the path is that of
-    the L1-regularised problem (there scikit-learn's plain "lar", which flips signs and stops adding columns when a
-    coefficient passes 0, after which the correlations of the columns in use are no longer equal); the trivial
-    eigenvector is not the last one that the solver returns; rows are not their own neighbours.
-
-    Columns that enter no path score 0 and rank by index.
+    (several components) the eigenvectors are those along which the data vary most. From scikit-feature: scores are
+    absolute values (there the mirror image of a good column ranks below columns that were never used); the path is that
+    of the L1-regularised problem (there plain "lar", whose correlations are no longer equal once a coefficient has
+    passed 0); rows are not their own neighbours.
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
-        half of the columns (no constant one).
     n_clusters : int or None, default None
         K. None: 5, the setting of the authors' code (n - 1 for n <= 5 rows).
     n_neighbors : int, default 5
     bandwidth : "median", "q90", "max" or float, default "median"
         t of the heat kernel, see LaplacianScore.
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
-    random_state : ignored
-        There is nothing random; accepted so that all selectors can be made alike.
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        max_k |a_kj|, larger is better. Constant columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
-    constant_features_ : ndarray of int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    {attributes}
     """
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        n_clusters: int | None = None,
-        n_neighbors: int = 5,
-        bandwidth: Literal["median", "q90", "max"] | float = "median",
-        scaling: Literal["columns", "global", "none"] = "columns",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.bandwidth = bandwidth
-        self.scaling = scaling
-        self.random_state = random_state
+    n_clusters: int | None = None
+    n_neighbors: int = 5
+    bandwidth: Literal["median", "q90", "max"] | float = "median"
 
     def _check(self, n: int, d: int) -> None:
         check_bandwidth(self.bandwidth)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -95,6 +96,7 @@ def indicator_step(M: Array, F: Array, gamma: float) -> Array:
     return np.asarray(F * np.sqrt(np.sqrt(ratio)))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class NDFS(Baseline):
     """Columns whose weights predict non-negative cluster indicators, learned together.
 
@@ -112,18 +114,14 @@ class NDFS(Baseline):
     Source: Li, Yang, Liu, Zhou and Lu, "Unsupervised Feature Selection Using Nonnegative Spectral Analysis", AAAI 2012.
 
     Departures. From the paper: M has entries of both signs, for which its quotient can be negative, so M is split; a
-    step that would raise the objective is replaced by one that cannot, so the objective never rises (history_); B
-    follows F within an iteration, which is the order that the proof for ||.||_{2,1} needs. From scikit-feature: its
-    "Laplacian" is the row of degrees, broadcast over all rows, minus W, which is no Laplacian; it inverts a d x d
-    matrix at every iteration; and its stopping rule looks at an objective without the regression.
+    step that would raise the objective is replaced by one that cannot (history_); B follows F within an iteration, the
+    order that the proof for ||.||_{2,1} needs. From scikit-feature: its "Laplacian" is the row of degrees, broadcast
+    over all rows, minus W; it inverts a d x d matrix at every iteration; its stopping rule leaves out the regression.
 
-    Memory: two dense n x n matrices.
+    Memory: two dense n x n matrices. random_state draws the k-means starts.
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
-        half of the columns (no constant one).
     n_clusters : int or None, default None
         c. None: 5 (n - 1 for n <= 5 rows).
     n_neighbors : int, default 5
@@ -135,53 +133,25 @@ class NDFS(Baseline):
         Weight of orthogonality.
     max_iter : int, default 50
     tol : float, default 1e-4
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
-    random_state : int, RandomState instance or None, default None
-        Of the k-means starts.
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        ||b_j||, larger is better. Constant columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
-    constant_features_ : ndarray of int
+    {attributes}
     history_ : dict of ndarray (n_iter_,)
         objective after each iteration.
     n_iter_ : int
     converged_ : bool
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
     """
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        n_clusters: int | None = None,
-        n_neighbors: int = 5,
-        bandwidth: Literal["median", "q90", "max"] | float = "median",
-        alpha: float = 1.0,
-        beta: float = 1.0,
-        gamma: float = 1e8,
-        max_iter: int = 50,
-        tol: float = 1e-4,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.bandwidth = bandwidth
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-        self.max_iter = max_iter
-        self.tol = tol
-        self.scaling = scaling
-        self.random_state = random_state
+    n_clusters: int | None = None
+    n_neighbors: int = 5
+    bandwidth: Literal["median", "q90", "max"] | float = "median"
+    alpha: float = 1.0
+    beta: float = 1.0
+    gamma: float = 1e8
+    max_iter: int = 50
+    tol: float = 1e-4
 
     def _squares(self) -> int:
         return 4

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +25,7 @@ def subspace_scores(X: Array, k: int) -> Array:
     return locality(X, symmetric_graph(near, np.exp(-np.minimum(exponent, 650.0))))
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class SRCFS(Baseline):
     """Laplacian scores in random subspaces, averaged.
 
@@ -36,54 +37,28 @@ class SRCFS(Baseline):
     Knowledge-Based Systems 182, 2019.
 
     Departures. From the paper: none known in the equations; subspaces differ by at most one column in size (the
-    authors' code fills them to ceil(d / s) and leaves what remains, for 21 columns and s = 20, 11 subspaces), and with
-    fewer columns than subspaces each column is a subspace of its own. From the authors' code: the draws follow
-    random_state (there the clock), and a constant column ranks last. scikit-feature does not have it.
+    authors' code fills them to ceil(d / s): 11 subspaces for 21 columns and s = 20), and with fewer columns than
+    subspaces each column is a subspace of its own. From the authors' code: the draws are functions of (random_state,
+    partition, column), and a constant column ranks last.
 
     Parameters
     ----------
-    n_features_to_select : int, float or None, default None
-        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
-        half of the columns (no constant one).
     n_neighbors : int, default 5
         K of the paper.
     n_partitions : int, default 10
         m, the number of partitions.
     n_subspaces : int, default 20
         s, the number of subspaces of a partition.
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale; centred only.
-    random_state : int, RandomState instance or None, default None
-        Of the partitions: the place of a column in them depends on (random_state, partition, column) alone.
+    {parameters}
 
     Attributes
     ----------
-    scores_ : ndarray (n_features,)
-        Mean of 1 - LS, larger is better. Constant columns are below all others.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
-    constant_features_ : ndarray of int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    {attributes}
     """
 
-    def __init__(
-        self,
-        *,
-        n_features_to_select: int | float | None = None,
-        n_neighbors: int = 5,
-        n_partitions: int = 10,
-        n_subspaces: int = 20,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        random_state: Any = None,
-    ) -> None:
-        self.n_features_to_select = n_features_to_select
-        self.n_neighbors = n_neighbors
-        self.n_partitions = n_partitions
-        self.n_subspaces = n_subspaces
-        self.scaling = scaling
-        self.random_state = random_state
+    n_neighbors: int = 5
+    n_partitions: int = 10
+    n_subspaces: int = 20
 
     def _check(self, n: int, d: int) -> None:
         self._check_whole(n_partitions=1, n_subspaces=1)
