@@ -16,7 +16,6 @@ from dufs_core.datasets import two_moons
 from dufs_core.inspection import plotting
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.data import _rules as rules_of
-from dufs_core.inspection.plotting.paths import over_settings
 from dufs_core.selection.fit_warnings import rate_text
 from dufs_core.selection.graph_rules import LOCAL, WIDE
 
@@ -182,7 +181,7 @@ def test_names_are_no_mathematics_and_do_not_vanish(path):
     k = int(path.get_support(indices=True)[0])
     entries = drawn(plotting.lambda_path(path, names=names)).get_legend().get_texts()
     assert f"\u200b_gene{k} \\$x^" in [entry.get_text() for entry in entries]
-    assert canvas.verbatim("a_b") == "a_b"
+    assert canvas.escape_mathtext("a_b") == "a_b"
     named = LambdaPath(n_lams=2, n_splits=1, n_permutations=19, random_state=0)
     named.fit(pytest.importorskip("pandas", reason="pandas is not installed").DataFrame(MOONS.X, columns=names))
     entries = drawn(plotting.lambda_path(named)).get_legend().get_texts()
@@ -217,12 +216,6 @@ def test_missing_labels_and_many_labels(fitted):
     assert axes[0].get_legend() is None
     axes = plotting.embedding(fitted[0], MOONS.X, np.arange(len(MOONS.X)) % 25)
     assert axes[1].get_legend() is None
-
-
-def test_over_settings():
-    ax = drawn(over_settings(["a", "b"], [[1.0, 3.0], [5.0]]))
-    np.testing.assert_array_equal(ax.get_lines()[0].get_ydata(), [2, 5])
-    assert [label.get_text() for label in ax.get_xticklabels()] == ["a", "b"]
 
 
 def test_precision_and_recall_by_rank():
@@ -283,9 +276,10 @@ def test_what_cannot_be_drawn(fitted):
 
 def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
     code = (
-        "import sys\nfrom dufs_core.inspection.plotting.paths import over_settings\n"
+        "import sys, types, numpy as np\nfrom dufs_core.inspection import plotting\n"
         "assert 'matplotlib' not in sys.modules\n"
-        "over_settings(['a'], [[1.0]]).figure.savefig(sys.argv[1])\n"
+        "fitted = types.SimpleNamespace(order_=np.arange(2), support_=np.arange(2) < 1)\n"
+        "plotting.precision_recall(fitted, [0]).figure.savefig(sys.argv[1])\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     picture = str(tmp_path / "picture.png")
@@ -295,7 +289,7 @@ def test_matplotlib_loads_with_the_first_picture_and_pyplot_never(tmp_path):
 def test_without_matplotlib(monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(ImportError, match=r"pip install 'dufs-core\[plot\]'"):
-        over_settings(["a"], [[1.0]])
+        canvas.figure()
 
 
 def test_columns_that_took_no_part_are_not_drawn():

@@ -11,6 +11,13 @@ from dufs_core.inspection.plotting.fits import gate_trajectories, loss_and_gates
 from dufs_core.inspection.plotting.paths import lambda_path, path_criterion
 
 __all__ = [
-    "embedding", "gate_trajectories", "lambda_path", "loss_and_gates", "path_criterion", "precision_recall",
-    "ranked_scores", "selected_pixels", "spectrum",
-]  # fmt: skip
+    "embedding",
+    "gate_trajectories",
+    "lambda_path",
+    "loss_and_gates",
+    "path_criterion",
+    "precision_recall",
+    "ranked_scores",
+    "selected_pixels",
+    "spectrum",
+]

@@ -1,4 +1,4 @@
-"""What all pictures share: figures of their own, colours, axes of ranks, names of features."""
+"""Shared by all pictures: figures, colours, axes of ranks, names of features."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.inspection.fitted import column_mask, is_judged, kind_of
 
 BLUE, ORANGE, GREY, PALE = "#1f5fa8", "#c8590a", "#8a8a8a", "#d9d9d9"
 COLOURS = (BLUE, ORANGE, "#2c8c5a", "#8e4fb0", "#b8860b", "#c23b6b", "#4c9fb8", "#6b5b45")
 SMALL = 50  # features: points and lines of more are drawn finer
-LABELLED = 7  # features named in a legend
+_LABELLED = 7  # features named in a legend
 _NAME = 24
 
 
@@ -32,35 +33,25 @@ def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 
     return made, made.subplots(rows, columns)
 
 
-def png(made: Any, dpi: int | None = None) -> bytes:
+def png(made: Any, dpi: int = 150) -> bytes:
     """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
-    made.savefig(buffer, format="png", dpi=dpi or made.dpi)
+    made.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
 
 
-def axes_of(ax: Any, width: float = 5.0) -> Any:
-    return figure(width=width)[1] if ax is None else ax
+def axes_of(ax: Any) -> Any:
+    return figure()[1] if ax is None else ax
 
 
-def feature_colour(number: int) -> str:
-    """Of the first, second, ... feature that is named; orange is for cuts."""
-    return [colour for colour in COLOURS if colour != ORANGE][number % (len(COLOURS) - 1)]
-
-
-def plain(ax: Any) -> Any:
+def finish(ax: Any, x: str, y: str, title: str, **legend: Any) -> Any:
+    """Label the axes, and draw the legend."""
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    ax.set_title(title)
+    ax.legend(**({"frameon": False} | legend))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
-
-
-def many_lines(ax: Any, x: Array, y: Array, **how: Any) -> None:
-    """y (m, k) against x (m,) as k lines that look alike: one object, which draws thousands in the time of few."""
-    from matplotlib.collections import LineCollection
-
-    points = np.empty((y.shape[1], len(x), 2))
-    points[:, :, 0], points[:, :, 1] = x, y.T
-    ax.add_collection(LineCollection(list(points), **how))
-    ax.autoscale_view()
 
 
 def whole_numbers(axis: Any) -> None:
@@ -69,50 +60,80 @@ def whole_numbers(axis: Any) -> None:
     axis.set_major_locator(MaxNLocator(integer=True))
 
 
-def rank_axis(ax: Any, d: int) -> None:
-    """The axis of ranks 1 to d, logarithmic for many."""
-    from matplotlib.ticker import FuncFormatter
-
-    if d > 2 * SMALL:
-        ax.set_xscale("log")
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    else:
+def rank_axis(ax: Any, d: int) -> str:
+    """Make the x axis one of ranks 1 to d, logarithmic for many; return what to add to its label."""
+    if d <= 2 * SMALL:
         whole_numbers(ax.xaxis)
+        return ""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_formatter("{x:g}")
+    return " (log scale)"
 
 
-def log_note(d: int) -> str:
-    return " (log scale)" if d > 2 * SMALL else ""
+def twin_steps(ax: Any, x: Array, counts: Array, label: str, drawstyle: str, top: float) -> None:
+    """Counts over x as orange steps on a twin of axes whose own curve is blue."""
+    twin = ax.twinx()
+    twin.plot(x, counts, color=ORANGE, linewidth=1.6, drawstyle=drawstyle)
+    twin.set_ylabel(label, color=ORANGE)
+    twin.set_ylim(0, top * np.max(counts, initial=1))
+    whole_numbers(twin.yaxis)
+    for each, colour in ((ax, BLUE), (twin, ORANGE)):
+        each.tick_params(axis="y", colors=colour)
+        each.spines["top"].set_visible(False)
+
+
+def line_collection(ax: Any, x: Array, y: Array, **style: Any) -> None:
+    """y (m, k) against x (m,) as k lines that look alike: one object, which draws thousands in the time of few."""
+    from matplotlib.collections import LineCollection
+
+    points = np.empty((y.shape[1], len(x), 2))
+    points[:, :, 0], points[:, :, 1] = x, y.T
+    ax.add_collection(LineCollection(list(points), **style))
+    ax.autoscale_view()
+
+
+def feature_lines(
+    ax: Any, x: Array, mu: Array, columns: Array, chosen: Array, grey: Array, kinds: tuple[str, str],
+    order: Array, names: Sequence[Any] | None, **style: Any,
+) -> None:  # fmt: skip
+    """mu (m, k) of `columns` (k,): grey for the masked, blue or, if they are few, named in colours for the chosen."""
+    few = chosen.sum() <= _LABELLED
+    colours = [colour for colour in COLOURS if colour != ORANGE]  # orange is for cuts
+    for mask, colour, kind, z in ((grey, GREY, kinds[0], 2), (chosen, BLUE, kinds[1], 3)):
+        if mask.any() and not (few and colour == BLUE):
+            alpha = 1 if mask.sum() < SMALL else 0.4
+            label = f"{int(mask.sum())} {kind}"
+            line_collection(ax, x, mu[:, mask], color=colour, linewidth=0.8, alpha=alpha, zorder=z, label=label)
+    if few:
+        best = [k for k in order if k in columns[chosen]]
+        for k in np.flatnonzero(chosen):
+            column = int(columns[k])
+            label = escape_mathtext(_short(names[column]) if names is not None else f"x{column}")
+            ax.plot(x, mu[:, k], color=colours[best.index(column)], linewidth=1.6, zorder=3, label=label, **style)
+
+
+def _short(name: Any) -> str:
+    text = str(name)
+    return text if len(text) <= _NAME else text[: _NAME - 1] + "…"
 
 
 def values_of(selector: Any) -> tuple[Array, str]:
     """What the columns of a fitted selector are compared by (d,), and its name: evidence, mu, or a score."""
-    if hasattr(selector, "evidence_"):
+    if kind_of(selector) == "decoys":
         return selector.evidence_, "evidence"
-    return selector.scores_, r"gate parameter $\mu$" if hasattr(selector, "mu_") else "score"
+    return selector.scores_, "score" if kind_of(selector) == "scores" else r"gate parameter $\mu$"
 
 
-def left_out(selector: Any) -> tuple[Array, str]:
+def excluded_mask(selector: Any) -> tuple[Array, str]:
     """The columns (d,) bool that took no part in the fit, whose values only say so, and what they are called."""
-    mask = np.zeros(len(selector.support_), dtype=bool)
-    kinds = []
-    if hasattr(selector, "decoy_evidence_"):
-        mask = np.isnan(selector.decoy_evidence_).any(axis=0)
-        some = len(selector.constant_features_) > 0, mask.sum() > len(selector.constant_features_)
-        return mask, " or ".join(kind for kind, any_ in zip(("constant", "not judged"), some, strict=True) if any_)
-    for name, kind in (("constant_features_", "constant"), ("excluded_features_", "set aside")):
-        columns = getattr(selector, name, np.zeros(0, dtype=int))
-        mask[columns] = True
-        kinds += [kind] * (len(columns) > 0)
-    return mask, " or ".join(kinds)
+    constant = column_mask(selector, "constant_features_")
+    judged = kind_of(selector) != "decoys"
+    others = column_mask(selector, "excluded_features_") if judged else ~is_judged(selector) & ~constant
+    kinds = (("constant", constant), ("set aside" if judged else "not judged", others))
+    return constant | others, " or ".join(kind for kind, mask in kinds if mask.any())
 
 
-def named_feature(names: Sequence[Any] | None, column: int) -> str:
-    """A feature's name, cut."""
-    name = f"x{column}" if names is None else str(names[column])
-    return verbatim(name if len(name) <= _NAME else name[: _NAME - 1] + "…")
-
-
-def verbatim(text: Any) -> str:
+def escape_mathtext(text: Any) -> str:
     """Text for matplotlib to show as it is: with $ it sets mathematics, and legends leave out what begins with _."""
     shown = str(text).replace("$", r"\$")
     return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width

@@ -16,11 +16,11 @@ from dufs_core.inspection.plotting.canvas import (
     ORANGE,
     PALE,
     axes_of,
+    escape_mathtext,
+    excluded_mask,
     figure,
-    left_out,
-    plain,
+    finish,
     values_of,
-    verbatim,
     whole_numbers,
 )
 from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
@@ -42,7 +42,7 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted on images, a row each.
     shape : (height, width)
-        Their product is the number of features; rows of X are images in C order. MATLAB's, of .mat files, are turned by
+        Their product is the number of features; rows of X are images in C order. Those of MATLAB's files are turned by
         ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)`` before the fit.
     image : array with height * width numbers, optional
         One row of X, or the mean of several.
@@ -72,28 +72,24 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
     title = f"{len(rows)} of {d} pixels selected"
     if image is None:
-        absent, kind = left_out(selector)
+        (absent, kind), (values, label) = excluded_mask(selector), values_of(selector)
         absent &= ~selector.support_
-        values, label = values_of(selector)
         scores = np.ma.masked_array(np.asarray(values, dtype=float), absent)
         ax.set_facecolor(PALE)
-        drawn = ax.imshow(scores.reshape(shape), cmap="viridis")
-        title += f"\n(grey: {int(absent.sum())} {kind})" if absent.any() else ""
-        ax.figure.colorbar(drawn, ax=ax, label=label, shrink=0.8)
+        ax.figure.colorbar(ax.imshow(scores.reshape(shape), cmap="viridis"), ax=ax, label=label, shrink=0.8)
         ax.scatter(columns, rows, s=0.15 * size, marker="s", color="white", linewidths=0)
+        title += f"\n(grey: {int(absent.sum())} {kind})" if absent.any() else ""
     else:
         ax.imshow(np.asarray(image, dtype=float).reshape(shape), cmap="gray")
         ax.scatter(columns, rows, s=0.6 * size, marker="s", color=ORANGE, alpha=0.75, linewidths=0)
-    ax.set_xticks([])
-    ax.set_yticks([])
-    ax.set_title(title)
+    ax.set(xticks=[], yticks=[], title=title)
     return ax
 
 
 def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     """The largest eigenvalues of the random walk P, with all columns and with the selected ones.
 
-    As many eigenvalues near 1 as there are clusters, and a gap after them, are what a good selection brings forth.
+    A good selection brings as many eigenvalues near 1 as there are clusters, and a gap after them.
 
     Parameters
     ----------
@@ -115,16 +111,12 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     """
     ax = axes_of(ax)
     rows, all_columns, selected = _before_and_after(selector, X)
-    for part, colour, label in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
+    for part, colour, what in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
         values = _walk(selector, part, n_values).values
-        ax.plot(np.arange(1, len(values) + 1), values, color=colour, marker="o", markersize=4,
-                label=label.format(part.shape[1]))  # fmt: skip
+        label, number = what.format(part.shape[1]), np.arange(1, len(values) + 1)
+        ax.plot(number, values, color=colour, marker="o", markersize=4, label=label)
     whole_numbers(ax.xaxis)
-    ax.set_xlabel("number of the eigenvalue")
-    ax.set_ylabel("eigenvalue of P")
-    ax.set_title(f"spectrum of the random walk{rows}")
-    ax.legend(frameon=False)
-    return plain(ax)
+    return finish(ax, "number of the eigenvalue", "eigenvalue of P", f"spectrum of the random walk{rows}")
 
 
 def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
@@ -135,8 +127,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     selector, X
         As in `spectrum`.
     labels : array-like (n_samples,), optional
-        For colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing
-        of them.
+        Colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing of them.
     axes : two matplotlib axes, optional
 
     Returns
@@ -149,47 +140,45 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
     ValueError
         As `spectrum`, and if labels are not one for each row.
     """
+    from matplotlib import colormaps
+
     check_fitted(selector)
+    groups: list[tuple[str | None, Any]] = [(None, slice(None))]
     if labels is not None:
         labels = labels if isinstance(labels, np.ndarray) else np.asarray(labels, dtype=object)
         if labels.shape != (n := host_array(X).shape[0],):
             got = len(labels) if labels.ndim == 1 else f"an array of shape {labels.shape}"
             raise ValueError(f"labels must be one for each of the {n} rows of X; got {got}")
-        labels = labels[some_rows(n, _most_rows(len(selector.support_)))]
+        groups = _groups(labels[some_rows(n, _most_rows(len(selector.support_)))])
     axes = figure(1, 2)[1] if axes is None else axes
     rows, all_columns, selected = _before_and_after(selector, X)
-    groups = [(None, slice(None))] if labels is None else _groups(labels)
+    colours: Any = COLOURS if len(groups) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(groups)))
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
         points = _walk(selector, part, 3).vectors[:, 1:]
-        for i, (group, mask) in enumerate(groups):
-            ax.scatter(
-                points[mask, 0], points[mask, 1], s=12 if len(points) <= 300 else 5, linewidths=0,
-                color=_of_many(i, len(groups)) if len(groups) > len(COLOURS) else COLOURS[i], label=group,
-            )  # fmt: skip
-        ax.set_xlabel(r"$\psi_2$")
-        ax.set_ylabel(r"$\psi_3$")
-        ax.set_xticks([])
-        ax.set_yticks([])
-        ax.set_title(what.format(part.shape[1]) + rows)
+        size = 12 if len(points) <= 300 else 5
+        for (group, mask), colour in zip(groups, colours, strict=False):
+            ax.scatter(points[mask, 0], points[mask, 1], s=size, linewidths=0, color=colour, label=group)
+        title = what.format(part.shape[1]) + rows
+        ax.set(xlabel=r"$\psi_2$", ylabel=r"$\psi_3$", xticks=[], yticks=[], title=title)
+        ax.spines[["top", "right"]].set_visible(False)
         if 1 < len(groups) <= len(COLOURS):
             ax.legend(frameon=False, fontsize="small", markerscale=2)
-        plain(ax)
     if len(COLOURS) < len(groups) <= _LISTED:  # beside both pictures, where it hides no point
         ax.legend(frameon=False, fontsize="x-small", markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
     return axes
 
 
 def _groups(labels: Array) -> list[tuple[str | None, Any]]:
-    """What each label is called, in their order, and the rows that have it; missing ones last."""
+    """The name of each label, in their order, and the rows (n,) bool that have it; missing ones last."""
     missing = np.array([_is_missing(label) for label in labels], dtype=bool)
-    kinds = dict.fromkeys(labels[~missing])
+    kinds = set(labels[~missing])
     try:
         ordered = sorted(kinds)
     except TypeError:  # numbers beside text
         ordered = sorted(kinds, key=lambda kind: (type(kind).__name__, str(kind)))
     number = {kind: i for i, kind in enumerate(ordered)}
     which = np.array([-1 if out else number[label] for label, out in zip(labels, missing, strict=True)])
-    found: list[tuple[str | None, Any]] = [(verbatim(kind), which == i) for i, kind in enumerate(ordered)]
+    found: list[tuple[str | None, Any]] = [(escape_mathtext(kind), which == i) for i, kind in enumerate(ordered)]
     return [*found, ("no label", missing)] if missing.any() else found
 
 
@@ -201,18 +190,12 @@ def _is_missing(label: Any) -> bool:
         return True
 
 
-def _of_many(i: int, count: int) -> Any:
-    from matplotlib import colormaps
-
-    return colormaps["turbo"](i / max(1, count - 1))
-
-
 def _most_rows(d: int) -> int:
     return min(_MOST_ROWS, max(100, _MOST_ENTRIES // d))
 
 
 def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
-    """A note of the rows drawn, and their scaled data with all columns and with the selected ones."""
+    """A note on the rows drawn, and their scaled data with all columns and with the selected ones."""
     check_fitted(selector)
     X, d = host_array(X), len(selector.support_)
     if len(X.shape) != 2 or X.shape[1] != d:
@@ -220,30 +203,29 @@ def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     if not selector.support_.any():
         raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
     rows = some_rows(X.shape[0], _most_rows(d))
-    settings = _settings(selector)
-    scaled = scale_columns(dense_part(X, rows, np.arange(d)), getattr(settings, "scaling", "columns"), np.float64).X
+    scaling = getattr(_settings(selector), "scaling", "columns")
+    scaled = scale_columns(dense_part(X, rows, np.arange(d)), scaling, np.float64).X
     note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
     return note, scaled, scaled[:, selector.support_]
 
 
 def _settings(selector: Any) -> Any:
-    """Who holds the parameters: the selector of a path, or the selector itself."""
+    """The holder of the parameters: the selector of a path, or the selector itself."""
     return getattr(selector, "selector", None) or selector
 
 
 def _walk(selector: Any, X: Array, count: int) -> Spectrum:
     """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
     rules = _rules(selector, len(X))
-    neighbors = min(rules.n_neighbors, len(X) - 1)
-    bandwidth: Any = rules.bandwidth
-    K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)
+    neighbors, bandwidth = min(rules.n_neighbors, len(X) - 1), rules.bandwidth
+    K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)  # type: ignore[arg-type]
     return random_walk_spectrum(K, min(count, len(X)))
 
 
 def _rules(selector: Any, n: int) -> GraphRules:
-    """The graph of a fitted selector on n rows; for baselines what they say of it, and for the rest `WIDE`."""
+    """The graph of a fitted selector on n rows; for baselines their own parameters, and for the rest `WIDE`."""
     settings = _settings(selector)
     if settings is selector and hasattr(settings, "fdr"):
         return graph_rules(settings, n)
-    own = {name: getattr(settings, name, None) for name in GraphRules._fields}  # the fits of a path are without decoys
+    own = {name: getattr(settings, name, None) for name in GraphRules._fields}  # the fits of a path have no decoys
     return WIDE._replace(**{name: value for name, value in own.items() if value is not None})
