@@ -18,8 +18,7 @@ from scipy import sparse
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
-from dufs_core.selection import atomic_io as durable
-from dufs_core.selection import checkpoint
+from dufs_core.selection import atomic_io, checkpoint
 from dufs_core.selection.checkpoint import Checkpoint
 
 
@@ -159,7 +158,7 @@ def test_100_steps_are_37_and_a_kill_and_the_rest(moons, tmp_path, engine):
     code = KILLED.replace("{settings}", repr(settings(**changes)))
     killed = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
-    saved = durable.unpacked(path.read_bytes(), path)
+    saved = atomic_io.unpack_npz(path.read_bytes(), path)
     assert len(saved["records"]) == 37
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
@@ -191,18 +190,18 @@ def test_the_file_is_a_plain_archive_of_arrays(saved):
 
 def test_a_file_cut_anywhere_or_with_a_wrong_bit_is_found_out(saved):
     data = saved.read_bytes()
-    durable.unpacked(data, saved)
+    atomic_io.unpack_npz(data, saved)
     lengths = {0, 1, 63, 64, 65, 100, len(data) // 2, len(data) - 64, len(data) - 1, *range(1000, len(data), 997)}
     for length in lengths:
         with pytest.raises(DamagedFileError, match=f"{length:,} bytes"):
-            durable.unpacked(data[:length], saved)
+            atomic_io.unpack_npz(data[:length], saved)
     for position in {*range(0, len(data), 61), *range(len(data) - 100, len(data))}:
         flipped = bytearray(data)
         flipped[position] ^= 1 << (position % 8)
         with pytest.raises(DamagedFileError):
-            durable.unpacked(bytes(flipped), saved)
+            atomic_io.unpack_npz(bytes(flipped), saved)
     with pytest.raises(DamagedFileError):
-        durable.unpacked(data + b"0", saved)
+        atomic_io.unpack_npz(data + b"0", saved)
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "missing"])
@@ -222,7 +221,7 @@ def test_the_state_before_is_used_with_a_warning(saved, moons, harm):
         warnings.simplefilter("ignore", DufsWarning)
         resumed = DUFS.resume(saved, moons)
     assert_same_bits(resumed, fit(moons, engine="reference"))
-    durable.unpacked(saved.read_bytes(), saved)
+    atomic_io.unpack_npz(saved.read_bytes(), saved)
 
 
 def test_both_states_damaged(saved, moons):
@@ -321,7 +320,7 @@ def test_a_state_that_cannot_be_read_is_not_deleted(saved, moons, monkeypatch):
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="max_iter was"):
         DUFS.resume(saved, moons, max_iter=31)
     monkeypatch.undo()
-    assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) == 11
+    assert len(atomic_io.unpack_npz(saved.read_bytes(), saved)["records"]) == 11
 
 
 def test_the_first_state_after_a_damaged_one_keeps_the_one_before(saved, moons):
@@ -330,7 +329,7 @@ def test_the_first_state_after_a_damaged_one_keeps_the_one_before(saved, moons):
     with pytest.warns(CheckpointWarning), pytest.raises(InterruptedFit):
         DUFS.resume(saved, moons, callbacks=[Checkpoint(saved, 3600, After(1))])
     assert saved.with_name("fit.ckpt.previous").read_bytes() == before
-    assert len(durable.unpacked(saved.read_bytes(), saved)["records"]) == 11
+    assert len(atomic_io.unpack_npz(saved.read_bytes(), saved)["records"]) == 11
 
 
 def test_resuming_does_not_overwrite_the_checkpoint_of_another_fit(saved, moons, tmp_path):
@@ -344,7 +343,7 @@ def test_resuming_does_not_overwrite_the_checkpoint_of_another_fit(saved, moons,
 def test_an_archive_of_something_else(saved, moons):
     little = json.dumps({"format": checkpoint.FORMAT})
     for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array(little)}):
-        saved.write_bytes(durable.packed(arrays))
+        saved.write_bytes(atomic_io.pack_npz(arrays))
         with pytest.raises(CheckpointError, match="is not a checkpoint of a fit"):
             DUFS.resume(saved, moons)
 
@@ -353,7 +352,7 @@ def test_a_last_state_that_could_not_be_saved_is_not_promised(moons, tmp_path, m
     def full(*args):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(durable, "write_bytes", full)
+    monkeypatch.setattr(atomic_io, "write_bytes", full)
     sentence = "could not be saved to .*the fit must start anew"
     with pytest.warns(CheckpointWarning, match="no space"), pytest.raises(InterruptedFit, match=sentence):
         DUFS(fdr=None, **settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
@@ -385,7 +384,7 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     )  # fmt: skip
     assert run.stdout.count("cannot be written (file too large)") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["fit.ckpt", "fit.ckpt.previous"]
-    assert 0 < len(durable.unpacked(path.read_bytes(), path)["records"]) < 200
+    assert 0 < len(atomic_io.unpack_npz(path.read_bytes(), path)["records"]) < 200
 
 
 def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):

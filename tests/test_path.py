@@ -15,9 +15,8 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
-from dufs_core.selection.lambda_path import _Fits, _judged_at
-from dufs_core.significance.held_out import aggregate_p_values, agreement, max_t_test, smallest_p_value
-from dufs_core.significance.permutation_test import PermutationTest, shuffled_scores
+from dufs_core.selection.lambda_path import agreement, best_index, fit_lams, group_equal
+from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, shuffled_scores
 from tests.generators import noise, standardise
 
 NUMPY = get_backend("numpy")
@@ -65,7 +64,7 @@ def test_noise_is_reported():
     assert found.p_value_.min() > 0.05
 
 
-def test_a_point_of_the_path_is_the_fit_at_its_price(path, moons):
+def test_a_point_of_the_path_is_the_fit_at_its_lambda(path, moons):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SelectionWarning)
         alone = short(lam=float(path.lams_[1]), random_state=1).fit(moons)
@@ -81,18 +80,18 @@ def test_all_that_varies_is_everything():
         short(max_iter=5).fit(X[:, :2])
 
 
-def test_a_price_that_opens_nothing_is_refused(moons):
+def test_lambdas_that_open_nothing_is_refused(moons):
     selector = short(power=1, self_loops=False, bandwidth_factor=1e6)
-    with pytest.raises(ValueError, match=r"No price opens a gate: .*power=1, self_loops=False.*even power"):
+    with pytest.raises(ValueError, match=r"No lambda opens a gate: .*power=1, self_loops=False.*even power"):
         LambdaPath(selector, n_splits=1, n_permutations=3, random_state=0).fit(moons)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-def test_the_lowest_price_is_a_tenth_of_the_median_at_the_start():
+def test_the_lowest_lambda_is_a_tenth_of_the_median_at_the_start():
     X = two_moons(n_features=40).X
-    prices = stationary_lambdas(short(), X)
+    stationary = stationary_lambdas(short(), X)
     low, high = lambda_range(short(), X)
-    assert low == pytest.approx(0.1 * np.median(prices[prices > 0]))
+    assert low == pytest.approx(0.1 * np.median(stationary[stationary > 0]))
     assert low < 1e-3 * high  # the other rule, where few columns have most of the variance, does not decide here
     assert high == pytest.approx(1)
 
@@ -100,13 +99,13 @@ def test_the_lowest_price_is_a_tenth_of_the_median_at_the_start():
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")  # of fits as short as these
 def test_every_half_has_draws_of_its_own(moons, monkeypatch):
     """With the same draws all halves would err alike, and their p-values say less."""
-    seeds, fit = [], _Fits.__call__
+    seeds = []
 
-    def seen(self, lams, X, seed):
+    def seen(selector, lams, X, seed, bar):
         seeds.append(seed)
-        return fit(self, lams, X, seed)
+        return fit_lams(selector, lams, X, seed, bar)
 
-    monkeypatch.setattr(_Fits, "__call__", seen)
+    monkeypatch.setattr("dufs_core.selection.lambda_path.fit_lams", seen)
     LambdaPath(short(max_iter=5), lams=[1e-4], n_splits=2, n_permutations=3, random_state=0).fit(moons)
     assert len(seeds) == 5  # all rows, and four halves
     assert len(set(seeds)) == 5
@@ -145,20 +144,20 @@ def test_sparse_rows_give_what_dense_rows_give(moons):
     np.testing.assert_array_equal(a.support_, b.support_)
 
 
-def test_at_its_start_price_a_gate_stands_still(moons):
+def test_at_its_stationary_lambda_a_gate_stands_still(moons):
     settings = {"n_draws": 512, "optimizer": "sgd", "learning_rate": 1e-2, "max_iter": 1, "random_state": 0}
-    prices = stationary_lambdas(short(**settings), np.column_stack([moons, np.ones(100)]))
-    assert prices[6] == 0  # constant
-    assert prices[1] > 0
+    stationary = stationary_lambdas(short(**settings), np.column_stack([moons, np.ones(100)]))
+    assert stationary[6] == 0  # constant
+    assert stationary[1] > 0
     steps = []
-    for lam in (0.8 * prices[1], 1.2 * prices[1]):
+    for lam in (0.8 * stationary[1], 1.2 * stationary[1]):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SelectionWarning)
             steps.append(short(lam=float(lam), **settings).fit(moons).mu_[1] - 0.5)
     assert steps[0] > 0 > steps[1]
 
 
-def test_the_ends_of_the_prices(moons):
+def test_the_ends_of_the_grid(moons):
     X = np.column_stack([moons * [1, 1, 1, 4, 1, 1], np.ones(100)])
     for scaling in ("columns", "global", "none"):
         selector = short(scaling=scaling)
@@ -174,7 +173,7 @@ def test_the_ends_of_the_prices(moons):
     np.testing.assert_allclose(lambda_range(selector, stored), lambda_range(selector, stored.toarray()), rtol=1e-4)
 
 
-def test_prices_where_the_number_of_columns_changes():
+def test_lambdas_where_the_number_of_columns_changes():
     np.testing.assert_allclose(geometric_grid(1e-4, 1.0, 8), [1e-4, 1e-3, 1e-2, 1e-1])
     np.testing.assert_allclose(geometric_grid(1e-4, 1.0, 1), [1e-4])
     lams, n_open = np.array([1e-4, 1e-3, 1e-2, 1e-1]), np.array([50, 50, 4, 0])
@@ -188,7 +187,7 @@ def test_prices_where_the_number_of_columns_changes():
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 @pytest.mark.parametrize(("scaling", "different"), [("columns", 2), ("global", 3)])
-def test_most_prices_keep_columns_whatever_their_variances(scaling, different):
+def test_most_lambdas_keep_columns_whatever_their_variances(scaling, different):
     """Twelve columns follow two clusters, with variances over four powers of ten."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 24))
@@ -216,10 +215,10 @@ def test_judgement_is_the_definition():
 
 
 def test_the_level_of_the_judgement(monkeypatch):
-    """Scores of noise at 8 prices, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
+    """Scores of noise at 8 lambdas, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(
-        "dufs_core.significance.held_out.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19))
+        "dufs_core.significance.permutation_test.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19))
     )
     selections = [np.arange(2)] * 8
     smallest = np.array([max_t_test(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])
@@ -231,8 +230,8 @@ def test_p_values_of_halves_are_combined():
     two_of_eight[:, 0] = [1, 1, 0.005, 1, 0.01, 1, 1, 1]
     np.testing.assert_allclose(aggregate_p_values(two_of_eight), [0.04, 1])
     np.testing.assert_allclose(aggregate_p_values(np.array([[0.02], [0.3]])), [0.04])
-    assert smallest_p_value(99, 2) == pytest.approx(0.02)
-    assert smallest_p_value(199, 8) == pytest.approx(0.02)
+    np.testing.assert_allclose(aggregate_p_values(np.full((2, 1), 1 / 100)), 0.02)
+    np.testing.assert_allclose(aggregate_p_values(np.full((8, 1), 1 / 200)), 0.02)
 
 
 @pytest.mark.parametrize("halves", [2, 4, 8])
@@ -248,13 +247,13 @@ def test_the_level_of_combined_p_values(halves):
     assert (aggregate_p_values(p.T) <= 0.05).mean() == pytest.approx(0.05, abs=0.006)
 
 
-def test_prices_that_select_the_same_are_judged_once():
+def test_lambdas_that_select_the_same_are_judged_once():
     a, b, one, nothing = np.array([0, 1]), np.array([1, 2]), np.array([1]), np.array([], dtype=int)
-    judged, at = _judged_at([a, a, a, b, a, one, nothing])
-    np.testing.assert_array_equal(judged, [0, 0, 0, 1, 0, -1, -1])
-    np.testing.assert_array_equal(at, [0, 3])
-    judged, at = _judged_at([nothing])
-    assert (list(judged), len(at)) == ([-1], 0)
+    group, lowest = group_equal([a, a, a, b, a, one, nothing])
+    np.testing.assert_array_equal(group, [0, 0, 0, 1, 0, -1, -1])
+    np.testing.assert_array_equal(lowest, [0, 3])
+    group, lowest = group_equal([nothing])
+    assert (list(group), len(lowest)) == ([-1], 0)
 
 
 def test_columns_that_no_shuffle_changes():
@@ -266,22 +265,13 @@ def test_columns_that_no_shuffle_changes():
     assert (judged.z, judged.p_values) == ([0], [1])
 
 
-@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-def test_a_price_better_than_chance_is_chosen_before_a_lucky_one():
-    found = quick(lams=[0.1, 1.0]).fit(two_moons(40, 3, random_state=0).X)
-    gaps = [PermutationTest(0.1, 0.1)] * 2
-    z, p = np.array([[40.0, 4.0], [0.0, 4.0]]), np.array([[0.03, 0.01], [1.0, 0.01]])
-    found._store(gaps, z, p, np.zeros((1, 2)), np.zeros(3, dtype=bool))
-    assert found.best_index_ == 1
+def test_a_lambda_better_than_chance_is_chosen_before_a_lucky_one():
+    assert best_index(np.array([20.0, 4.0]), np.array([0.06, 0.02])) == 1
+    assert best_index(np.array([20.0, 4.0]), np.array([0.06, 0.07])) == 0
 
 
-@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-def test_of_equal_prices_the_middle_is_chosen():
-    found = quick(lams=[0.1, 0.2, 0.3, 0.4, 0.5]).fit(two_moons(40, 3, random_state=0).X)
-    found.mu_, gaps = np.ones((5, 3)), [PermutationTest(0.1, 0.1)] * 5
-    z, p = np.tile([1.0, 4.0, 4.0, 4.0, 1.0], (2, 1)), np.full((2, 5), 0.01)
-    found._store(gaps, z, p, np.zeros((1, 5)), np.zeros(3, dtype=bool))
-    assert found.best_index_ == 2
+def test_of_equal_lambdas_the_middle_is_chosen():
+    assert best_index(np.array([1.0, 4.0, 4.0, 4.0, 1.0]), np.full(5, 0.04)) == 2
 
 
 def test_batches_that_only_the_halves_do_not_fill(moons):
@@ -294,7 +284,8 @@ def test_batches_that_only_the_halves_do_not_fill(moons):
 class Counter:
     """Stands for a bar."""
 
-    def __init__(self, verbose, total):
+    def __init__(self, verbose, total, unit):
+        assert unit == "fit"
         self.verbose, self.first_total, self.total, self.n, self.said = verbose, total, total, 0, []
 
     def update(self, count=1):
@@ -318,12 +309,12 @@ def test_the_bar_counts_fits(moons, monkeypatch):
         bars.append(Counter(*arguments))
         return bars[-1]
 
-    monkeypatch.setattr("dufs_core.selection.lambda_path.bar_of_fits", bar)
-    monkeypatch.setattr("dufs_core.selection.stability.bar_of_fits", bar)
+    monkeypatch.setattr("dufs_core.selection.lambda_path.progress_bar", bar)
+    monkeypatch.setattr("dufs_core.selection.stability.progress_bar", bar)
     found = quick(lams=[0.01, 1e3, 0.011], n_splits=2, verbose=1, n_permutations=3).fit(moons)
     np.testing.assert_array_equal(found.n_selected_, [2, 2, 0])
     assert (bars[0].verbose, bars[0].first_total) == (1, 3 * 5)
-    assert bars[0].n == bars[0].total == 3 + 4  # the first two prices are one on halves, the third is none
+    assert bars[0].n == bars[0].total == 3 + 4  # the first two lambdas are one on halves, the third is none
     assert bars[0].said == ["all rows", "split 1 of 2", "split 2 of 2"]
     quick(lams=[1e3], n_permutations=3).fit(moons)
     assert (bars[1].verbose, bars[1].n, bars[1].total) == (0, 1, 1)

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.chain import Objective, Value
-from dufs_core.objective.engines import ENGINES, get_engine
+from dufs_core.objective.engines.choose import ENGINES, get_engine
 from dufs_core.objective.optimizers import get_optimizer, sgd
-from dufs_core.objective.protocol import Schedule, undecided
+from dufs_core.objective.protocol import Engine, RunSpec, Schedule, undecided
 from dufs_core.selection.dufs import DUFS
-from dufs_core.training.loop import batches, gate_noise, initial_mu, train
+from dufs_core.training.loop import TrainingRun, batches, gate_noise, initial_mu, train
 
 bk = get_backend("numpy")
 some = settings(max_examples=50)
@@ -28,7 +28,7 @@ def schedule(**changes):
     return Schedule(**({"n_draws": 2, "max_iter": 5, "tol": 0.0} | changes))
 
 
-class Spy:
+class Spy(Engine):
     """An engine that records what it is given and returns a gradient of one's choice."""
 
     def __init__(self, gradient=lambda mu: np.zeros_like(mu), isolated=(), degenerate=()):
@@ -45,11 +45,8 @@ class Spy:
 
 
 def run(spy, n=8, d=3, seed=1, optimizer=None, callbacks=(), objective=None, **changes):
-    X = gen.noise(n, d)
-    return train(
-        bk, X, np.arange(d), objective or Objective(), spy, optimizer or sgd(0.1), schedule(**changes), seed,
-        callbacks=callbacks,
-    )  # fmt: skip
+    spec = RunSpec(objective or Objective(), optimizer or sgd(0.1), schedule(**changes), seed, np.arange(d))
+    return train(bk, gen.noise(n, d), spy, [TrainingRun(spec, callbacks)])[0]
 
 
 # --- batches --------------------------------------------------------------------------------------------------------
@@ -181,7 +178,7 @@ def test_noise_per_sample_belongs_to_the_row_not_to_its_place_in_the_batch():
 def test_draws_belong_to_the_columns_position():
     """Columns 2, 5 and 7 of the user's data get the draws of 2, 5 and 7."""
     spy, X = Spy(), gen.noise(8, 3)
-    train(bk, X, np.array([2, 5, 7]), Objective(), spy, sgd(0.1), schedule(), seed=4)
+    train(bk, X, spy, [TrainingRun(RunSpec(Objective(), sgd(0.1), schedule(), 4, np.array([2, 5, 7])))])
     for step, (_, eps, _) in enumerate(spy.calls, start=1):
         np.testing.assert_array_equal(eps, gate_noise(bk, 4, step, 2, None, np.arange(8), np.float64)[:, [2, 5, 7]])
 
@@ -311,10 +308,11 @@ def test_isolated_rows_and_substitutes_are_summed_up():
 
 def learn(seed=0, X=None, columns=None, name="dense", threads=1, **changes):
     X = gen.three_clusters(n=24, d=6).X if X is None else X
-    _, engine = get_engine(name, bk, threads)
+    engine = get_engine(name, bk, threads)
     columns = np.arange(X.shape[1]) if columns is None else columns
     setting = {"n_draws": 4, "max_iter": 15} | changes
-    return train(bk, X, columns, Objective(), engine, get_optimizer("normalized", 0.02, 0.0), schedule(**setting), seed)
+    optimizer = get_optimizer("normalized", 0.02, 0.0)
+    return train(bk, X, engine, [TrainingRun(RunSpec(Objective(), optimizer, schedule(**setting), seed, columns))])[0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -16,7 +16,6 @@ import re
 import shutil
 import zipfile
 from collections.abc import Mapping
-from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,8 @@ from dufs_core.errors import DamagedFileError
 
 _DIGEST = 64  # hexadecimal digits
 _COMMENT = b"sha256 of all bytes before this: "
+# some file systems, and some rights, do not let a directory be flushed
+_NOT_FOR_DIRECTORIES = (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM)
 
 
 def write_bytes(path: Path, data: bytes, previous: Path | None = None) -> None:
@@ -35,48 +36,31 @@ def write_bytes(path: Path, data: bytes, previous: Path | None = None) -> None:
     The file that was there is kept as `previous`, if given.
     Raises OSError (a full disk, ...) with the old file in its place and nothing left behind.
     """
-    temporary, second_name = _temporary(path), _temporary(path)
+    # names that `remove_temporaries` knows
+    temporary, second_name = (path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp") for _ in range(2))
     try:
         with temporary.open("xb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if previous is not None:
-            with suppress(FileNotFoundError):
-                _give_second_name(path, second_name)
-                second_name.replace(previous)
+        if previous is not None and path.exists():
+            try:
+                os.link(path, second_name)
+            except OSError:  # no hard links here
+                shutil.copyfile(path, second_name)
+            second_name.replace(previous)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
         second_name.unlink(missing_ok=True)
-    _flush_directory(path.parent)
-
-
-def _temporary(path: Path) -> Path:
-    """A name beside `path` that `remove_temporaries` knows."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-
-
-def _give_second_name(path: Path, name: Path) -> None:
-    """A hard link, or a copy where there are none: `path` itself is never away."""
-    try:
-        os.link(path, name)
-    except FileNotFoundError:
-        raise
-    except OSError:
-        shutil.copyfile(path, name)
-
-
-def _flush_directory(folder: Path) -> None:
-    """A rename is on the disk when its directory is; some file systems and rights do not let one ask for that."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
+    try:  # a rename is on the disk when its directory is
+        descriptor = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM):
+        if error.errno not in _NOT_FOR_DIRECTORIES:
             raise
 
 
@@ -93,7 +77,7 @@ def remove_temporaries(path: Path) -> None:
             left.unlink(missing_ok=True)
 
 
-def packed(arrays: Mapping[str, Any]) -> bytes:
+def pack_npz(arrays: Mapping[str, Any]) -> bytes:
     """The bytes of an archive of named arrays. The same arrays give the same bytes."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
@@ -105,8 +89,8 @@ def packed(arrays: Mapping[str, Any]) -> bytes:
     return data + sha256(data).hexdigest().encode()
 
 
-def unpacked(data: bytes, name: object) -> dict[str, Any]:
-    """The arrays of `packed`. Raises DamagedFileError, with the file's `name`, unless every byte is as it was."""
+def unpack_npz(data: bytes, name: object) -> dict[str, Any]:
+    """The arrays of `pack_npz`. Raises DamagedFileError, with the file's `name`, unless every byte is as it was."""
     if len(data) <= _DIGEST or sha256(data[:-_DIGEST]).hexdigest().encode() != data[-_DIGEST:]:
         raise DamagedFileError(
             f"{name} is damaged: its {len(data):,} bytes do not match the checksum that they end with (it was cut, or "

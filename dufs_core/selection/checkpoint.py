@@ -1,9 +1,8 @@
 """Checkpoints: a fit that was killed goes on where it was, and ends with the same bits.
 
-Random numbers are a function of (seed, step), and so is the order of the minibatches, so that the state of a fit is the
-runs that are over, and mu, the optimiser's memory, the step and the records of the one that is not. With it the file
-holds the settings and a fingerprint of the data. It is an archive of `dufs_core.selection.atomic_io`: plain arrays,
-no pickle.
+Random numbers and the order of the minibatches are functions of (seed, step), so the state of a fit is the runs that
+are over, and mu, the optimiser's memory and the records of the one that is not. With it the file holds the settings and
+a fingerprint of the data. It is an archive of `dufs_core.selection.atomic_io`: plain arrays, no pickle.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data import fingerprint
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit, user_stacklevel
 from dufs_core.objective.protocol import RunState
-from dufs_core.selection import atomic_io as durable
+from dufs_core.selection import atomic_io
 from dufs_core.selection.search import Outcome, SearchState
 from dufs_core.significance.permutation_test import PermutationTest
 from dufs_core.training.loop import Run
 
-FORMAT = 2  # raised, too, when a search goes on otherwise from the same state
-_ABOUT = "about"  # the name of the JSON text in the archive
+FORMAT = 3  # raised, too, when a search goes on otherwise from the same state
 _FREE = ("callbacks", "verbose", "n_jobs", "max_memory")  # parameters that change no result
 _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came to: backend, engine, seed
 
@@ -47,7 +45,7 @@ class Checkpoint:
         Of the file, in a directory that exists. A fit does not overwrite the checkpoint of an earlier one.
     every_seconds : float, default 60.0
     stop : callable, optional
-        Asked several times a second, between steps; when it returns True the state is saved and the fit ends
+        Called several times a second, between steps; when it returns True the state is saved and the fit ends
         with `dufs_core.errors.InterruptedFit`. For handlers of signals.
 
     Examples
@@ -66,9 +64,9 @@ class Checkpoint:
         self.path = Path(path)
         self.every_seconds = float(every_seconds)
         self.stop = stop
-        self._found: dict[str, Array] | None = None
-        self._own = False  # whether what was found was found here
-        self.damaged = False  # whether the last state cannot be read: the next save keeps the one before it
+        self._found: dict[str, Array] | None = None  # a state that was read
+        self._keeps_previous = True  # whether the next save does: not where the last state cannot be read
+        self._is_new = True  # whether a file at the path is of another fit
         if not self.every_seconds >= 0:
             raise ValueError(f"every_seconds must be 0 (after every call of the engine) or more; got {every_seconds}")
 
@@ -83,125 +81,114 @@ class Checkpoint:
 
     def remove(self) -> None:
         """Delete both states, and what killed writers left."""
-        durable.remove_temporaries(self.path)
+        atomic_io.remove_temporaries(self.path)
         self.previous.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
-    def read(self) -> dict[str, Any]:
-        """Read the last good state for the next fit to go on from. Returns the settings it was made with.
+    def read(self, path: str | Path | None = None) -> dict[str, Any]:
+        """Read the last good state, of this or another path, for the next fit to go on from.
 
+        Returns the settings that it was made with.
         Raises FileNotFoundError if there is none, CheckpointError if none is usable.
         """
-        if not self.exists():
-            raise FileNotFoundError(f"there is no checkpoint at {self.path}")
-        problems = []
-        for path in (self.path, self.previous):
+        other = self if path is None else Checkpoint(path)
+        if not other.exists():
+            raise FileNotFoundError(f"there is no checkpoint at {other.path}")
+        problems: list[str] = []
+        for source in (other.path, other.previous):
             try:
-                found = durable.unpacked(path.read_bytes(), path)
+                found = atomic_io.unpack_npz(source.read_bytes(), source)
                 break
             except OSError as error:
-                problems.append(f"{path} cannot be read ({(error.strerror or str(error)).lower()})")
+                problems.append(f"{source} cannot be read ({(error.strerror or str(error)).lower()})")
             except DamagedFileError as error:
                 problems.append(str(error))
         else:
             raise CheckpointError(f"No checkpoint to resume from: {'; '.join(problems)}. The fit must start anew.")
         if problems:
-            warnings.warn(
-                f"{problems[0]}. The state before it is used.", CheckpointWarning, stacklevel=user_stacklevel()
-            )
-        about = _about(found, path)
-        if about["format"] != FORMAT:
-            raise CheckpointError(
-                f"{self.path} has format {about['format']}, which dufs-core {about['identity']['version']} wrote; this "
-                f"is dufs-core {__version__}, which reads format {FORMAT}"
-            )
-        durable.remove_temporaries(self.path)
-        self._found, self._own, self.damaged = found, True, bool(problems)
-        identity = about["identity"]
-        settings: dict[str, Any] = identity["settings"]
-        return settings | {
-            "random_state": identity["seed"],
-            "engine": identity["engine"],
-            "backend": identity["backend"],
-        }
+            message = f"{problems[0]}. The state before it is used."
+            warnings.warn(message, CheckpointWarning, stacklevel=user_stacklevel())
+        try:
+            identity = json.loads(str(found["about"]))["identity"]
+            settings: dict[str, Any] = identity["settings"] | {"random_state": identity["seed"]}
+            settings |= {name: identity[name] for name in ("engine", "backend")}
+        except (KeyError, ValueError, TypeError) as error:
+            raise CheckpointError(f"{source} is not a checkpoint of a fit, but an archive of something else") from error
+        atomic_io.remove_temporaries(other.path)
+        self._found, self._is_new = found, other.path.resolve() != self.path.resolve()
+        self._keeps_previous = self._is_new or not problems
+        return settings
 
-    def take_over(self, other: Checkpoint) -> None:
-        """Go on from the state that `other` has read."""
-        self._found, other._found = other._found, None
-        self._own = self.path.resolve() == other.path.resolve()
-        self.damaged = self._own and other.damaged
+    def begin(self, bk: Backend, selector: Any, seed: int, X: Array) -> CheckpointWriter:
+        """The writer for one fit of `selector` to accepted X (n, d).
 
-    def begin(self, bk: Backend, selector: Any, seed: int, X: Array) -> Keeping:
-        """The keeper of one fit of `selector` to X (n, d), as it is called by ``fit``.
-
-        Raises CheckpointError if there is a file and it was not read, or if it belongs to another fit.
+        Raises CheckpointError if there is a file that was not read, or if it belongs to another fit.
         """
         found, self._found = self._found, None
         if not self.path.parent.is_dir():
             raise CheckpointError(f"{self.path} cannot be written: {self.path.parent} is not a directory")
-        if (found is None or not self._own) and self.exists():
+        if (found is None or self._is_new) and self.exists():
             raise CheckpointError(
                 f"{self.path} holds the checkpoint of an earlier fit: go on with it by "
                 f"DUFS.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to fit anew"
             )
         identity = _identity(bk, selector, seed, X)
-        progress = SearchState([], None)
-        if found is not None:
-            different = differences(json.loads(str(found[_ABOUT]))["identity"], identity)
-            if different:
-                raise CheckpointError(f"{self.path} belongs to another fit: {'; '.join(different)}")
-            progress = _progress(bk, found)
-        return Keeping(self, bk, identity, progress)
+        if found is None:
+            return CheckpointWriter(self, bk, identity, SearchState([], None))
+        about = json.loads(str(found["about"]))
+        if different := differences(about["identity"], identity):
+            raise CheckpointError(f"{self.path} belongs to another fit: {'; '.join(different)}")
+        return CheckpointWriter(self, bk, identity, _search_state(bk, about["runs"], found))
+
+    def write(self, data: bytes) -> None:
+        """Put a state in the place of the last one, which is kept. Raises OSError."""
+        atomic_io.write_bytes(self.path, data, self.previous if self._keeps_previous else None)
+        self._keeps_previous = True
 
 
-class Keeping:
+class CheckpointWriter:
     """`dufs_core.selection.search.ProgressSaver` of one fit, by a `Checkpoint`."""
 
-    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Mapping[str, Any], start: SearchState) -> None:
+    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Any, start: SearchState) -> None:
         self.start = start
         self._checkpoint, self._bk, self._identity = checkpoint, bk, identity
-        self._saved = monotonic()
+        self._written = monotonic()
         self._warned = False
 
-    def keep(self, progress: Callable[[], SearchState]) -> None:
+    def save(self, progress: Callable[[], SearchState]) -> None:
         """Save if it is time to, or if the fit is to stop: then raise InterruptedFit."""
-        stop = self._checkpoint.stop is not None and self._checkpoint.stop()
-        if stop or monotonic() - self._saved >= self._checkpoint.every_seconds:
-            saved = self._save(progress())
+        checkpoint = self._checkpoint
+        stop = checkpoint.stop is not None and checkpoint.stop()
+        if not stop and monotonic() - self._written < checkpoint.every_seconds:
+            return
+        saved, goes_on = self._write(progress()), f"DUFS.resume({str(checkpoint.path)!r}, X) goes on"
+        if stop and saved:
+            raise InterruptedFit(f"The fit was asked to stop; {goes_on}")
         if stop:
-            path = self._checkpoint.path
-            if saved:
-                raise InterruptedFit(f"The fit was asked to stop; DUFS.resume({str(path)!r}, X) goes on")
-            left = (
-                f"DUFS.resume({str(path)!r}, X) goes on from an earlier one"
-                if self._checkpoint.exists()
-                else ("there is no earlier one, so that the fit must start anew")
+            left = f"{goes_on} from an earlier one" if checkpoint.exists() else "the fit must start anew"
+            raise InterruptedFit(
+                f"The fit was asked to stop, and its state could not be saved to {checkpoint.path}: {left}"
             )
-            raise InterruptedFit(f"The fit was asked to stop, and its state could not be saved to {path}: {left}")
 
     def finish(self, progress: SearchState) -> None:
-        """Save the outcomes of all runs."""
-        self._save(progress)
+        """Save in any case."""
+        self._write(progress)
 
-    def _save(self, progress: SearchState) -> bool:
+    def _write(self, progress: SearchState) -> bool:
         """Whether the state is on the disk; the first failure is a warning."""
-        about = {"format": FORMAT, "identity": self._identity, "progress": _described(progress)}
-        arrays = {_ABOUT: np.array(json.dumps(about)), **_arrays(self._bk, progress)}
-        self._saved = monotonic()
-        previous = None if self._checkpoint.damaged else self._checkpoint.previous
+        self._written = monotonic()
         try:
-            durable.write_bytes(self._checkpoint.path, durable.packed(arrays), previous)
+            self._checkpoint.write(atomic_io.pack_npz(_arrays(self._bk, self._identity, progress)))
         except OSError as error:
             if not self._warned:
-                cause = (error.strerror or str(error)).lower()
                 warnings.warn(
-                    f"The checkpoint {self._checkpoint.path} cannot be written ({cause}); the fit goes on, and tries "
-                    f"again every {self._checkpoint.every_seconds:g} s.",
+                    f"The checkpoint {self._checkpoint.path} cannot be written "
+                    f"({(error.strerror or str(error)).lower()}); the fit goes on, and tries again every "
+                    f"{self._checkpoint.every_seconds:g} s.",
                     CheckpointWarning, stacklevel=user_stacklevel(),
                 )  # fmt: skip
             self._warned = True
             return False
-        self._checkpoint.damaged = False
         return True
 
 
@@ -214,33 +201,15 @@ def find(callbacks: Sequence[Any]) -> Checkpoint | None:
 
 
 def refuse(selector: Any, who: str) -> None:
-    """Raise ValueError if a selector that `who` fits copies of has a callback that would be of no use.
-
-    A Checkpoint saves one fit. What an object keeps (a `dufs_core.Trajectory`) is lost with the copy that kept it.
-    """
+    """Raise ValueError if a selector that `who` fits copies of has a callback whose memory is lost with its copy."""
     for name, value in selector.get_params().items():
         callbacks = value if isinstance(value, (list, tuple)) and name.rpartition("__")[2] == "callbacks" else ()
         for callback in callbacks:
-            if isinstance(callback, Checkpoint):
-                raise ValueError(
-                    f"{who} fits the selector many times, and a Checkpoint saves one fit: take it out of {name}"
-                )
             if deepcopy(callback) is not callback:  # as sklearn.base.clone copies it; functions stay what they are
                 raise ValueError(
                     f"{who} fits copies of the selector, and what {type(callback).__name__} keeps would be lost with "
                     f"them: take it out of {name}, or give it to a fit of one selector"
                 )
-
-
-def refuse_in_processes(selector: Any) -> None:
-    """Raise ValueError if a selector that is fitted in another process has callbacks other than a Checkpoint."""
-    for callback in selector.callbacks:
-        if not isinstance(callback, Checkpoint):
-            called = getattr(callback, "__name__", type(callback).__name__)
-            raise ValueError(
-                f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
-                f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
-            )
 
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = "") -> list[str]:
@@ -255,71 +224,34 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
     return found
 
 
-def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> dict[str, Any]:
-    """All that the bits of a fit depend on, in the types of JSON; settings hold every parameter but the free ones."""
-    identity = {
-        "version": __version__,
-        "backend": bk.name,
-        "engine": selector.engine_,
-        "seed": int(seed),
-        "settings": {
-            name: value
-            for name, value in selector.get_params(deep=False).items()
-            if name not in _FREE and name not in _RESOLVED
-        },
-        "data": fingerprint.described(bk, X),
-    }
-    as_json: dict[str, Any] = durable.json_value(identity)
-    return as_json
+def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> Any:
+    """All that the bits of a fit depend on, in the types of JSON."""
+    parameters = selector.get_params(deep=False)
+    settings = {name: parameters[name] for name in parameters if name not in (*_FREE, *_RESOLVED)}
+    resolved = {"backend": bk.name, "engine": selector.engine_, "seed": int(seed)}
+    made_by = {"version": __version__, "format": FORMAT}
+    return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": fingerprint.describe(bk, X)})
 
 
-def _about(found: Mapping[str, Array], path: Path) -> dict[str, Any]:
-    """The JSON text of an archive. Raises CheckpointError for an archive of something else."""
-    try:
-        about: dict[str, Any] = json.loads(str(found[_ABOUT]))
-        if not {"format", "identity"} <= about.keys() or "version" not in about["identity"]:
-            raise KeyError(_ABOUT)
-    except (KeyError, ValueError, AttributeError, TypeError) as error:
-        raise CheckpointError(f"{path} is not a checkpoint of a fit: it is an archive of something else") from error
-    return about
-
-
-def _described(progress: SearchState) -> dict[str, Any]:
-    """The parts of a progress that are no arrays."""
-    runs = [
-        {
-            "n_iter": o.run.n_iter, "converged": o.run.converged, "isolated": o.run.isolated,
-            "degenerate": o.run.degenerate, "excess": o.test.excess, "p_value": o.test.p_value,
-        }
-        for o in progress.outcomes
-    ]  # fmt: skip
-    return {"runs": runs, "step": None if progress.position is None else progress.position.step}
-
-
-def _arrays(bk: Backend, progress: SearchState) -> dict[str, Array]:
-    arrays: dict[str, Array] = {}
-    for i, outcome in enumerate(progress.outcomes):
-        arrays |= {f"run{i}/mu": bk.to_host(outcome.run.mu), f"run{i}/columns": outcome.columns}
-        arrays |= {f"run{i}/history/{name}": column for name, column in outcome.run.history.items()}
+def _arrays(bk: Backend, identity: Any, progress: SearchState) -> dict[str, Any]:
+    """A state as named arrays."""
+    runs = [(outcome.run.converged, *outcome.test) for outcome in progress.outcomes]
+    arrays: dict[str, Any] = {"about": np.array(json.dumps({"identity": identity, "runs": runs}))}
+    for i, (run, columns, *_) in enumerate(progress.outcomes):
+        arrays |= {f"run{i}/mu": bk.to_host(run.mu), f"run{i}/records": run.records, f"run{i}/columns": columns}
     if progress.position is not None:
         arrays |= {f"steps/{name}": part for name, part in progress.position.steps.items()}
         arrays["records"] = progress.position.records
     return arrays
 
 
-def _progress(bk: Backend, found: Mapping[str, Array]) -> SearchState:
-    """The inverse of `_described` and `_arrays`."""
-    described = json.loads(str(found[_ABOUT]))["progress"]
+def _search_state(bk: Backend, runs: Sequence[Any], arrays: Mapping[str, Array]) -> SearchState:
+    """The inverse of `_arrays`."""
     outcomes = []
-    for i, run in enumerate(described["runs"]):
-        test = PermutationTest(run.pop("excess"), run.pop("p_value"))
-        history = _below(found, f"run{i}/history/")
-        outcomes.append(Outcome(Run(bk.to_device(found[f"run{i}/mu"]), history, **run), found[f"run{i}/columns"], test))
-    position = None
-    if described["step"] is not None:
-        position = RunState(described["step"], _below(found, "steps/"), found["records"])
-    return SearchState(outcomes, position)
-
-
-def _below(found: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    return {name.removeprefix(prefix): array for name, array in found.items() if name.startswith(prefix)}
+    for i, (converged, *test) in enumerate(runs):
+        run = Run(bk.to_device(arrays[f"run{i}/mu"]), arrays[f"run{i}/records"], converged)
+        outcomes.append(Outcome(run, arrays[f"run{i}/columns"], PermutationTest(*test)))
+    if "records" not in arrays:
+        return SearchState(outcomes, None)
+    steps = {name.removeprefix("steps/"): part for name, part in arrays.items() if name.startswith("steps/")}
+    return SearchState(outcomes, RunState(len(arrays["records"]), steps, arrays["records"]))

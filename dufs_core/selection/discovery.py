@@ -28,6 +28,7 @@ from dufs_core.significance.structure import (
     scores,
     standardised,
 )
+from dufs_core.training.progress import progress_bar
 
 _PRICE = 0.99  # share of the calibration columns that the price of an open gate keeps shut
 _LOWEST_PRICE = 1e-3
@@ -52,7 +53,7 @@ def discover(
     columns: Array,
     seed: int,
     search: Search,
-    keeper: ProgressSaver | None,
+    saver: ProgressSaver | None,
     threads: int,
     all_rows: bool,
 ) -> Discovery:
@@ -73,15 +74,15 @@ def discover(
         Whether gates are trained on all rows, in batches, or on those that the structure was found on.
     """
     d = X.shape[1]
-    with search.saying("decoys") as say:
+    with progress_bar(search.verbose, 0, "", "decoys", bar_format="{desc} {elapsed}") as bar:
         pool = build_pool(bk, X, columns, seed)
         judged = len(pool.columns)
         if judged < 2 or pool.X.shape[1] < 3:
-            nothing, _ = search.best(bk, X, columns[:0], seed, keeper)
+            nothing, _ = search.run(bk, X, columns[:0], seed, saver)
             decoys = np.full((pool.n_decoys, d), np.nan)
             return Discovery(nothing, np.zeros(d), np.zeros(d), decoys, np.ones(d), 1.0, search.objective.lam, 0)
         objective = replace(search.objective, n_neighbors=min(search.objective.n_neighbors, pool.X.shape[1] - 1))
-        say("ties of columns")
+        bar.set_description_str("dependence of pairs")
         structure = find_structure(bk, pool, threads, objective)
         members = structure.members
         at_start = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
@@ -94,14 +95,14 @@ def discover(
         data = (pool.X[bk.xp.asarray(members)] * bk.xp.asarray(pool.scales(members).astype(X.dtype))[:, None]).T
     own = members < judged
     positions = np.where(own, pool.columns[members % judged], d + members)  # decoys: beyond the data
-    gates, _ = replace(search, objective=objective, max_runs=1, judged=False).best(bk, data, positions, seed, keeper)
+    gates, _ = replace(search, objective=objective, max_runs=1, tested=False).run(bk, data, positions, seed, saver)
     mu = bk.to_host(gates.run.mu)
     is_open = mu > 0
     weights = (np.clip(mu, 0, 1) * pool.scales(members)) ** 2
     if is_open.sum() < 2:  # a graph of one column shows only itself
         is_open, weights = np.ones(len(members), dtype=bool), pool.scales(members) ** 2
     score = scores(bk, pool, members[is_open], weights[is_open], objective, threads)
-    evidence = evidence_of(pool, score, evidence_of(pool, at_start, structure.ties))
+    evidence = evidence_of(pool, score, evidence_of(pool, at_start, structure.dependence))
     evidence = evidence[: pool.competing].reshape(-1, judged)
     q = q_values(evidence, np.exp(-evidence.max(axis=0)))
 
@@ -118,13 +119,13 @@ def discover(
 
 
 def discovery_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
-    """Bytes that the decoys of d columns, their ties and their scores take."""
+    """Bytes that the decoys of d columns, their pairs and their scores take."""
     rows, copies = min(n, ROWS), n_decoys(d) + -(-n_calibration(d) // max(d, 1))
     D = d * (1 + n_decoys(d)) + n_calibration(d)
     pool = D * rows * itemsize
     drawn = d * rows * (-(-copies // 2) * 56 + copies * 8)  # the words of `random.orders`, and the orders
-    ties = threads * min(D * D, BLOCK) * 16 + D * MOST_PARTNERS * 24
-    return max(drawn + 2 * pool, 3 * pool + ties)
+    pairs = threads * min(D * D, BLOCK) * 16 + D * MOST_PARTNERS * 24
+    return max(drawn + 2 * pool, 3 * pool + pairs)
 
 
 def _spread(d: int, pool: Pool, values: Array, others: float) -> Array:

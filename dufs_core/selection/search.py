@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import sqrt
-from typing import Any, NamedTuple, Protocol, Self
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -14,17 +14,19 @@ from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.optimizers import Optimizer
-from dufs_core.objective.protocol import HISTORY, Engine, RunState, Schedule
+from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule
+from dufs_core.objective.rules import RECORD
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation_test import TEST_ROWS, PermutationTest, permutation_test
-from dufs_core.training.loop import Callback, Run, StepInfo, Train
+from dufs_core.training.loop import Callback, Run, SaveState, StepInfo, TrainingRun, train
+from dufs_core.training.progress import progress_bar
 
 EXCESS_THRESHOLD = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
-CONVINCING_SIZE = 10  # beyond this many columns the gap needed falls like 1 / sqrt(number), as its chance level does
-CONVINCING_ROWS = 100  # chance pairs of 100 to 200 columns reach 0.46 in 20 rows, 0.37 in 30, 0.10 in 200, 0.05 in 400
+THRESHOLD_SIZE = 10  # beyond this many columns the threshold falls like 1 / sqrt(number), as the chance level does
+THRESHOLD_ROWS = 100  # chance pairs of 100 to 200 columns reach 0.46 in 20 rows, 0.37 in 30, 0.10 in 200, 0.05 in 400
 
-_STRONGEST = 20  # columns that take part in the second run: few enough that gates decide reliably
-_FEWEST = 3  # that take part in a later one
+_STRONGEST = 20  # columns of the second run: few enough that gates decide reliably
+_FEWEST = 3  # columns of a later one
 
 
 class Outcome(NamedTuple):
@@ -34,7 +36,7 @@ class Outcome(NamedTuple):
     columns: Array  # (d',) positions in the data of the columns that took part
     test: PermutationTest
     passed: bool = False  # this and the next are set by the search at its end
-    tied: bool = False  # convincing by ties in pairs: the p-value is theirs, not the gap's
+    tied: bool = False  # passed because all columns are pairwise dependent: the p-value is that of HSIC
     first_mu: Array | None = None  # (d'') of the run that looked at every column, where it is another one
 
 
@@ -46,15 +48,15 @@ class SearchState(NamedTuple):
 
 
 class ProgressSaver(Protocol):
-    """Keeps the progress of a search, and knows where it starts."""
+    """Saves the progress of a search, and knows where it starts."""
 
     start: SearchState
 
-    def keep(self, progress: Callable[[], SearchState]) -> None:
+    def save(self, progress: Callable[[], SearchState]) -> None:
         """Called between steps, about every 0.1 s."""
 
     def finish(self, progress: SearchState) -> None:
-        """Called at the end."""
+        """Save in any case: called at the end of the search."""
 
 
 @dataclass(frozen=True)
@@ -62,39 +64,39 @@ class Search:
     """What the runs of a search share. A run looks at some of the columns, with draws of its own."""
 
     objective: Objective
-    evaluate: Engine
+    engine: Engine
     optimizer: Optimizer
     schedule: Schedule
     max_runs: int
-    noisy_start: bool
-    callbacks: Sequence[Callback]
-    verbose: int
-    train: Train
-    judged: bool = True  # whether a run is judged by its permutation gap
+    callbacks: Sequence[Callback] = ()
+    verbose: int = 0
+    tested: bool = True  # whether runs are compared with shuffled columns
+    poll: Callable[[], None] | None = None  # called several times a second; may raise to end the search
 
-    def best(
-        self, bk: Backend, X: Array, columns: Array, seed: int, keeper: ProgressSaver | None = None
-    ) -> tuple[Outcome, int]:
-        """The convincing run, else the one with the largest permutation gap, and the number of runs.
+    def run(
+        self, bk: Backend, X: Array, columns: Array, seed: int, saver: ProgressSaver | None = None,
+        first: Run | None = None,
+    ) -> tuple[Outcome, int]:  # fmt: skip
+        """The first run that passes, else the one with the largest excess score, and the number of runs.
 
-        The objective alone cannot tell two columns that happen to agree from two that belong together: it can
-        settle on either, depending on the draws. Shuffling can. A convincing run ends the search, and is the result:
-        one with a large gap, or, unless only one run is wanted, one whose columns all depend on another of them
-        (`dufs_core.significance.hsic`). After a first run that is not convincing the next one looks at the columns
-        with the
-        strongest ties in pairs, among which the gates decide reliably, and each later one at fewer of them (20, 14, 10,
-        7, 5), which leaves chance less room.
+        The objective alone cannot tell two columns that happen to agree from two that belong together: it can settle
+        on either, depending on the draws. Shuffling can. A run passes with a large excess score, or, if more than one
+        run is allowed, when all its columns are pairwise dependent (`dufs_core.significance.hsic`). After a first run
+        that fails, the next one looks at the columns with the strongest pairwise dependence, among which gates decide
+        reliably, and each later one at fewer of them (20, 14, 10, 7, 5), which leaves chance less room.
 
-        X (n, d) scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`; columns (d',) the
-        positions that may be selected, NumPy.
+        X (n, d): scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. columns (d',),
+        NumPy: positions that may be selected. first: the first run, if it has been trained already.
         """
         outcomes: list[Outcome] = []
-        earlier = iter(keeper.start.outcomes if keeper else ())
+        earlier = iter(saver.start.outcomes if saver else ())
         screening: PairwiseHSIC | None = None
-        taking_part = columns
+        looked_at = columns
         while True:
-            run_seed = random.derived_seed(bk, seed, len(outcomes))
-            last = next(earlier, None) or self._run(bk, X, taking_part, run_seed, outcomes, keeper)
+            last = next(earlier, None)
+            if last is None:
+                last = self._outcome(bk, X, self.training_run(bk, looked_at, seed, outcomes, saver), first, outcomes)
+            first = None
             outcomes.append(last)
             chosen = selected(bk, last)
             if passes(last.test, len(chosen), X.shape[0]):
@@ -108,55 +110,65 @@ class Search:
             if screening.all_dependent(chosen):
                 last = last._replace(passed=True, tied=True, test=PermutationTest(last.test.excess, 1 / (1 + SHUFFLES)))
                 break
-            taking_part = np.sort(
-                screening.strongest[: max(_FEWEST, int(_STRONGEST * 0.5 ** (len(outcomes) / 2 - 0.5)))]
-            )
-            if len(outcomes) == self.max_runs or len(taking_part) < 2:
+            count = max(_FEWEST, int(_STRONGEST * 0.5 ** (len(outcomes) / 2 - 0.5)))
+            looked_at = np.sort(screening.strongest[:count])
+            if len(outcomes) == self.max_runs or len(looked_at) < 2:
                 break
-        if keeper is not None:
-            keeper.finish(SearchState(outcomes, None))
+        if saver is not None:
+            saver.finish(SearchState(outcomes, None))
         best = last if last.passed else max(outcomes, key=lambda outcome: outcome.test.excess)
         if len(best.columns) < len(columns):
             best = best._replace(first_mu=outcomes[0].run.mu)
         return best, len(outcomes)
 
-    def _run(
-        self, bk: Backend, X: Array, columns: Array, seed: int, earlier: list[Outcome], keeper: ProgressSaver | None
+    def training_run(
+        self, bk: Backend, columns: Array, seed: int, outcomes: Sequence[Outcome], saver: ProgressSaver | None
+    ) -> TrainingRun:
+        """The run on these columns that follows `outcomes`, from where it was saved."""
+        run_seed = random.derived_seed(bk, seed, len(outcomes))
+        spec = RunSpec(self.objective, self.optimizer, self.schedule, run_seed, columns)
+        if saver is None:
+            return TrainingRun(spec, self.callbacks)
+        start = saver.start.position if len(outcomes) == len(saver.start.outcomes) else None
+        return TrainingRun(spec, self.callbacks, None, start, _saving(saver, list(outcomes)))
+
+    @contextmanager
+    def watched(self, run: TrainingRun, number: int) -> Iterator[TrainingRun]:
+        """The same run with a progress bar, if one is wanted, and `poll`."""
+        with progress_bar(self.verbose, self.schedule.max_iter, "step", f"run {number}") as bar:
+
+            def update(info: StepInfo) -> None:
+                if self.poll is not None:
+                    self.poll()
+                bar.update(info.step - bar.n)
+                bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
+
+            def within(part: float) -> None:
+                bar.set_postfix_str(f"{part:.0%} of a step")
+
+            self.engine.progress = within if self.verbose else None
+            yield run._replace(progress=update)
+
+    def _outcome(
+        self, bk: Backend, X: Array, run: TrainingRun, trained: Run | None, outcomes: Sequence[Outcome]
     ) -> Outcome:
+        columns = run.spec.columns
         if not len(columns):  # every column is constant
-            nothing = Run(bk.xp.zeros(0, dtype=X.dtype), {name: np.zeros(0) for name in HISTORY}, 0, True, 0.0, 0)
+            nothing = Run(bk.xp.zeros(0, dtype=X.dtype), np.zeros((0, len(RECORD))), converged=True)
             return Outcome(nothing, columns, PermutationTest(0.0, 1.0))
         if len(columns) < X.shape[1]:
             X = take_columns(bk, X, columns)
-        start = keep = None
-        if keeper is not None:
-            start = keeper.start.position if len(earlier) == len(keeper.start.outcomes) else None
-            keep = _kept(keeper, earlier)
-        with _Bar(self.verbose, self.schedule.max_iter, len(earlier)) as bar:
-            if self.verbose:
-                self.evaluate.progress = bar.inside
-            run = self.train(
-                bk, X, columns, self.objective, self.evaluate, self.optimizer, self.schedule, seed,
-                noisy_start=self.noisy_start, callbacks=self.callbacks, progress=bar.update, start=start, keep=keep,
-            )  # fmt: skip
-        if not self.judged:
-            return Outcome(run, columns, PermutationTest(0.0, 1.0))
-        return Outcome(run, columns, permutation_test(bk, X, np.flatnonzero(bk.to_host(run.mu) > 0), columns=columns))
-
-    @contextmanager
-    def saying(self, what: str) -> Iterator[Callable[[str], None]]:
-        """A line on standard error that says what is done before the first run, or nothing."""
-        if not self.verbose:
-            yield lambda what: None
-            return
-        from tqdm import tqdm
-
-        with tqdm(desc=what, total=0, leave=False, bar_format="{desc} {elapsed}") as line:
-            yield line.set_description_str
+        if trained is None:
+            with self.watched(run, len(outcomes) + 1) as run:
+                (trained,) = train(bk, X, self.engine, [run])
+        if not self.tested:
+            return Outcome(trained, columns, PermutationTest(0.0, 1.0))
+        open_columns = np.flatnonzero(bk.to_host(trained.mu) > 0)
+        return Outcome(trained, columns, permutation_test(bk, X, open_columns, columns=columns))
 
 
-def _kept(keeper: ProgressSaver, earlier: list[Outcome]) -> Callable[[Callable[[], RunState]], None]:
-    return lambda position: keeper.keep(lambda: SearchState(list(earlier), position()))
+def _saving(saver: ProgressSaver, outcomes: list[Outcome]) -> SaveState:
+    return lambda position: saver.save(lambda: SearchState(outcomes, position()))
 
 
 def selected(bk: Backend, outcome: Outcome) -> Array:
@@ -165,43 +177,15 @@ def selected(bk: Backend, outcome: Outcome) -> Array:
 
 
 def passes(test: PermutationTest, n_selected: int, n_rows: int) -> bool:
-    """Whether a run with this gap ends the search."""
+    """Whether a run with this test ends the search."""
     return test.excess >= excess_threshold(n_selected, n_rows)
 
 
 def excess_threshold(n_selected: int, n_rows: int) -> float:
-    """0.18 min(1, sqrt(10 / m)) r, the permutation gap that ends a search: m = n_selected, n = n_rows, at most 512.
+    """0.18 min(1, sqrt(10 / m)) r, the excess score that ends a search: m = n_selected, n = n_rows, at most 512.
 
     r = (100 / n)^(3/4) for n < 100, else sqrt(100 / n).
     """
-    size = min(1.0, sqrt(CONVINCING_SIZE / max(n_selected, 1)))
-    ratio = CONVINCING_ROWS / min(n_rows, TEST_ROWS)
+    size = min(1.0, sqrt(THRESHOLD_SIZE / max(n_selected, 1)))
+    ratio = THRESHOLD_ROWS / min(n_rows, TEST_ROWS)
     return float(EXCESS_THRESHOLD * size * ratio ** (0.75 if ratio > 1 else 0.5))
-
-
-class _Bar:
-    """A bar on standard error, or nothing."""
-
-    def __init__(self, verbose: int, max_iter: int, index: int) -> None:
-        self._bar: Any = None
-        if verbose:
-            from tqdm import tqdm
-
-            self._bar = tqdm(total=max_iter, desc=f"run {index + 1}", unit="step", leave=False, mininterval=0.2)
-
-    def update(self, info: StepInfo) -> None:
-        if self._bar is not None:
-            self._bar.update(info.step - self._bar.n)
-            self._bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
-
-    def inside(self, share: float) -> None:
-        """What an engine has done of a long step."""
-        if self._bar is not None:
-            self._bar.set_postfix_str(f"{share:.0%} of a step")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

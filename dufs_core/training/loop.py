@@ -1,4 +1,4 @@
-"""The loop: draws, minibatches, steps, stopping, history, callbacks.
+"""The training loop: batches, draws, steps, the stopping rule, records, callbacks and saving.
 
 Every random number is a function of (seed, step), so the state of a run is (step, mu, optimiser state).
 """
@@ -6,6 +6,7 @@ Every random number is a function of (seed, step), so the state of a run is (ste
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -14,17 +15,18 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_rows
-from dufs_core.objective.chain import Evaluate, Objective
-from dufs_core.objective.optimizers import Optimizer, State
-from dufs_core.objective.protocol import HISTORY, RECORD, RunSpec, RunState, Schedule, Steps, undecided
+from dufs_core.errors import InterruptedFit
+from dufs_core.objective.optimizers import State
+from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, undecided
+from dufs_core.objective.rules import HISTORY, RECORD
 
 INITIAL_MU = 0.5
-_SECONDS_TOGETHER = 0.1
-_JITTER, _JITTER_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
+_CALL_SECONDS = 0.1  # several steps per call: long enough to be fast, short enough for the progress bar and Ctrl-C
+_NOISE, _NOISE_CUT = 0.01, 2.0  # authors' code: truncated normal, resampled beyond two standard deviations
 
 
 class StepInfo(NamedTuple):
-    """What callbacks receive after every step; arrays are the trainer's own and must not be written to."""
+    """What callbacks receive after every step; arrays belong to the training loop and must not be written to."""
 
     step: int  # 1, 2, ...
     mu: Array  # (d,)
@@ -35,31 +37,65 @@ class StepInfo(NamedTuple):
 
 
 Callback = Callable[[StepInfo], Any]
+SaveState = Callable[[Callable[[], RunState]], None]
 
 
 class Run(NamedTuple):
-    """The end of a run."""
+    """The result of a run."""
 
     mu: Array  # (d,)
-    history: dict[str, Array]  # each (steps,)
-    n_iter: int
+    records: Array  # (steps, len(RECORD))
     converged: bool
-    isolated: float  # largest share of rows without neighbours in any step
-    degenerate: int  # number of steps in which the bandwidth rule gave 0
+
+    @property
+    def n_iter(self) -> int:
+        """Number of steps."""
+        return len(self.records)
+
+    @property
+    def history(self) -> dict[str, Array]:
+        """Step number, loss, score, bandwidth, open and undecided gates, each (steps,)."""
+        table = {"step": np.arange(1, len(self.records) + 1)} | dict(zip(RECORD, self.records.T, strict=True))
+        whole = ("open_gates", "undecided_gates")
+        return {name: table[name].astype(np.int64) if name in whole else table[name] for name in HISTORY}
+
+    @property
+    def isolated(self) -> float:
+        """Largest fraction of rows without neighbours in any step."""
+        return float(self.records[:, RECORD.index("isolated")].max(initial=0.0))
+
+    @property
+    def degenerate(self) -> int:
+        """Number of steps in which the bandwidth rule gave 0."""
+        return int(self.records[:, RECORD.index("degenerate")].sum())
+
+
+class TrainingRun(NamedTuple):
+    """A run to train, where it starts, and who watches it."""
+
+    spec: RunSpec
+    callbacks: Sequence[Callback] = ()  # called after every step; one that returns True ends the run
+    progress: Callable[[StepInfo], None] | None = None  # called several times a second
+    start: RunState | None = None  # of the same run earlier: it goes on from there to the same end
+    save: SaveState | None = None  # called between steps, several times a second, with a function that gives the state
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the start is an end."""
+        return self.start is not None and self.start.is_end(self.spec.schedule, len(self.spec.columns))
 
 
 def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, noisy_start: bool) -> Array:
-    """mu = 1/2, plus, with `noisy_start`, a normal of standard deviation 0.01 truncated at two of them
-    (authors' code)."""
+    """mu = 1/2, in the authors' code plus a normal of standard deviation 0.01 that is cut at two of them."""
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=np.float64)
     if noisy_start:
         noise = bk.xp.full(len(columns), bk.xp.inf)
         attempt = 0
-        while (abs(noise) > _JITTER_CUT).any():
+        while (abs(noise) > _NOISE_CUT).any():
             fresh = random.normals(bk, seed, random.Stream.INITIAL_MU, attempt, 1, None, columns, np.float64)[0]
-            noise = bk.xp.where(abs(noise) > _JITTER_CUT, fresh, noise)
+            noise = bk.xp.where(abs(noise) > _NOISE_CUT, fresh, noise)
             attempt += 1
-        mu += _JITTER * noise
+        mu += _NOISE * noise
     return mu.astype(dtype)
 
 
@@ -92,35 +128,44 @@ def batches(bk: Backend, seed: int, epoch: int, n: int, schedule: Schedule) -> l
 
 
 class Stepwise:
-    """Steps of any engine: noise, evaluation and update one after the other, on any backend."""
+    """`Steps` of one run with any engine and backend: noise, evaluation and update one after the other."""
 
-    def __init__(self, bk: Backend, evaluate: Evaluate, problem: RunSpec, mu: Array) -> None:
-        self.mu = mu
-        self._bk, self._evaluate, self._problem, self._state = bk, evaluate, problem, State()
+    def __init__(self, bk: Backend, engine: Engine, spec: RunSpec, mu: Array) -> None:
+        self._bk, self._engine, self._spec, self._mu, self._state = bk, engine, spec, mu, State()
 
-    def advance(self, batch: Array, rows: Array, step: int, count: int) -> Array:
+    @property
+    def mu(self) -> Array:
+        """The gate parameters (1, d)."""
+        return self._mu[None]
+
+    def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         """One step, whatever `count`."""
-        objective, optimizer, schedule, seed, columns = self._problem
+        objective, optimizer, schedule, seed, columns = self._spec
         noise_rows = rows if schedule.gate_noise == "sample" else None
         eps = gate_noise(self._bk, seed, step, schedule.n_draws, noise_rows, columns, batch.dtype)
-        value, dmu = self._evaluate(self._bk, objective, self.mu, eps, batch)
-        self.mu, self._state = optimizer(self._bk, self.mu, dmu, self._state)
-        return np.array(
-            [(value.loss, float(value.score.mean()) / batch.shape[0], float(value.bandwidth.mean()),
-              int((self.mu > 0).sum()), int(undecided(self.mu, objective.gate_sigma).sum()),
-              value.isolated, bool(value.degenerate.any()))]
-        )  # fmt: skip
+        value, dmu = self._engine(self._bk, objective, self._mu, eps, batch)
+        self._mu, self._state = optimizer(self._bk, self._mu, dmu, self._state)
+        record = {
+            "loss": value.loss,
+            "score": float(value.score.mean()) / batch.shape[0],
+            "bandwidth": float(value.bandwidth.mean()),
+            "open_gates": int((self._mu > 0).sum()),
+            "undecided_gates": int(undecided(self._mu, objective.gate_sigma).sum()),
+            "isolated": value.isolated,
+            "degenerate": bool(value.degenerate.any()),
+        }
+        return [np.array([[record[name] for name in RECORD]])]
 
-    def save(self) -> dict[str, np.ndarray[Any, Any]]:
-        """mu, and the parts of `dufs_core.training.optimizers.State` that are in use."""
-        parts = {"mu": self.mu, **self._state._asdict()}
+    def save(self, run: int) -> dict[str, np.ndarray[Any, Any]]:
+        """mu, and the parts of the optimiser's `State` that are in use."""
+        parts = {"mu": self._mu, **self._state._asdict()}
         return {name: np.array(self._bk.to_host(part)) for name, part in parts.items() if part is not None}
 
-    def load(self, saved: dict[str, np.ndarray[Any, Any]]) -> None:
+    def load(self, saved: Sequence[dict[str, np.ndarray[Any, Any]]]) -> None:
         """Go on from what `save` gave."""
-        arrays = {name: self._bk.to_device(part) for name, part in saved.items() if name != "step"}
-        self.mu = arrays.pop("mu")
-        self._state = State(int(saved["step"]), **arrays)
+        arrays = {name: self._bk.to_device(part) for name, part in saved[0].items() if name != "step"}
+        self._mu = arrays.pop("mu")
+        self._state = State(int(saved[0]["step"]), **arrays)
 
 
 def _batches(bk: Backend, seed: int, X: Array, schedule: Schedule, taken: int) -> Iterator[tuple[Array, Array]]:
@@ -134,83 +179,86 @@ def _batches(bk: Backend, seed: int, X: Array, schedule: Schedule, taken: int) -
         epoch, done = epoch + 1, 0
 
 
-def train(
-    bk: Backend,
-    X: Array,
-    columns: Array,
-    objective: Objective,
-    evaluate: Evaluate,
-    optimizer: Optimizer,
-    schedule: Schedule,
-    seed: int,
-    noisy_start: bool = False,
-    callbacks: Sequence[Callback] = (),
-    progress: Callable[[StepInfo], None] | None = None,
-    start: RunState | None = None,
-    keep: Callable[[Callable[[], RunState]], None] | None = None,
-) -> Run:
-    """Minimise the objective over mu.
+def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) -> list[Run]:
+    """Minimise the objective over mu in each of the runs.
 
-    Parameters
-    ----------
-    X : (n, d)
-        Scaled data in Fortran order, or a `dufs_core.data.matrix.ScaledMatrix`.
-    columns : (d,) int
-        RunState of each column in the user's data: what its draws are keyed by.
-    evaluate
-        The engine: evaluate(bk, objective, mu, eps, X) -> (Value, dmu); one with a method `steps(bk, problem, mu)` may
-        return its own `Steps` there, or None.
-    noisy_start : bool
-        Whether mu starts with the authors' code's small noise.
-    callbacks
-        Called with a StepInfo after every step; one that returns True ends the run.
-    start
-        Where another run with the same arguments stood; this one goes on from there to the same end.
-    keep
-        Called between steps with a function that gives the position. Unlike callbacks it leaves the engine to take
-        several steps at a time, about 0.1 s of them.
+    Several runs, which differ in seed and lam and start at the same step, advance as one stack where the engine can;
+    with minibatches or callbacks they are trained in turn. InterruptedFit, raised where one of a stack is saved, ends
+    all of them once each has been saved.
+
+    X (n, d): scaled data in Fortran order, or a `dufs_core.data.matrix.ScaledMatrix`.
+    Raises ValueError for an odd number of draws above 1.
     """
+    specs = [run.spec for run in runs]
+    schedule = specs[0].schedule
     if schedule.n_draws < 1 or (schedule.n_draws > 1 and schedule.n_draws % 2):
         raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
-    problem = RunSpec(objective, optimizer, schedule, seed, columns)
-    mu = initial_mu(bk, seed, columns, X.dtype, noisy_start)
-    own = evaluate.steps(bk, problem, mu) if hasattr(evaluate, "steps") else None
-    steps: Steps = own or Stepwise(bk, evaluate, problem, mu)
-    enough = schedule.tol * len(mu)
+    if len(runs) == 1 and runs[0].start is not None and runs[0].is_over:
+        return [make_run(bk.to_device(runs[0].start.steps["mu"]), runs[0].start.records, schedule)]
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
-    records: list[Array] = []
-    step, together = 0, 1
-    if start is not None and start.is_end(schedule, len(mu)):
-        return finished(bk.to_device(start.steps["mu"]), start.records, schedule)
-    if start is not None:
-        steps.load(start.steps)
-        records, step = [start.records], start.step
-    for rows, batch in _batches(bk, seed, X, schedule, step):
-        started = perf_counter()
-        records.append(steps.advance(batch, rows, step + 1, min(together, schedule.max_iter - step)))
-        if full and not callbacks and perf_counter() - started < _SECONDS_TOGETHER:
-            together *= 2  # long enough to be fast, short enough for the progress bar and Ctrl-C
-        step += len(records[-1])
-        last = dict(zip(RECORD, records[-1][-1], strict=True))
-        info = StepInfo(step, steps.mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]), columns)
-        stop = [callback(info) is True for callback in callbacks]
-        if progress is not None:
-            progress(info)
-        if info.undecided_gates <= enough or any(stop) or step == schedule.max_iter:
+    watched = any(run.callbacks for run in runs)
+    steps = _steps(bk, X, engine, specs) if len(runs) == 1 or (full and not watched) else None
+    if steps is None:
+        return [train(bk, X, engine, [run])[0] for run in runs]
+
+    starts = [run.start for run in runs if run.start is not None]
+    records = [[start.records] for start in starts] or [[] for _ in runs]
+    if starts:
+        steps.load([start.steps for start in starts])
+    step, count = starts[0].step if starts else 0, 1
+    for rows, batch in _batches(bk, specs[0].seed, X, schedule, step):
+        began = perf_counter()
+        parts = steps.advance(batch, rows, step + 1, min(count, schedule.max_iter - step))
+        if full and not watched and perf_counter() - began < _CALL_SECONDS:
+            count *= 2
+        mu, going = steps.mu, False
+        for i, part in enumerate(parts):
+            if len(part):
+                records[i].append(part)
+                going |= _goes_on(runs[i], step + len(part), mu[i], part[-1])
+        step += max(len(part) for part in parts)
+        if not going or step == schedule.max_iter:
             break
-        if keep is not None:
-            keep(lambda: RunState(step, steps.save(), np.concatenate(records)))  # noqa: B023  (called at once)
-    return finished(steps.mu, np.concatenate(records), schedule)
+        _save_all(runs, steps, records)
+    return [make_run(mu, np.concatenate(table), schedule) for mu, table in zip(steps.mu, records, strict=True)]
 
 
-def finished(mu: Array, records: Array, schedule: Schedule) -> Run:
-    """The end of a run from its records (steps, len(RECORD))."""
-    table = dict(zip(RECORD, records.T, strict=True))
-    history = {"step": np.arange(1, len(records) + 1)} | {name: table[name] for name in HISTORY[1:]}
-    for name in ("open_gates", "undecided_gates"):
-        history[name] = history[name].astype(np.int64)
-    converged = bool(history["undecided_gates"][-1] <= schedule.tol * len(mu))
-    return Run(mu, history, len(records), converged, float(table["isolated"].max()), int(table["degenerate"].sum()))
+def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec]) -> Steps | None:
+    """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together."""
+    first, noisy = specs[0], specs[0].schedule.noisy_start
+    mu = bk.xp.stack([initial_mu(bk, spec.seed, first.columns, X.dtype, noisy) for spec in specs])
+    steps = engine.steps(bk, specs, mu)
+    return Stepwise(bk, engine, first, mu[0]) if steps is None and len(specs) == 1 else steps
 
 
-Train = Callable[..., Run]  # `train`, or what stands for it
+def _goes_on(run: TrainingRun, step: int, mu: Array, record: Array) -> bool:
+    """Tell those who watch the run; whether neither they nor its decided gates end it."""
+    last, columns = dict(zip(RECORD, record, strict=True)), run.spec.columns
+    info = StepInfo(step, mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]), columns)
+    stop = [callback(info) is True for callback in run.callbacks]
+    if run.progress is not None:
+        run.progress(info)
+    return info.undecided_gates > run.spec.schedule.tol * len(columns) and not any(stop)
+
+
+def _save_all(runs: Sequence[TrainingRun], steps: Steps, records: Sequence[Sequence[Array]]) -> None:
+    """Let every run be saved; then raise the InterruptedFit of one that was asked to stop."""
+    asked: InterruptedFit | None = None
+    for i, run in enumerate(runs):
+        if run.save is not None:
+            try:
+                run.save(partial(_state, steps, i, records[i]))
+            except InterruptedFit as error:
+                asked = error
+    if asked is not None:
+        raise asked
+
+
+def _state(steps: Steps, i: int, records: Sequence[Array]) -> RunState:
+    table = np.concatenate(records)
+    return RunState(len(table), steps.save(i), table)
+
+
+def make_run(mu: Array, records: Array, schedule: Schedule) -> Run:
+    """The result of a run from its records."""
+    return Run(mu, records, bool(records[-1][RECORD.index("undecided_gates")] <= schedule.tol * len(mu)))

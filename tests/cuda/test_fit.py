@@ -19,16 +19,16 @@ from dufs_core.gradcheck.suite.registry import OPS, engines
 from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import get_engine
-from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.engines.gpu_steps import CudaSteps
+from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import State, adam, get_optimizer, normalized, sgd
-from dufs_core.objective.protocol import Schedule
+from dufs_core.objective.protocol import RunSpec, Schedule
 from dufs_core.selection import fit_many as population
 from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.diverse_ranking import diverse_order
 from dufs_core.significance.permutation_test import permutation_test
-from dufs_core.training.loop import train
+from dufs_core.training.loop import TrainingRun, train
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
@@ -134,22 +134,12 @@ def test_data_of_the_device(device, scaling):
 @pytest.mark.parametrize("noise", ["batch", "sample"])
 def test_training(device, name, batch_size, noise):
     X, columns = gen.noise(13, 4), np.arange(4)
-    schedule = Schedule(n_draws=2, max_iter=5, tol=0.0, batch_size=batch_size, gate_noise=noise)
-    arguments = (Objective(), schedule)
+    schedule = Schedule(2, 5, 0.0, batch_size=batch_size, gate_noise=noise, noisy_start=True)
 
     def run(bk, engine, data):
         evaluate = get_engine(engine, bk, 1)
-        return train(
-            bk,
-            data,
-            columns,
-            arguments[0],
-            evaluate,
-            get_optimizer("normalized", 0.05, 0.0),
-            arguments[1],
-            seed=3,
-            noisy_start=True,
-        )
+        optimizer = get_optimizer("normalized", 0.05, 0.0)
+        return train(bk, data, evaluate, [TrainingRun(RunSpec(Objective(), optimizer, schedule, 3, columns))])[0]
 
     ours, theirs = run(device, name, device.xp.asarray(X)), run(cpu, "reference", X)
     gen.assert_close(ours.mu.get(), theirs.mu, 1e-10)
@@ -339,16 +329,13 @@ def test_a_population_with_decoys(on_gpu):
         np.testing.assert_array_equal(got.q_values_, want.q_values_)
 
 
-stacked = population._stacked
-
-
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_population_in_turns(on_gpu, monkeypatch):
     """As many at once as memory has room for; one that fails ends all with its error."""
     X = gen.noise(15, 4)
     monkeypatch.setattr(on_gpu.xp, "free_memory", 300_000)
-    counts = []
-    monkeypatch.setattr(population, "_stacked", lambda *a: counts.append(len(a[1])) or stacked(*a))
+    counts, stacked = [], population._first_runs
+    monkeypatch.setattr(population, "_first_runs", lambda *a: counts.append(len(a[0])) or stacked(*a))
     made = [DUFS(fdr=None, random_state=seed, max_iter=2, max_runs=1, n_draws=2, tol=0.9) for seed in range(5)]
     for got in fit_many(made, X):
         want = DUFS(**got.get_params()).fit(X)

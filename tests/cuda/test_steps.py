@@ -13,11 +13,11 @@ from dufs_core.backend import get_backend
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import gpu_dense as cuda_engine
 from dufs_core.objective.engines import gpu_steps as cuda_steps
-from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import RunSpec, Schedule
-from dufs_core.training.loop import train
+from dufs_core.training.loop import TrainingRun, train
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
@@ -40,7 +40,7 @@ def run(bk, X, evaluate, optimizer=("normalized", 0.05, 0.0), schedule=None, obj
     columns = np.array([3, 0, 7, 9, 1][: X.shape[1]])
     X = bk.xp.asarray(np.asfortranarray(X))
     spec = RunSpec(objective or Objective(), get_optimizer(*optimizer), schedule, seed, columns)
-    return train(bk, X, evaluate, spec)
+    return train(bk, X, evaluate, [TrainingRun(spec)])[0]
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
