@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from hashlib import sha256
+from inspect import isfunction
 from pathlib import Path
 from typing import Any
 
 from numba import config, njit, types
 from numba.core.compiler import Flags
 from numba.core.typing.templates import AbstractTemplate, infer_global, signature
-from numba.extending import lower_builtin
+from numba.extending import lower_builtin, register_jitable
+
+from dufs_core.objective import rules
+
+for _rule in filter(isfunction, vars(rules).values()):  # kernels call them as Python does
+    register_jitable(error_model="numpy")(_rule)
 
 
 def _sources() -> str:
     """A hash of all kernel sources: Numba looks at the file of a cached function alone, not at what it calls."""
     digest = sha256()
-    for path in sorted(Path(__file__).parent.glob("*.py")):
+    for path in (*sorted(Path(__file__).parent.glob("*.py")), Path(rules.__file__)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

@@ -1,20 +1,19 @@
 """The Gram form of one draw in compiled code: products by tiles, and fused passes over n x n between them.
 
 Matrices are held in panels, (panels, rows, LANES) (`dufs_core.kernels.tile`); rows and lanes beyond n are padding
-that no sum over rows ever reads. Every function does one member's share of the work (`part` of `parts`), writes
-nothing that another member writes, and adds up in an order that does not depend on `parts`: any number of threads
+that no sum over rows ever reads. Every function does one thread's share of the work (`part` of `parts`), writes
+nothing that another one writes, and adds up in an order that does not depend on `parts`: any number of threads
 gives the same bits. All matrices are symmetric, so a sum over a row is a sum over a column: it runs down a panel, in
-LANES columns at once.
+LANES columns at once. Equations: `dufs_core.objective.ops`.
 
     gather, symmetric_product  z, X -> G          neighbours  G -> k-th neighbours    affinity  G -> K, degrees
     symmetrise  K, G -> A, H                      symmetric_product  -> A^t, dA       row_terms -> S, d(degrees)
-    backward, finish  everything -> M             column_dots  x_k' M x_k             (equations:
-    dufs_core.objective.ops)
+    backward, finish  everything -> M             column_dots  x_k' M x_k
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -24,6 +23,8 @@ from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
     LANES,
     below_lane,
+    constant,
+    distance,
     exp_nonpositive,
     get,
     in_lane,
@@ -39,10 +40,43 @@ from dufs_core.kernels.vector import (
     where_positive,
     widen,
 )
+from dufs_core.objective import rules
 
 DEPTH = 128  # rows of a factor that a product works on at a time: a panel's share of them is 8 KiB
 GATHERED = 512  # gated columns that are prepared at a time
 _BLOCK = 16  # panels of L whose rows stay in the second-level cache while R moves on
+
+
+class Settings(NamedTuple):
+    """The numbers of a `dufs_core.objective.chain.Objective` that the score depends on."""
+
+    quantile: float  # of the neighbour distances; negative: the bandwidth is bandwidth_factor itself
+    n_neighbors: int
+    bandwidth_factor: float
+    bandwidth_gradient: bool
+    self_weight: float  # K_ii
+    isolated_degree: float  # dufs_core.objective.ops.normalise.isolated_degree
+    zero_is_one: bool  # degenerate_rule == "one"
+    relative: float  # dufs_core.objective.ops.bandwidth.noise_level
+    absolute: float
+
+
+class Draw(NamedTuple):
+    """Matrices (panels, rows, LANES) and vectors (rows,) of one draw."""
+
+    G: Any
+    powers: Any  # (t, ...): A, A^2 .. A^t
+    H: Any  # G R
+    dA: Any  # becomes M
+    N: Any  # H A^a; empty for t < 3
+    g: Any  # diagonal of G
+    kth: Any  # squared distance to the k-th neighbour
+    largest: Any  # largest squared distance
+    q: Any  # deg^(-1/2)
+    r: Any  # deg^(1/2)
+    half_ddeg: Any
+    row_sums: Any  # float64
+    by_panel: Any  # (3, panels) float64: S, db, isolated
 
 
 @returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
@@ -52,13 +86,12 @@ def share(count: int, part: int, parts: int) -> Any:
 
 
 @inner
-def symmetric_product(
-    L: Any, R: Any, C: Any, n: int, length: int, twice: bool, add: bool, last: bool, part: int, parts: int
-) -> None:
+def symmetric_product(L: Any, R: Any, C: Any, n: int, length: int, twice: bool, add: bool, mirror: bool, part: int,
+                      parts: int) -> None:  # fmt: skip
     """C (+)= sum over k < length of L_k' R_k, or with `twice` L_k' R_k + R_k' L_k, where that is symmetric.
 
-    L, R (panels, >= length, LANES), C (panels, >= n, LANES). The lower panels are computed; `last` copies them to the
-    upper ones.
+    L, R (panels, >= length, LANES), C (panels, >= n, LANES). The lower panels are computed; `mirror` copies them to
+    the upper ones.
     """
     small_code()
     P, lanes = C.shape[0], C.shape[2]  # LANES, but a constant would be unrolled into pages of machine code
@@ -80,7 +113,7 @@ def symmetric_product(
                                 tile_set(L, left + i, R, right, C, here + i * LANES, depth)
                             if twice:
                                 tile_add(R, left + i, L, right, C, here + i * LANES, depth)
-                        if last and k + depth == length:
+                        if mirror and k + depth == length:
                             there = q * c + p * LANES * LANES
                             for i in range(lanes):
                                 for j in range(lanes):
@@ -109,28 +142,24 @@ def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
 
 
 @inner
-def gather(X: Any, z: Any, per_row: bool, active: Any, first: int, count: int, W: Any, part: int, parts: int) -> None:
-    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = active[first + k]; zeros beyond n.
+def gather(X: Any, z: Any, columns: Any, first: int, count: int, W: Any, part: int, parts: int) -> None:
+    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = columns[first + k]; zeros beyond n.
 
-    X (d, n); z (d, 1), or (d, n) where `per_row`.
+    X (d, n); z (d,).
     """
     small_code()
     n, P = X.shape[1], W.shape[0]
     start, stop = share(count, part, parts)
     whole = n // LANES
-    zero = W.dtype.type(0)
     for k in range(start, stop):
-        a = get(active, first + k)
-        x = a * n
-        gates = x if per_row else a
+        a = get(columns, first + k)
+        x, gate = a * n, get(z, a)
         for p in range(whole):
-            gate = load(z, gates + p * LANES) if per_row else spread(get(z, gates))
-            store(W, (p * GATHERED + k) * LANES, load(X, x + p * LANES) * gate)
+            store(W, (p * GATHERED + k) * LANES, load(X, x + p * LANES) * spread(gate))
         if whole < P:
             for l in range(W.shape[2]):
                 i = whole * LANES + l
-                value = get(X, x + i) * get(z, gates + i if per_row else gates) if i < n else zero
-                put(W, (whole * GATHERED + k) * LANES + l, value)
+                put(W, (whole * GATHERED + k) * LANES + l, get(X, x + i) * gate if i < n else W.dtype.type(0))
 
 
 @inner
@@ -157,37 +186,36 @@ def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
 def diagonal(G: Any, n: int, g: Any) -> None:
     """g_i = G_ii."""
     small_code()
-    rows = G.shape[1]
     for i in range(n):
-        put(g, i, get(G, (i // LANES * rows + i) * LANES + i % LANES))
+        put(g, i, get(G, (i // LANES * G.shape[1] + i) * LANES + i % LANES))
 
 
 @inner
-def neighbours(G: Any, g: Any, n: int, k: int, kth: Any, largest: Any, best: Any, part: int, parts: int) -> None:
-    """kth_j, the k-th smallest D_ij over i != j, and largest_j = max_i D_ij, with D_ij = max(g_i + g_j - 2 G_ij, 0).
+def neighbours(draw: Draw, n: int, k: int, best: Any, part: int, parts: int) -> None:
+    """kth_j, the k-th smallest D_ij over i != j, and largest_j = max_i D_ij.
 
     best (k, LANES): work.
     """
     small_code()
+    G, g = draw.G, draw.g
     start, stop = share(G.shape[0], part, parts)
-    number = G.dtype.type
-    two, zero, infinity = spread(number(2)), spread(number(0)), spread(number(np.inf))
+    infinity = constant(G, np.inf)
     for p in range(start, stop):
         gj, here = load(g, p * LANES), p * G.shape[1] * LANES
-        top, last = zero, infinity
+        largest, last = constant(G, 0.0), infinity
         for m in range(k):
             store(best, m * LANES, infinity)
         for i in range(n):
-            d = larger(spread(get(g, i)) + gj - two * load(G, here + i * LANES), zero)
-            top = larger(top, d)
+            d = distance(spread(get(g, i)), gj, load(G, here + i * LANES))
+            largest = larger(largest, d)
             d = in_lane(i - p * LANES, infinity, d)
             for m in range(k - 1):
                 before = load(best, m * LANES)
                 store(best, m * LANES, smaller(before, d))
                 d = larger(before, d)
             last = smaller(last, d)
-        store(kth, p * LANES, last)
-        store(largest, p * LANES, top)
+        store(draw.kth, p * LANES, last)
+        store(draw.largest, p * LANES, largest)
 
 
 @returning(lambda values, n, rank: values.dtype)
@@ -219,18 +247,14 @@ def _smallest(values: Any, n: int, rank: int) -> Any:
 
 
 @returning(lambda *args: types.Tuple((types.float64, types.boolean)))
-def bandwidth(
-    kth: Any, largest: Any, n: int, quantile: float, factor: float, zero_is_one: bool, relative: float, absolute: float,
-    scratch: Any, rows: Any, weights: Any,
-) -> Any:  # fmt: skip
+def bandwidth(settings: Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any) -> Any:
     """b, and whether a substitute was used; rows and weights (2,) say where b was read from (ops.bandwidth)."""
     small_code()
-    position = quantile * (n - 1)
-    low = int(position)
-    weights[0], weights[1] = 1 - (position - low), position - low
+    low, high, upper = rules.quantile_ranks(settings.quantile, n)
+    weights[0], weights[1] = 1 - upper, upper
     s = top = 0.0
     for source in range(2):
-        rank = min(low + source, n - 1)
+        rank = low if source == 0 else high
         for i in range(n):
             put(scratch, i, get(kth, i))
         value = _smallest(scratch, n, rank)
@@ -246,12 +270,12 @@ def bandwidth(
     for i in range(n):
         top = max(top, np.float64(get(largest, i)))
     degenerate = False
-    if zero_is_one:
-        if s < 1e-8:
+    if settings.zero_is_one:
+        if s < rules.AUTHORS_ZERO:
             degenerate, s = True, 1.0
             weights[0] = weights[1] = 0
     else:
-        tiny = max(top * relative, absolute)
+        tiny = max(top * settings.relative, settings.absolute)
         if s <= tiny:
             degenerate, s = top > 0, np.inf
             weights[0] = weights[1] = 0
@@ -262,50 +286,51 @@ def bandwidth(
                     rows[0] = i
             if s == np.inf:
                 s = tiny if top > 0 else 1.0
-    weights[0] *= factor
-    weights[1] *= factor
-    return s * factor, degenerate
+    weights[0] *= settings.bandwidth_factor
+    weights[1] *= settings.bandwidth_factor
+    return s * settings.bandwidth_factor, degenerate
 
 
 @inner
-def affinity(
-    G: Any, g: Any, n: int, b: float, own: float, alone: float, K: Any, q: Any, r: Any, isolated: Any, part: int,
-    parts: int,
-) -> None:  # fmt: skip
-    """K_ij = exp(-D_ij / b), K_ii = own, q_j = deg_j^(-1/2), r_j = 1 / q_j.
-
-    isolated (panels,) counts degrees of at most `alone`.
-    """
+def affinity(settings: Settings, draw: Draw, n: int, b: float, part: int, parts: int) -> None:
+    """K_ij = exp(-D_ij / b) in place of A, K_ii = self_weight, q_j = deg_j^(-1/2), r_j = 1 / q_j; isolated rows."""
     small_code()
+    G, g, K = draw.G, draw.g, draw.powers[0]
     start, stop = share(G.shape[0], part, parts)
     number = G.dtype.type
-    two, zero, diagonal = spread(number(2)), spread(number(0)), spread(number(own))
-    minus_inverse = spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max))))
+    diagonal, minus_inverse = constant(G, settings.self_weight), constant(G, _minus_inverse(G, b))
     for p in range(start, stop):
         gj, here, deg = load(g, p * LANES), p * G.shape[1] * LANES, spread(0.0)
         for block in range(0, n, DEPTH):
-            partial = zero
+            partial = constant(G, 0.0)
             for i in range(block, min(n, block + DEPTH)):
-                d = larger(spread(get(g, i)) + gj - two * load(G, here + i * LANES), zero)
+                d = distance(spread(get(g, i)), gj, load(G, here + i * LANES))
                 value = in_lane(i - p * LANES, diagonal, exp_nonpositive(d * minus_inverse))
                 store(K, here + i * LANES, value)
                 partial = partial + value
             deg = deg + widen(partial)
-        alone_here = 0
+        isolated = 0
         for l in range(K.shape[2]):
             j = p * LANES + l
             degree = total(in_lane(l, deg, spread(0.0)))
             scale = number(1 / np.sqrt(degree))
-            put(q, j, scale if j < n else number(0))
-            put(r, j, number(1) / scale if j < n else number(0))  # not sqrt(deg): the rounding of q then cancels
-            alone_here += j < n and degree <= alone
-        isolated[p] = alone_here
+            put(draw.q, j, scale if j < n else number(0))
+            put(draw.r, j, number(1) / scale if j < n else number(0))  # not sqrt(deg): the rounding of q then cancels
+            isolated += j < n and degree <= settings.isolated_degree
+        draw.by_panel[2, p] = isolated
+
+
+@returning(lambda G, b: types.float64)
+def _minus_inverse(G: Any, b: float) -> Any:
+    """-1 / b, as far as it can be represented."""
+    return max(-1.0 / b, -np.float64(np.finfo(G.dtype).max))
 
 
 @inner
-def symmetrise(K: Any, G: Any, n: int, q: Any, r: Any, H: Any, part: int, parts: int) -> None:
+def symmetrise(draw: Draw, n: int, part: int, parts: int) -> None:
     """A_ij = q_i K_ij q_j, in place of K, and H = G R;  R_ij = (r_i q_j + q_i r_j) / 2."""
     small_code()
+    K, q, r = draw.powers[0], draw.q, draw.r
     start, stop = share(K.shape[0], part, parts)
     half = K.dtype.type(0.5)
     for p in range(start, stop):
@@ -313,23 +338,22 @@ def symmetrise(K: Any, G: Any, n: int, q: Any, r: Any, H: Any, part: int, parts:
         for i in range(n):
             at = here + i * LANES
             store(K, at, load(K, at) * (spread(get(q, i)) * qj))
-            store(H, at, load(G, at) * (spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj))
+            R = spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj
+            store(draw.H, at, load(draw.G, at) * R)
 
 
 @inner
-def row_terms(
-    A: Any, At: Any, dA: Any, G: Any, n: int, q: Any, r: Any, S: Any, half_ddeg: Any, part: int, parts: int
-) -> None:
-    """S (panels,), which add up to S, and half the derivative through the degrees; W = A^t G elementwise.
+def row_terms(draw: Draw, n: int, part: int, parts: int) -> None:
+    """Parts of S, and half the derivative through the degrees; W = A^t G elementwise.
 
     half_ddeg_j = (q_j (W q)_j - q_j^3 (W r)_j) / 4 - q_j^2 sum_i dA_ij A_ij / 2.
     """
     small_code()
+    A, At, dA, G, q, r = draw.powers[0], draw.powers[-1], draw.dA, draw.G, draw.q, draw.r
     start, stop = share(A.shape[0], part, parts)
-    number = A.dtype.type
-    zero, half, quarter = spread(number(0)), spread(number(0.5)), spread(number(0.25))
+    zero, half, quarter = constant(A, 0.0), spread(0.5), spread(0.25)
     for p in range(start, stop):
-        qj, here = load(q, p * LANES), p * A.shape[1] * LANES
+        here, wide = p * A.shape[1] * LANES, widen(load(q, p * LANES))
         Wq, Wr, C = spread(0.0), spread(0.0), spread(0.0)
         for block in range(0, n, DEPTH):
             part_q, part_r, part_C = zero, zero, zero
@@ -340,71 +364,61 @@ def row_terms(
                 part_r = part_r + W * spread(get(r, i))
                 part_C = part_C + load(dA, at) * load(A, at)
             Wq, Wr, C = Wq + widen(part_q), Wr + widen(part_r), C + widen(part_C)
-        wide = widen(qj)
-        S[p] = total(below_lane(n - p * LANES, Wr * wide, spread(0.0)))
-        value = widen(quarter) * wide * (Wq - wide * wide * Wr) - widen(half) * wide * wide * C
+        draw.by_panel[0, p] = total(below_lane(n - p * LANES, Wr * wide, spread(0.0)))
+        value = quarter * wide * (Wq - wide * wide * Wr) - half * wide * wide * C
         for l in range(A.shape[2]):
-            put(half_ddeg, p * LANES + l, number(total(in_lane(l, value, spread(0.0)))))
+            put(draw.half_ddeg, p * LANES + l, A.dtype.type(total(in_lane(l, value, spread(0.0)))))
 
 
 @inner
-def backward(
-    A: Any, At: Any, dA: Any, G: Any, g: Any, n: int, q: Any, r: Any, half_ddeg: Any, b: float, row_sums: Any, db: Any,
-    part: int, parts: int,
-) -> None:  # fmt: skip
-    """M but for its diagonal and the bandwidth's entries, in place of dA; db (panels,) = sum of E D / b.
+def backward(draw: Draw, n: int, b: float, part: int, parts: int) -> None:
+    """M but for its diagonal and the bandwidth's entries, in place of dA, and parts of db, sum of E D / b.
 
     K_ij = A_ij r_i r_j,  E = (q_i dA_ij q_j + half_ddeg_i + half_ddeg_j) K_ij where D > 0,  dD = -E / b,
     M = A^t R - 2 dD,  row_sums_j (float64) = sum_i dD_ij.
     """
     small_code()
+    A, At, dA, G = draw.powers[0], draw.powers[-1], draw.dA, draw.G
+    g, q, r, half_ddeg = draw.g, draw.q, draw.r, draw.half_ddeg
     start, stop = share(A.shape[0], part, parts)
-    number = A.dtype.type
-    half, two, zero, minus_inverse = (
-        number(0.5),
-        spread(number(2)),
-        spread(number(0)),
-        spread(number(max(-1.0 / b, -np.float64(np.finfo(G.dtype).max)))),
-    )
+    half, two, zero = A.dtype.type(0.5), constant(A, 2.0), constant(A, 0.0)
+    minus_inverse = constant(G, _minus_inverse(G, b))
     for p in range(start, stop):
         j0, here = p * LANES, p * A.shape[1] * LANES
-        qj, rj, gj, tj = load(q, j0), load(r, j0), load(g, j0), load(half_ddeg, j0)
+        qj, rj, gj, ddeg_j = load(q, j0), load(r, j0), load(g, j0), load(half_ddeg, j0)
         sums, weighted = spread(0.0), spread(0.0)
         for block in range(0, n, DEPTH):
             part_sums, part_weighted = zero, zero
             for i in range(block, min(n, block + DEPTH)):
                 at = here + i * LANES
-                d = larger(spread(get(g, i)) + gj - two * load(G, at), zero)
-                d = in_lane(i - j0, zero, d)
+                d = in_lane(i - j0, zero, distance(spread(get(g, i)), gj, load(G, at)))
                 K = load(A, at) * (spread(get(r, i)) * rj)
-                E = (load(dA, at) * (spread(get(q, i)) * qj) + (spread(get(half_ddeg, i)) + tj)) * K
+                E = (load(dA, at) * (spread(get(q, i)) * qj) + (spread(get(half_ddeg, i)) + ddeg_j)) * K
                 dD = where_positive(d, E * minus_inverse)
                 part_sums = part_sums + dD
                 part_weighted = part_weighted - dD * d
                 R = spread(half * get(r, i)) * qj + spread(half * get(q, i)) * rj
                 store(dA, at, load(At, at) * R - two * dD)
             sums, weighted = sums + widen(part_sums), weighted + widen(part_weighted)
-        store(row_sums, j0, sums)
-        db[p] = total(below_lane(n - j0, weighted, spread(0.0)))
+        store(draw.row_sums, j0, sums)
+        draw.by_panel[1, p] = total(below_lane(n - j0, weighted, spread(0.0)))
 
 
 @inner
-def finish(
-    M: Any, G: Any, g: Any, n: int, kth: Any, rows: Any, weights: Any, db: float, row_sums: Any, halve: bool,
-    part: int, parts: int,
-) -> None:  # fmt: skip
+def finish(draw: Draw, n: int, rows: Any, weights: Any, db: float, part: int, parts: int) -> None:
     """Add the bandwidth's share to the entries of M that b was read from, and 2 row sums of dD to the diagonal.
 
-    rows, weights (2,) as `bandwidth` gave them (weights 0: b is a constant); db = dS/db. With `halve`, the tiles on
-    the diagonal are multiplied by 1/2 in the end: x' M x = 2 x' L x with L the lower tiles.
+    rows, weights (2,) as `bandwidth` gave them (weights 0: b is a constant); db = dS/db. In the end the tiles on the
+    diagonal are multiplied by 1/2: x' M x = 2 x' L x with L the lower tiles.
     """
     small_code()
+    M, G, g = draw.dA, draw.G, draw.g
     start, stop = share(M.shape[0], part, parts)
     number, stride = M.dtype.type, M.shape[1]
     two, zero = number(2), number(0)
     for j in range(start * LANES, min(n, stop * LANES)):
         at = (j // LANES * stride + j) * LANES + j % LANES
-        put(M, at, number(get(M, at) + 2 * get(row_sums, j)))
+        put(M, at, number(get(M, at) + 2 * get(draw.row_sums, j)))
     for source in range(2):
         if weights[source] == 0:
             continue
@@ -412,7 +426,7 @@ def finish(
         best, j = np.inf, 0
         for c in range(n):  # the neighbour at that distance, not the row itself
             D = max(get(g, i) + get(g, c) - two * get(G, (c // LANES * stride + i) * LANES + c % LANES), zero)
-            gap = abs(np.float64(D) - get(kth, i))
+            gap = abs(np.float64(D) - get(draw.kth, i))
             if c != i and gap < best:
                 best, j = gap, c
         value = number(db * weights[source])
@@ -423,13 +437,12 @@ def finish(
                 put(M, entry, get(M, entry) - value)
                 put(M, on_diagonal, get(M, on_diagonal) + value)
             i, j = j, i
-    if halve:
-        half = spread(number(0.5))
-        for p in range(start, stop):
-            for i in range(M.shape[2]):
-                at, first = (p * stride + p * LANES + i) * LANES, i // ROWS * ROWS
-                row = load(M, at)
-                store(M, at, below_lane(first, row, below_lane(first + ROWS, row * half, row)))
+    half = constant(M, 0.5)
+    for p in range(start, stop):
+        for i in range(M.shape[2]):
+            at, first = (p * stride + p * LANES + i) * LANES, i // ROWS * ROWS
+            row = load(M, at)
+            store(M, at, below_lane(first, row, below_lane(first + ROWS, row * half, row)))
 
 
 @inner
@@ -439,7 +452,7 @@ def quadratic_forms(M: Any, W: Any, count: int, n: int, tile: Any, sums: Any) ->
     W (panels, rows, LANES); tile (1, ROWS, LANES) is work.
     """
     small_code()
-    rows, m, number = W.shape[1] * LANES, M.shape[1] * LANES, M.dtype.type
+    rows, m = W.shape[1] * LANES, M.shape[1] * LANES
     for p in range(count):
         store(sums, p * LANES, spread(0.0))
     for j in range(0, n, DEPTH):
@@ -448,51 +461,34 @@ def quadratic_forms(M: Any, W: Any, count: int, n: int, tile: Any, sums: Any) ->
             depth = min(DEPTH, min(i + ROWS, n) - j)
             for p in range(count):
                 tile_set(M, left, W, p * rows + j * LANES, tile, 0, depth)
-                dots = spread(number(0))
+                dots = constant(M, 0.0)
                 for h in range(height):
                     dots = dots + load(tile, h * LANES) * load(W, p * rows + (i + h) * LANES)
                 store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
 
 
 @inner
-def column_dots(
-    X: Any, z: Any, open_: Any, n_open: int, M: Any, per_row: bool, W: Any, tile: Any, sums: Any, dz: Any,
-    part: int, parts: int,
-) -> None:  # fmt: skip
-    """dz_k = 2 z_k x_k' M x_k for the columns k in open_[:n_open], from the halved lower tiles of M.
+def column_dots(X: Any, z: Any, columns: Any, count: int, M: Any, W: Any, tile: Any, sums: Any, dz: Any, part: int,
+                parts: int) -> None:  # fmt: skip
+    """dz_k = 2 z_k x_k' M x_k for the columns k in columns[:count], from the halved lower tiles of M.
 
-    per_row (one gate per row, M whole): dz_k (n,) += 2 x_k * (M (z_k * x_k)) elementwise. open_ goes on with any
-    column to a multiple of LANES.
-    X (d, n); W (panels, rows, LANES) work for the columns in hand, LANES of them in a panel; tile (1, ROWS, LANES).
+    `columns` goes on with any column to a multiple of LANES. X (d, n); W (panels, rows, LANES) work for the columns in
+    hand, LANES of them in a panel; tile (1, ROWS, LANES) and sums (panels, LANES) are work.
     """
     small_code()
-    n, group, number = X.shape[1], W.shape[0], M.dtype.type
-    start, stop = share((n_open + LANES - 1) // LANES, part, parts)
-    rows, m = W.shape[1] * LANES, M.shape[1] * LANES
+    n, group = X.shape[1], W.shape[0]
+    start, stop = share((count + LANES - 1) // LANES, part, parts)
+    rows, whole = W.shape[1] * LANES, n // LANES * LANES
     for first in range(start, stop, group):
-        count = min(group, stop - first)
-        whole = 0 if per_row else n // LANES * LANES
-        for p in range(count):
+        in_hand = min(group, stop - first)
+        for p in range(in_hand):
             for i in range(0, whole, LANES):
-                transpose(X, open_, (first + p) * LANES, i, W, p * rows + i * LANES)
+                transpose(X, columns, (first + p) * LANES, i, W, p * rows + i * LANES)
             for l in range(tile.shape[2]):
-                k = get(open_, (first + p) * LANES + l) * n
+                k = get(columns, (first + p) * LANES + l) * n
                 for i in range(whole, n):
-                    x = get(X, k + i)
-                    put(W, p * rows + i * LANES + l, x * get(z, k + i) if per_row else x)
-        if not per_row:
-            quadratic_forms(M, W, count, n, tile, sums)
-            for c in range(min(count * LANES, n_open - first * LANES)):
-                k = get(open_, first * LANES + c)
-                put(dz, k, number(4 * get(z, k) * get(sums, c)))
-            continue
-        for j in range(0, n, DEPTH):
-            for i in range(0, n, ROWS):
-                left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
-                for p in range(count):
-                    tile_set(M, left, W, p * rows + j * LANES, tile, 0, min(DEPTH, n - j))
-                    for l in range(min(LANES, n_open - (first + p) * LANES)):
-                        k = get(open_, (first + p) * LANES + l) * n + i
-                        for h in range(height):
-                            value = number(2) * get(X, k + h) * get(tile, h * LANES + l)
-                            put(dz, k + h, get(dz, k + h) + value)
+                    put(W, p * rows + i * LANES + l, get(X, k + i))
+        quadratic_forms(M, W, in_hand, n, tile, sums)
+        for c in range(min(in_hand * LANES, count - first * LANES)):
+            k = get(columns, first * LANES + c)
+            put(dz, k, M.dtype.type(4 * get(z, k) * get(sums, c)))

@@ -1,14 +1,13 @@
 """Gram matrix and quadratic forms of sparse columns; what lies between them is `dufs_core.kernels.steps`.
 
-A column is thin or spread (`dufs_core.data.sparse`). Thin columns are scattered: sum_k nnz_k^2 / 2 additions, on the
-columns
-as they are, whose centring is a correction of the sums:
+A column counts as sparse or as dense (`dufs_core.data.sparse`). Sparse columns are scattered: sum_k nnz_k^2 / 2
+additions, on the columns as they are, whose centring is a correction of the sums:
 
     G_c = G - a 1' - 1 a' + c 1 1',   a = sum_k z_k^2 m_k x_k,   c = sum_k z_k^2 m_k^2
     (x - m 1)' M (x - m 1) = x' M x - 2 m x' (M 1) + m^2 1' M 1
 
-Spread columns hold centred values and are written out, -m where nothing is stored, some hundred at a time, for the
-products of `dufs_core.kernels.panels`. As there, members write in places of their own and add up in an order that does
+Dense columns hold centred values and are written out, -m where nothing is stored, some hundred at a time, for the
+products of `dufs_core.kernels.panels`. As there, threads write in places of their own and add up in an order that does
 not depend on their number.
 """
 
@@ -20,11 +19,12 @@ from typing import Any, NamedTuple
 from numba import types
 
 from dufs_core.kernels import panels
+from dufs_core.kernels.barrier import SLOTS, wait_for_all
 from dufs_core.kernels.compile import kernel, returning
 from dufs_core.kernels.panels import GATHERED, share
-from dufs_core.kernels.team import SLOTS, wait_for_all
+from dufs_core.kernels.steps import DrawWork, Shared, ThreadWork
 from dufs_core.kernels.tile import ROWS
-from dufs_core.kernels.vector import LANES, get, put, small_code, spread, store
+from dufs_core.kernels.vector import LANES, constant, get, put, small_code, store
 
 
 class Columns(NamedTuple):
@@ -44,25 +44,25 @@ def _lower_share(count: int, part: int, parts: int) -> Any:
 
 @kernel
 def gram(
-    X: Columns, z: Any, thin: Any, spread_: Any, n: int, G: Any, W: Any, a: Any, barriers: Any, part: int, parts: int
+    X: Columns, z: Any, sparse: Any, dense: Any, n: int, shared: Shared, work: DrawWork, part: int, parts: int
 ) -> None:
-    """G = sum over the listed columns of z_k^2 x_k x_k', x_k centred.
+    """G, in the work of the one team, = sum over the listed columns of z_k^2 x_k x_k', x_k centred.
 
-    z (d,); thin, spread_ (lists) int64; G (panels, rows, LANES); W (2, panels, GATHERED, LANES) and a (rows,) float64
-    are work.
+    z (d,); sparse, dense: positions of columns, int64. The work for row sums and for gathered columns is used.
     """
     small_code()
+    G, W, a, barriers = work.G[0], work.W, work.row_sums[0], shared.barriers
     P, rows, lanes = G.shape
     number = G.dtype.type
     start, stop = _lower_share(P, part, parts)
     low, high = start * LANES, min(n, stop * LANES)
     for p in range(start, stop):
         for i in range(rows):
-            store(G, (p * rows + i) * LANES, spread(number(0)))
+            store(G, (p * rows + i) * LANES, constant(G, 0.0))
     for j in range(low, high):
         a[j] = 0.0
     c = 0.0
-    for k in thin:
+    for k in sparse:
         gate, last, m = z[k], X.indptr[k + 1], X.shift[k]
         square = float(gate) * float(gate)
         c += square * m * m
@@ -88,14 +88,14 @@ def gram(
                     put(G, (p * rows + j) * lanes + i - p * lanes, value)
     wait_for_all(barriers, SLOTS, parts)
 
-    chunks = max(1, (len(spread_) + GATHERED - 1) // GATHERED)  # none: what is left to do is to copy the lower panels
+    chunks = max(1, (len(dense) + GATHERED - 1) // GATHERED)  # none: what is left to do is to copy the lower panels
     for chunk in range(chunks):
         first = chunk * GATHERED
-        count = min(GATHERED, len(spread_) - first)
+        count = min(GATHERED, len(dense) - first)
         packed = W[chunk % 2]  # the others may still read the other one
         mine_from, mine_to = share(count, part, parts)
         for r in range(mine_from, mine_to):
-            k = spread_[first + r]
+            k = dense[first + r]
             _write_out(X, k, z[k], n, packed, r * LANES, GATHERED * LANES, LANES, 1)
         wait_for_all(barriers, SLOTS, parts)
         panels.symmetric_product(packed, packed, G, n, count, False, True, chunk == chunks - 1, part, parts)
@@ -119,15 +119,16 @@ def _write_out(X: Any, k: int, gate: Any, n: int, out: Any, first: int, panel: i
 
 @kernel
 def dots(
-    X: Columns, z: Any, thin: Any, cuts: Any, spread_: Any, n: int, M: Any, M1: Any, W: Any, tile: Any, sums: Any,
-    barriers: Any, dz: Any, part: int, parts: int,
+    X: Columns, z: Any, sparse: Any, dense: Any, cuts: Any, n: int, shared: Shared, work: DrawWork, mine: ThreadWork,
+    dz: Any, part: int, parts: int,
 ) -> None:  # fmt: skip
     """dz_k = 2 z_k x_k' M x_k for the listed columns, x_k centred, from M with its tiles on the diagonal halved.
 
-    thin[cuts[part]:cuts[part + 1]] and a share of spread_ are this member's. M1 (rows,) float64, W (group, rows,
-    LANES), tile and sums (as in panels.column_dots) are work.
+    sparse[cuts[part]:cuts[part + 1]] and a share of `dense` are this thread's.
     """
     small_code()
+    M, M1, barriers = work.dA[0], work.row_sums[0], shared.barriers
+    W, tile, sums = mine.W[part], mine.tile[part], mine.sums[part]
     _, rows, lanes = M.shape
     start, stop = share(n, part, parts)
     for j in range(start, stop):
@@ -144,7 +145,7 @@ def dots(
     for j in range(n):
         whole += M1[j]
 
-    for k in thin[cuts[part] : cuts[part + 1]]:
+    for k in sparse[cuts[part] : cuts[part + 1]]:
         begin, end, m = X.indptr[k], X.indptr[k + 1], X.shift[k]
         form = linear = 0.0
         for s in range(begin, end):
@@ -160,15 +161,15 @@ def dots(
             linear += X.values[s] * M1[i]
         dz[k] = 2 * z[k] * (2 * form - 2 * m * linear + m * m * whole)
 
-    start, stop = share((len(spread_) + lanes - 1) // lanes, part, parts)
+    start, stop = share((len(dense) + lanes - 1) // lanes, part, parts)
     group = W.shape[0]
     for first in range(start, stop, group):
         count = min(group, stop - first)
-        in_hand = min(count * lanes, len(spread_) - first * lanes)
+        in_hand = min(count * lanes, len(dense) - first * lanes)
         for c in range(in_hand):
-            k = spread_[first * lanes + c]
+            k = dense[first * lanes + c]
             _write_out(X, k, M.dtype.type(1), n, W, c // lanes * rows * lanes + c % lanes, 0, rows, lanes)
         panels.quadratic_forms(M, W, count, n, tile, sums)
         for c in range(in_hand):
-            k = spread_[first * lanes + c]
+            k = dense[first * lanes + c]
             dz[k] = 4 * z[k] * get(sums, c)

@@ -98,13 +98,10 @@ def squared_norms(F: Any, m: int, first: int, count: int, block: Any, g: Any) ->
 
 @kernel
 def bandwidth(
-    kth: Any, largest: Any, n: int, quantile: float, factor: float, zero_is_one: bool, relative: float, absolute: float,
-    scratch: Any, rows: Any, weights: Any,
-) -> Any:  # fmt: skip
+    settings: panels.Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any
+) -> Any:
     """`panels.bandwidth`."""
-    return panels.bandwidth(
-        kth, largest, n, quantile, factor, zero_is_one, relative, absolute, scratch, rows, weights
-    )  # fmt: skip
+    return panels.bandwidth(settings, kth, largest, n, scratch, rows, weights)
 
 
 @inner

@@ -170,6 +170,32 @@ def spread(typingctx: Any, value: Any) -> Any:
 
 
 @intrinsic
+def constant(typingctx: Any, array: Any, value: Any) -> Any:
+    """`value` (float64) in every lane, in the dtype of the array."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        kind = context.get_value_type(signature.args[0].dtype)
+        number = args[1] if kind == ir.DoubleType() else builder.fptrunc(args[1], kind)
+        return splat(builder, number, kind)
+
+    return Lanes(array.dtype)(array, types.float64), codegen
+
+
+@intrinsic
+def distance(typingctx: Any, gi: Any, gj: Any, Gij: Any) -> Any:
+    """D_ij = max(g_i + g_j - 2 G_ij, 0)."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        flags, number = ("contract",), _number(gi)
+        product = builder.fmul(splat(builder, 2.0, number), args[2], flags=flags)
+        D = builder.fsub(builder.fadd(*args[:2], flags=flags), product, flags=flags)
+        zero = splat(builder, 0.0, number)
+        return builder.select(builder.fcmp_ordered(">", D, zero), D, zero)
+
+    return gi(gi, gj, Gij), codegen
+
+
+@intrinsic
 def total(typingctx: Any, value: Any) -> Any:
     """The sum over the lanes, in their order."""
 

@@ -20,14 +20,14 @@ from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, check_memory, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
+from dufs_core.selection.fit_task import FitTask
 from dufs_core.significance.hsic import PairwiseHSIC, hsic_bytes
 
 bk = get_backend("numpy")
 GB = 10**9
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("per_sample", [False, True])
+@pytest.mark.parametrize(("engine", "per_sample"), [*((name, False) for name in ENGINES), ("reference", True)])
 @pytest.mark.parametrize(
     ("n", "d", "draws", "power"), [(500, 20, 4, 2), (150, 1500, 4, 2), (500, 40, 2, 4), (700, 5, 1, 1)]
 )
@@ -107,7 +107,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 def test_the_advice_fits():
     X = gen.noise(300, 4)
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
-    step, data = DUFS(fdr=None, **settings).memory_of(X, 1)
+    step, data = FitTask.begin(DUFS(fdr=None, **settings), X, threads=1).memory
     limit = data + step.after + 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
         DUFS(fdr=None, **settings, max_memory=limit).fit(X)

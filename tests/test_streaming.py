@@ -8,26 +8,24 @@ import pytest
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import get_engine
-from dufs_core.objective.engines.reference import ReferenceEngine
+from dufs_core.objective.engines.choose import get_engine, predicted_bytes
 from dufs_core.objective.engines.cpu_streaming import StreamingEngine
+from dufs_core.objective.engines.reference import ReferenceEngine
+from dufs_core.objective.protocol import StepSize
 
 bk = get_backend("numpy")
 
 
-def problem(n, d, per_sample=False, draws=2, dtype=np.float64):
-    arrays = np.full(d, 0.5), gen.draws(d, d, n if per_sample else None, count=draws), gen.noise(n, d, seed=n)
+def problem(n, d, draws=2, dtype=np.float64):
+    arrays = np.full(d, 0.5), gen.draws(d, d, count=draws), gen.noise(n, d, seed=n)
     return [a.astype(dtype) for a in arrays]
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
 @pytest.mark.parametrize(("n", "d", "t"), [(257, 130, 2), (700, 7, 3), (300, 64, 1), (1100, 3, 2)])
-def test_many_groups(n, d, t, per_sample):
+def test_many_groups(n, d, t):
     """More rows than a group, a block and a float32 sum have; more columns than a block of them."""
-    arrays = problem(n, d, per_sample)
+    arrays = problem(n, d)
     for rule, gradient in (("median", True), ("max", True), ("q90", False), (2.0 * d, True)):
         objective = Objective(power=t, bandwidth=rule, bandwidth_gradient=gradient, self_loops=gradient, lam=0.1)
         value, dmu = ReferenceEngine()(bk, objective, *arrays)
@@ -37,9 +35,8 @@ def test_many_groups(n, d, t, per_sample):
         assert np.linalg.norm(other_dmu - dmu) <= 1e-12 * np.linalg.norm(dmu)
 
 
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_any_number_of_threads_gives_the_same_bits(per_sample):
-    arrays = problem(1500, 5, per_sample, draws=1, dtype=np.float32)
+def test_any_number_of_threads_gives_the_same_bits():
+    arrays = problem(1500, 5, draws=1, dtype=np.float32)
     (value, dmu), *others = (StreamingEngine(threads)(bk, Objective(), *arrays) for threads in (1, 2, 3, 5))
     for other, other_dmu in others:
         assert other.score == value.score
@@ -53,7 +50,7 @@ def test_float32_is_as_near_as_the_dense_form():
     single = [a.astype(np.float32) for a in arrays]
     errors = []
     for name in ("dense", "streaming"):
-        dmu = get_engine(name, bk, 1)(bk, Objective(), *single)
+        _, dmu = get_engine(name, bk, 1)(bk, Objective(), *single)
         errors.append(np.linalg.norm(dmu - exact))
     assert errors[1] <= 3 * errors[0]
 
@@ -103,3 +100,12 @@ def test_auto_takes_the_faster_form_that_fits():
     limit = predicted_bytes("streaming", StepSize(2000, 1000, 1, 4))
     assert chosen(n=2000, d=1000) == "dense"
     assert chosen(n=2000, d=1000, limit=limit) == "streaming"
+    assert chosen(n=100_000, d=50, per_sample=True) == "reference"
+
+
+@pytest.mark.parametrize("engine", ["dense", "streaming"])
+def test_one_gate_per_sample_is_for_the_reference_engine(engine):
+    with pytest.raises(ValueError, match=f"engine='{engine}' cannot take gate_noise=\"sample\".*engine=\"auto\" picks"):
+        DUFS(fdr=None, gate_noise="sample", engine=engine).fit(gen.noise(20, 3))
+    with pytest.raises(ValueError, match="one gate per sample needs engine=\"reference\""):
+        get_engine(engine, bk, 1)(bk, Objective(), np.full(3, 0.5), gen.draws(0, 3, 20), gen.noise(20, 3))

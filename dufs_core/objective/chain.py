@@ -37,9 +37,7 @@ class Value(NamedTuple):
     score: Array  # (R,) S of every draw, float64, host or device as the backend
     bandwidth: Array  # (R,) b of every draw
     degenerate: Array  # (R,) bool, the bandwidth rule gave 0 and its substitute was used
-    isolated: (
-        float  # share of rows without any neighbour in the kernel (see `dufs_core.objective.ops.normalise.lone_degree`)
-    )
+    isolated: float  # share of rows without any neighbour in the kernel (`ops.normalise.isolated_degree`)
 
 
 class Scores(NamedTuple):
@@ -121,6 +119,8 @@ class Objective:
         Value, dmu (d,)
         """
         n = X.shape[0]
+        if scores_and_grad is not None and eps.ndim != 2:
+            raise ValueError('this engine takes draws of shape (R, d): one gate per sample needs engine="reference"')
         z, saved_gates = gates.forward(bk, mu, eps, self.gate_sigma)
         scores = (scores_and_grad or dense_scores_and_grad)(bk, self, X, z, saved_gates.undecided)
         S, dz = scores.S, scores.dz
@@ -199,7 +199,7 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
     dG = dG + distances.backward(bk, f.saved_D, dD)
     wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
     dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
-    alone = normalise.lone_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
+    alone = normalise.isolated_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
     isolated = (f.deg <= alone).mean(axis=-1)
     return Scores(f.S, f.b, f.degenerate, isolated, dz)
 

@@ -11,10 +11,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.optimizers import Optimizer
-
-DECIDED_MARGIN = 1.2  # in units of sigma: beyond it the noise moves a gate in 1 draw of 9, too rarely to turn it
-HISTORY = ("step", "loss", "score", "bandwidth", "open_gates", "undecided_gates")
-RECORD = (*HISTORY[1:], "isolated", "degenerate")  # what a step reports
+from dufs_core.objective.rules import DECIDED_MARGIN, RECORD, is_decided
 
 
 @dataclass(frozen=True)
@@ -42,7 +39,7 @@ class Schedule:
 
 def undecided(mu: Array, sigma: float) -> Array:
     """Whether each gate can still change its mind: |mu - 1/2| <= 1/2 + 1.2 sigma; bool (d,)."""
-    return ~(abs(mu - 0.5) > 0.5 + DECIDED_MARGIN * sigma)  # NaN decides nothing
+    return ~is_decided(mu, DECIDED_MARGIN * sigma)
 
 
 class RunSpec(NamedTuple):

@@ -17,6 +17,7 @@ from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.chain import RULES
 from dufs_core.gradcheck.suite.registry import OPS, Engine, Operation, engines, operations, register, register_engine
 from dufs_core.objective.engines.choose import ENGINES
+from dufs_core.objective.rules import QUANTILES
 from dufs_core.objective.ops import bandwidth
 
 bk = get_backend("numpy")
@@ -39,9 +40,9 @@ def test_every_engine_is_registered():
 
 
 def test_every_bandwidth_rule_is_registered():
-    missing = (set(bandwidth._QUANTILE) | {"fixed"}) - set(RULES)
+    missing = (set(QUANTILES) | {"fixed"}) - set(RULES)
     assert not missing, f"not in RULES of dufs_core/gradcheck/suite/chain.py: {sorted(missing)}"
-    assert {f"bandwidth[{rule}]" for rule in bandwidth._QUANTILE} <= {op.name for op in operations()}
+    assert {f"bandwidth[{rule}]" for rule in QUANTILES} <= {op.name for op in operations()}
 
 
 def test_names_are_taken_once():

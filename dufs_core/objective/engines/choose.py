@@ -52,10 +52,16 @@ def get_engine(
         raise ValueError(
             f'engine={name!r} does not compute with backend="{bk.name}"; engine="auto" picks one that does'
         )
+    per_sample = size is not None and size.per_sample
+    if per_sample and name not in ("auto", "reference"):
+        raise ValueError(
+            f'engine={name!r} cannot take gate_noise="sample": one gate per sample is evaluated by engine="reference", '
+            f'which engine="auto" picks'
+        )
     if sparse:
         name = "sparse"
     elif name == "auto":
-        name = _fastest(size, limit, on_gpu)
+        name = "reference" if per_sample else _fastest(size, limit, on_gpu)
     if on_gpu and name in ("sparse", "streaming"):
         name = f"cuda_{name}"
     return new_engine(name, threads)
@@ -96,20 +102,14 @@ def _costs(size: StepSize) -> tuple[float, float]:
     """Multiply-adds a pair of rows of the Gram form, and of the streaming form."""
     n, d, t = size.n, size.d, size.power
     dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
-    streaming = (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
-    if size.per_sample:
-        streaming += (t + 3) * d  # every pair twice in the last pass
-    return dense, streaming
+    return dense, (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
 
 
 def _costs_on_gpu(size: StepSize) -> tuple[float, float]:
     """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
     n, d, t = size.n, size.d, size.power
     gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
-    column = _STREAMED_PAIR * (t + 1) / 3
-    if size.per_sample:  # the share that it adds to a column in `_costs`
-        column *= 1 + (t + 3) / (4.5 + 3 * (t - 1) + t)
-    return gram, max(_FUSED_PAIR, column * d)
+    return gram, max(_FUSED_PAIR, _STREAMED_PAIR * (t + 1) / 3 * d)
 
 
 def predicted_bytes(engine: str, size: StepSize) -> int:

@@ -12,8 +12,9 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
-from dufs_core.objective.ops.normalise import lone_degree
-from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, Engine, RunSpec, StepSize
+from dufs_core.objective.ops.normalise import isolated_degree
+from dufs_core.objective.protocol import Engine, RunSpec, StepSize
+from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
@@ -25,16 +26,15 @@ class _Work(NamedTuple):
     key: tuple[Any, ...]
     threads: int
     shared: Any
-    team: Any
+    draw: Any
     mine: Any
 
 
 class DenseEngine(Engine):
-    """evaluate(bk, objective, mu, eps, X) for one fit, and `Steps` of a run in compiled code.
+    """The draws are spread over the threads; all threads share a draw where draws are few or have many rows.
 
-    Draws are spread over the threads; fewer draws than threads, and draws of many rows, are computed by all threads
-    together. The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones
-    cost a page fault every 4 KiB.
+    The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page
+    fault every 4 KiB.
     """
 
     name = "dense"
@@ -43,59 +43,39 @@ class DenseEngine(Engine):
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._compiled = False
         self._work: _Work | None = None
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+        from dufs_core.kernels import steps
+
         columns = np.require(X.T, requirements=_LAYOUT)
         d, n = columns.shape
-        settings = kernel_settings(objective, X.dtype, n, per_row=z.ndim == 3, only_scores=True)
-        work = self.arrays(len(z), d, n, X.dtype, objective, z.ndim == 3)
-        work.shared.z[:] = z[:, :, None] if z.ndim == 2 else z.swapaxes(1, 2)
+        settings = kernel_settings(objective, X.dtype, n)
+        work = self.arrays(len(z), d, n, X.dtype, objective)
+        work.shared.z[:] = z
         work.shared.dz[:] = 0
-        nothing = np.zeros(0)
-        self.together(
-            work, settings, columns, np.zeros(0, np.uint64), np.zeros(0, X.dtype), nothing, nothing, nothing, 0,
-            np.zeros((1, len(RECORD))), np.zeros(1),
-        )  # fmt: skip
-        S, b, degenerate, isolated = work.shared.scores[:4].copy()
-        dz = work.shared.dz[:, :, 0] if z.ndim == 2 else work.shared.dz.swapaxes(1, 2)
-        return Scores(S, b, degenerate > 0, isolated, dz.copy())
+        self.in_threads(work, lambda *thread: steps.scores(settings, columns, *work[2:], *thread))
+        S, b, degenerate, isolated = work.shared.scores.copy()
+        return Scores(S, b, degenerate > 0, isolated, work.shared.dz.copy())
 
     def bytes_needed(self, size: StepSize) -> int:
         """As `Engine.bytes_needed`."""
-        outside = size.n * size.d * (4 * size.draws + 1) if size.per_sample else 0  # noise and gates; the data again
-        return layout_bytes(size, size.draws, size.d) + outside * size.itemsize
+        return layout_bytes(size, size.draws, size.d)
 
     def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> _CompiledSteps | None:
-        """Whole steps in compiled code; None for several runs, and with one gate per sample (noise drawn outside)."""
+        """Whole steps of one run in compiled code; None for several."""
         alone = len(specs) == 1 and specs[0].schedule.gate_noise == "batch"
         return _CompiledSteps(self, specs[0], mu[0]) if alone else None
 
-    def together(self, work: _Work, *problem: Any) -> None:
-        """kernels.steps.run in all threads at once; this one is the first.
+    def in_threads(self, work: _Work, kernel: Callable[[int, int], None]) -> None:
+        """kernel(thread, threads) in all threads at once, with the barriers of `work`; this one is the first.
 
-        problem: its arguments up to `done`. Nobody waits for a thread that fails or never starts.
+        Nobody waits for a thread that fails or never starts.
         """
-        from dufs_core.kernels import steps
-
-        arguments: tuple[Any, ...] = (*problem, work.shared, work.team, work.mine)
-        if not self._compiled:
-            *_, records, _ = problem
-            nothing = tuple(records[:0] if argument is records else argument for argument in arguments)
-            try:
-                steps.run(*nothing, 0, 1)
-            except OSError:  # compiled, but the disk is too full for the cache
-                steps.run(*nothing, 0, 1)
-            self._compiled = True
-        self.in_team(work, lambda thread, threads: steps.run(*arguments, thread, threads))
-
-    def in_team(self, work: _Work, member: Callable[[int, int], None]) -> None:
-        """member(thread, threads) in all threads at once, with the barriers of `work`."""
-        from dufs_core.kernels.team import ABANDONED, SLOTS
+        from dufs_core.kernels.barrier import ABANDONED, SLOTS
 
         threads, start = work.threads, Event()
 
@@ -103,7 +83,10 @@ class DenseEngine(Engine):
             if thread:
                 start.wait()
             try:
-                member(thread, threads)
+                try:
+                    kernel(thread, threads)
+                except OSError:  # compiled, but the disk is too full for the cache
+                    kernel(thread, threads)
             except BaseException:
                 work.shared.barriers[ABANDONED::SLOTS] = 1
                 raise
@@ -120,28 +103,28 @@ class DenseEngine(Engine):
             self._work = None
             raise
 
-    def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective, per_row: bool) -> _Work:
+    def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective) -> _Work:
         """The work arrays for problems of this size, the same ones as at the last call where that fits."""
         from dufs_core.kernels.vector import LANES
 
         power, k = objective.power, objective.n_neighbors
-        key = (draws, d, n if per_row else -(-n // LANES), np.dtype(dtype), power, k, per_row)
+        key = (draws, d, -(-n // LANES), np.dtype(dtype), power, k)
         if self._work is None or self._work.key != key:
             self._work = None  # free the old ones first
-            threads, *groups = layout(draws, d, n, dtype, power, k, per_row, self._threads)
+            threads, *groups = layout(draws, d, n, dtype, power, k, self._threads)
             arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in groups)
             self._work = _Work(key, threads, *arrays)
         return self._work
 
 
 def layout(
-    draws: int, d: int, n: int, dtype: Any, power: int, k: int, per_row: bool, max_threads: int
+    draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int
 ) -> tuple[int, Any, Any, Any]:
     """The number of threads that a problem is worth, and (shape, dtype) of every work array (`kernels.steps`)."""
     from dufs_core.kernels import steps
+    from dufs_core.kernels.barrier import SLOTS
     from dufs_core.kernels.noise import CHUNK
     from dufs_core.kernels.panels import GATHERED
-    from dufs_core.kernels.team import SLOTS
     from dufs_core.kernels.tile import ROWS
     from dufs_core.kernels.vector import LANES
 
@@ -149,20 +132,20 @@ def layout(
     teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
     P = -(-n // LANES)
     rows = P * LANES
-    matrix, gates = (P, rows, LANES), (draws, d, n if per_row else 1)
+    matrix = (P, rows, LANES)
     parts = steps.PARTS if rows <= steps.FEW_ROWS and d > GATHERED else 0
     double, whole = np.float64, np.int64
     return (
         threads,
         steps.Shared(
-            z=(gates, dtype),
-            dz=(gates, dtype),
+            z=((draws, d), dtype),
+            dz=((draws, d), dtype),
             scores=((4, draws), double),
             by_chunk=((4, -(-d // CHUNK)), double),
             dmu=((d,), double),
             barriers=((1 + teams) * SLOTS, whole),
         ),
-        steps.TeamWork(
+        steps.DrawWork(
             G=((teams, *matrix), dtype),
             powers=((teams, power, *matrix), dtype),
             H=((teams, *matrix), dtype),
@@ -175,7 +158,7 @@ def layout(
             by_panel=((teams, 3, P), double),
         ),
         steps.ThreadWork(
-            active=((threads, 2, d + LANES), whole),
+            columns=((threads, 2, d + LANES), whole),
             W=((threads, min(_GROUP, -(-d // LANES)), rows, LANES), dtype),
             tile=((threads, 1, ROWS, LANES), dtype),
             sums=((threads, _GROUP, LANES), double),
@@ -190,24 +173,18 @@ def layout(
 
 def layout_bytes(size: StepSize, draws: int, d: int) -> int:
     """Bytes of the work arrays for so many draws and columns at once."""
-    dtype = np.dtype(f"f{size.itemsize}")
-    _, *groups = layout(draws, d, size.n, dtype, size.power, 2, size.per_sample, size.threads)
+    _, *groups = layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
     arrays = [array for group in groups for array in group]
     return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in arrays))
 
 
 class _CompiledSteps:
-    """`dufs_core.training.loop.Steps` without Python between the steps."""
+    """`dufs_core.objective.protocol.Steps` of one run without Python between the steps."""
 
-    def __init__(self, engine: DenseEngine, problem: RunSpec, mu: Array) -> None:
-        from dufs_core.kernels import steps
-
-        self._mu = mu.copy()
-        self._engine, self._problem = engine, problem
-        self._columns = np.ascontiguousarray(problem.columns, np.uint64)
-        self._first, self._second = np.zeros(len(mu)), np.zeros(len(mu))
-        self._mean_square = np.zeros(1)
-        self._rule = {"sgd": steps.SGD, "adam": steps.ADAM, "normalized": steps.NORMALIZED}[problem.optimizer.name]
+    def __init__(self, engine: DenseEngine, spec: RunSpec, mu: Array) -> None:
+        self._engine, self._spec, self._mu, d = engine, spec, mu.copy(), len(mu)
+        self._columns = np.ascontiguousarray(spec.columns, np.uint64)
+        self._memory = {"first": np.zeros(d), "second": np.zeros(d), "running": np.zeros(1)}  # of the optimiser
 
     @property
     def mu(self) -> Array:
@@ -216,40 +193,48 @@ class _CompiledSteps:
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         """Up to `count` steps from number `step` on."""
-        objective, optimizer, schedule, seed, _ = self._problem
+        from dufs_core.kernels import steps
+
+        objective, optimizer, schedule, seed, _ = self._spec
         X = np.require(batch.T, requirements=_LAYOUT)
         d, n = X.shape
         self._mu = self._mu.copy()  # callers may have kept the one before
-        work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective, per_row=False)
+        work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective)
         work.shared.dz[:] = 0
-        settings = kernel_settings(
-            objective, X.dtype, n, per_row=False, only_scores=False, rule=self._rule,
-            learning_rate=float(optimizer.learning_rate), momentum=float(optimizer.momentum),
-            margin=DECIDED_MARGIN * objective.gate_sigma, undecided_enough=float(schedule.tol * d),
+        settings = kernel_settings(objective, X.dtype, n)
+        rates = steps.StepSettings(
+            lam=float("nan") if objective.lam is None else float(objective.lam),
+            delta=float(objective.delta),
+            gate_sigma=float(objective.gate_sigma),
+            rule=OPTIMIZERS[optimizer.name],
+            learning_rate=float(optimizer.learning_rate),
+            momentum=float(optimizer.momentum),
+            margin=DECIDED_MARGIN * objective.gate_sigma,
+            undecided_enough=float(schedule.tol * d),
             seed=np.uint64(seed & 0xFFFFFFFFFFFFFFFF),
-        )  # fmt: skip
+        )
         records, done = np.empty((count, len(RECORD))), np.zeros(1)
-        self._engine.together(
-            work, settings, X, self._columns, self._mu, self._first, self._second, self._mean_square, step - 1,
-            records, done,
-        )  # fmt: skip
+        moving = steps.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
+        self._engine.in_threads(
+            work, lambda *thread: steps.run(settings, rates, X, moving, step - 1, *work[2:], *thread)
+        )
         return [records[: int(done[0])]]
 
     def save(self, run: int) -> dict[str, Array]:
         """mu, and the optimiser's memory in float64."""
-        parts = {"mu": self._mu, "first": self._first, "second": self._second, "running": self._mean_square}
-        return {name: part.copy() for name, part in parts.items()}
+        return {name: part.copy() for name, part in ({"mu": self._mu} | self._memory).items()}
 
     def load(self, saved: Sequence[dict[str, Array]]) -> None:
         """Go on from what `save` gave."""
         (one,) = saved
         self._mu = one["mu"].copy()
-        self._first[:], self._second[:], self._mean_square[:] = one["first"], one["second"], one["running"]
+        for name, part in self._memory.items():
+            part[:] = one[name]
 
 
-def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, only_scores: bool, **step: Any) -> Any:
-    """The objective in the kernels' terms; `step` holds what only whole steps need, and `given`."""
-    from dufs_core.kernels import steps
+def kernel_settings(objective: Objective, dtype: Any, n: int) -> Any:
+    """The objective in the kernels' terms. Raises ValueError for what n rows cannot have."""
+    from dufs_core.kernels.panels import Settings
 
     rule = objective.bandwidth
     if isinstance(rule, str):
@@ -260,24 +245,14 @@ def kernel_settings(objective: Objective, dtype: Any, n: int, per_row: bool, onl
     if objective.power < 1:
         raise ValueError(f"power must be a whole number of at least 1; got {objective.power}")
     relative, absolute = noise_level(np.finfo(dtype))
-    defaults: dict[str, Any] = {
-        "rule": steps.SGD, "learning_rate": 0.0, "momentum": 0.0, "margin": 0.0, "undecided_enough": 0.0,
-        "seed": np.uint64(0), "given": False,
-    }  # fmt: skip
-    return steps.Settings(
-        lam=float("nan") if objective.lam is None else float(objective.lam),
-        delta=float(objective.delta),
-        gate_sigma=float(objective.gate_sigma),
+    return Settings(
         quantile=quantile,
         n_neighbors=int(objective.n_neighbors),
         bandwidth_factor=factor,
         bandwidth_gradient=bool(objective.bandwidth_gradient),
         self_weight=objective.self_weight,
-        lone_degree=lone_degree(objective.self_weight, float(np.finfo(dtype).eps)),
+        isolated_degree=isolated_degree(objective.self_weight, float(np.finfo(dtype).eps)),
         zero_is_one=objective.degenerate_rule == "one",
         relative=relative,
         absolute=absolute,
-        per_row=per_row,
-        only_scores=only_scores,
-        **(defaults | step),
     )

@@ -13,16 +13,13 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix, sparse_columns
 from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings, layout_bytes
-from dufs_core.objective.protocol import RECORD, Engine, StepSize
+from dufs_core.objective.protocol import Engine, StepSize
 
 _PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
 class SparseEngine(Engine):
-    """evaluate(bk, objective, mu, eps, X) for a `ScaledSparseMatrix` in columns (CSC); one gate a column.
-
-    The result does not depend on the number of threads.
-    """
+    """Takes a `ScaledSparseMatrix` in columns (CSC). The result does not depend on the number of threads."""
 
     name = "sparse"
     keeps_arrays = True
@@ -41,55 +38,36 @@ class SparseEngine(Engine):
     def _scores_and_grad(
         self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
     ) -> Scores:
-        from dufs_core.kernels import sparse
-
-        n = X.shape[0]
-        columns = sparse.Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
-        work = self._dense.arrays(1, max(1, int((~X.sparse_columns).sum())), n, X.dtype, objective, per_row=False)
-        settings = kernel_settings(objective, X.dtype, n, per_row=False, only_scores=True, given=True)
         scores, dz = np.empty((4, len(z))), np.zeros(z.shape, X.dtype)
         for draw in range(len(z)):
-            self._gram(work, columns, z[draw], X.sparse_columns, n)
-            self._derivative(work, settings, n, X.dtype)
-            scores[:, draw] = work.shared.scores[:, 0]
-            self._dots(work, columns, z[draw], undecided[draw], X.sparse_columns, n, dz[draw])
+            scores[:, draw] = self._draw(objective, X, z[draw], undecided[draw], dz[draw])
         S, b, degenerate, isolated = scores
         return Scores(S, b, degenerate > 0, isolated, dz)
 
-    def _gram(self, work: Any, X: Any, z: Array, thin: Array, n: int) -> None:
-        from dufs_core.kernels import sparse
+    def _draw(self, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array, dz: Array) -> Array:
+        """The entries of `Scores` for one draw; its derivative goes to dz."""
+        from dufs_core.kernels import sparse, steps
 
-        listed = np.flatnonzero((z > 0) & thin), np.flatnonzero((z > 0) & ~thin)
-        rest = n, work.team.G[0], work.team.W, work.team.row_sums[0], work.shared.barriers
-        self._dense.in_team(work, lambda part, parts: sparse.gram(X, z, *listed, *rest, part, parts))
+        n, is_sparse, in_threads = X.shape[0], X.sparse_columns, self._dense.in_threads
+        columns = sparse.Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
+        work = self._dense.arrays(1, max(1, int((~is_sparse).sum())), n, X.dtype, objective)
+        settings = kernel_settings(objective, X.dtype, n)
+        listed = np.flatnonzero((z > 0) & is_sparse), np.flatnonzero((z > 0) & ~is_sparse)
+        in_threads(work, lambda *part: sparse.gram(columns, z, *listed, n, work.shared, work.draw, *part))
+        in_threads(work, lambda *part: steps.from_gram(settings, n, *work[2:], *part))
+        wanted = np.flatnonzero(undecided & is_sparse), np.flatnonzero(undecided & ~is_sparse)
+        cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, work.threads)
+        in_threads(work, lambda *part: sparse.dots(columns, z, *wanted, cuts, n, *work[2:], dz, *part))
+        return work.shared.scores[:, 0]
 
-    def _derivative(self, work: Any, settings: Any, n: int, dtype: Any) -> None:
-        """From G to M, in the arrays of `work`."""
-        nothing = np.zeros(0)
-        self._dense.together(
-            work, settings, np.zeros((1, n), dtype), np.zeros(0, np.uint64), np.zeros(0, dtype), nothing, nothing,
-            nothing, 0, np.zeros((1, len(RECORD))), np.zeros(1),
-        )  # fmt: skip
 
-    def _dots(self, work: Any, X: Any, z: Array, undecided: Array, thin: Array, n: int, dz: Array) -> None:
-        from dufs_core.kernels import sparse
-
-        listed, others = np.flatnonzero(undecided & thin), np.flatnonzero(undecided & ~thin)
-        cost = np.cumsum(np.diff(X.indptr)[listed] ** 2)
-        total = cost[-1] if len(cost) else 0
-        cuts = np.searchsorted(cost, [total * part / work.threads for part in range(work.threads)])
-        cuts = np.append(cuts, len(listed))
-        cuts[0] = 0
-        mine = work.mine
-        rest = n, work.team.dA[0], work.team.row_sums[0]
-
-        def member(part: int, parts: int) -> None:
-            sparse.dots(
-                X, z, listed, cuts, others, *rest, mine.W[part], mine.tile[part], mine.sums[part],
-                work.shared.barriers, dz, part, parts,
-            )  # fmt: skip
-
-        self._dense.in_team(work, member)
+def _equal_cuts(costs: Array, parts: int) -> Array:
+    """Where to cut a list into so many parts of about equal cost, (parts + 1,)."""
+    total = np.cumsum(costs)
+    most = total[-1] if len(total) else 0
+    cuts = np.searchsorted(total, [most * part / parts for part in range(parts)])
+    cuts[0] = 0
+    return np.append(cuts, len(costs))
 
 
 def sparse_step_size(size: StepSize, X: Any) -> tuple[StepSize, int]:

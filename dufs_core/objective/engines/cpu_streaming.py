@@ -27,8 +27,8 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores, Value
-from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
-from dufs_core.objective.ops.normalise import lone_degree
+from dufs_core.objective.engines.cpu_dense import kernel_settings
+from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, StepSize
 
 CHUNKS = 32  # groups of rows are dealt out to so many sums over pairs, which any number of threads adds up alike
@@ -81,11 +81,7 @@ class StreamingEngine(Engine):
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
         n = len(X)
-        if isinstance(objective.bandwidth, str):
-            quantile_of(objective.bandwidth)
-            check_n_neighbors(objective.n_neighbors, n)
-        if objective.power < 1:
-            raise ValueError(f"power must be a whole number of at least 1; got {objective.power}")
+        kernel_settings(objective, X.dtype, n)  # refuses what n rows cannot have
         dz = np.zeros_like(z)
         results = []
         self._done, self._reported = 0.0, perf_counter()
@@ -196,7 +192,7 @@ class _Draw:
         self.minus_inverse = max(-1.0 / b, -limit)
 
         deg = self.degrees()
-        alone = lone_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps))
+        alone = isolated_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps))
         isolated = float((deg[:n] <= alone).mean())
         self.inverse = np.where(np.arange(len(deg)) < n, 1 / deg, 0).reshape(-1, 1, F.shape[-1])
         np.multiply(F[0], self.inverse, out=B[0], casting="same_kind")
@@ -248,9 +244,7 @@ class _Draw:
 
         self.engine.together(self.groups, work, self.mine)
         b, degenerate = self.kernels.bandwidth(
-            self.kth, largest, n, quantile_of(objective.bandwidth), float(objective.bandwidth_factor),
-            objective.degenerate_rule == "one", *noise_level(np.finfo(self.dtype)), np.zeros(n, self.dtype), rows,
-            weights,
+            kernel_settings(objective, self.dtype, n), self.kth, largest, n, np.zeros(n, self.dtype), rows, weights
         )  # fmt: skip
         return b, degenerate, rows, weights
 

@@ -9,9 +9,9 @@ from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import did_you_mean
+from dufs_core.objective.rules import AUTHORS_ZERO, QUANTILES, quantile_ranks
 
 Rule = Literal["median", "q90", "max"] | float
-_QUANTILE = {"median": 0.5, "q90": 0.9, "max": 1.0}
 
 
 class Saved(NamedTuple):
@@ -32,10 +32,10 @@ class Entries(NamedTuple):
 
 def quantile_of(rule: str) -> float:
     """The quantile of the neighbour distances that a rule takes: "median" 0.5, "q90" 0.9, "max" 1; else ValueError."""
-    if rule not in _QUANTILE:
-        hint = did_you_mean(rule, _QUANTILE)
+    if rule not in QUANTILES:
+        hint = did_you_mean(rule, QUANTILES)
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}{hint}')
-    return _QUANTILE[rule]
+    return QUANTILES[rule]
 
 
 def noise_level(finfo: Any) -> tuple[float, float]:
@@ -99,14 +99,13 @@ def forward(
     relative, absolute = noise_level(xp.finfo(D.dtype))
     distance = neighbour_distances(bk, D, k)  # (..., n)
     order = xp.argsort(distance, axis=-1, kind="stable")
-    position = quantile_of(rule) * (n - 1)
-    low = int(position)
-    rows = order[..., [low, min(low + 1, n - 1)]]
-    weights = xp.broadcast_to(xp.asarray([1 - (position - low), position - low], dtype=D.dtype), (*batch, 2))
+    low, high, upper = quantile_ranks(quantile_of(rule), n)
+    rows = order[..., [low, high]]
+    weights = xp.broadcast_to(xp.asarray([1 - upper, upper], dtype=D.dtype), (*batch, 2))
     s = (xp.take_along_axis(distance, rows, axis=-1) * weights).sum(axis=-1)
 
     if degenerate_rule == "one":
-        degenerate = s < 1e-8
+        degenerate = s < AUTHORS_ZERO
         s = xp.where(degenerate, 1, s).astype(D.dtype)
         weights = xp.where(degenerate[..., None], 0, weights)
     else:

@@ -23,7 +23,7 @@ class Saved(NamedTuple):
     deg: Array  # (..., n)
 
 
-def lone_degree(self_weight: float, eps: float) -> float:
+def isolated_degree(self_weight: float, eps: float) -> float:
     """The largest degree of a row that counts as isolated.
 
     With self-loops (self_weight 1) its neighbours weigh no more than rounding, 8 eps: a row's own weight is meant to

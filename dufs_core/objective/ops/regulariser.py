@@ -5,10 +5,10 @@ Chain:  regulariser.py (sum p)  ->  loss.py (L)
 
 from __future__ import annotations
 
-from math import pi, sqrt
 from typing import NamedTuple
 
 from dufs_core.backend import Array, Backend
+from dufs_core.objective import rules
 
 
 class Saved(NamedTuple):
@@ -20,7 +20,7 @@ class Saved(NamedTuple):
 
 def probabilities(bk: Backend, mu: Array, sigma: float) -> Array:
     """p = P(z > 0) = Phi(mu / sigma) = 1/2 + erf(mu / (sqrt(2) sigma)) / 2.      (d,) in [0, 1]."""
-    return 0.5 + 0.5 * bk.erf(mu / (sqrt(2) * sigma))
+    return rules.gate_probability(mu, sigma, bk.erf)
 
 
 def forward(bk: Backend, mu: Array, sigma: float) -> tuple[float, Saved]:
@@ -34,4 +34,4 @@ def forward(bk: Backend, mu: Array, sigma: float) -> tuple[float, Saved]:
 def backward(bk: Backend, saved: Saved, dsum: float) -> Array:
     """dmu = dsum exp(-mu^2 / (2 sigma^2)) / (sqrt(2 pi) sigma)."""
     mu, sigma = saved
-    return bk.xp.exp(mu * mu / (-2 * sigma * sigma)) * (dsum / (sqrt(2 * pi) * sigma))
+    return rules.gate_density(mu, sigma, bk.xp.exp) * (dsum / (rules.ROOT_2_PI * sigma))

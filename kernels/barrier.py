@@ -1,6 +1,6 @@
-"""Threads that compute one thing together: a barrier in compiled code.
+"""A barrier for threads that compute one thing together in compiled code.
 
-The members of a team are ordinary Python threads inside compiled code that has released the GIL. There is no
+They are ordinary Python threads inside compiled code that has released the GIL. There is no
 threading layer: nothing to clash with fork, with BLAS, or with another fit in the same process.
 """
 
