@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,9 @@ from bench.common import markdown, number_of_runs, save
 from bench.recovery import problem
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
-from dufs_core.objective.chain import Evaluate, Objective, Value
+from dufs_core.objective.chain import Objective, Value
+from dufs_core.objective.protocol import Engine
+from dufs_core.selection.fit_task import FitTask
 
 DIMS = (20, 50, 100)
 NOISE = 0.1
@@ -38,17 +40,16 @@ ENDS = {  # how a run can end, and what the table says of it
 }
 
 
-class _Schedule(NamedTuple):
+class _Schedule(Engine):
     """An engine whose objective has one number changed: `start` while all gates are open, its own when none is."""
 
-    evaluate: Evaluate
-    name: str
-    start: float
+    def __init__(self, engine: Engine, number: str, start: float) -> None:
+        self.engine, self.number, self.start = engine, number, start
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         share = float((mu > 0).mean())
-        number = share * self.start + (1 - share) * getattr(objective, self.name)
-        return self.evaluate(bk, replace(objective, **{self.name: number}), mu, eps, X)
+        number = share * self.start + (1 - share) * getattr(objective, self.number)
+        return self.engine(bk, replace(objective, **{self.number: number}), mu, eps, X)
 
 
 class Annealed(DUFS):
@@ -61,8 +62,11 @@ class Annealed(DUFS):
     name: str
     start: float
 
-    def _engine(self, bk: Backend, X: Any, threads: int) -> Evaluate:
-        return _Schedule(super()._engine(bk, X, threads), self.name, self.start)
+    def fit(self, X: Any, y: Any = None) -> Annealed:
+        """Learn the gates."""
+        task = FitTask.begin(self, X, y)
+        task.run(_Schedule(task.engine(), self.name, self.start))
+        return self
 
 
 class AnnealedFactor(Annealed):

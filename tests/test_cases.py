@@ -29,6 +29,7 @@ from dufs_core.baselines.graphs import neighbours
 from dufs_core.data import dense as data
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
 from dufs_core.objective.ops import distances, gram
+from dufs_core.selection.fit_task import gate_attributes, order_attributes
 from dufs_core.selection.fit_warnings import warn_about_fit
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -375,15 +376,11 @@ def test_s2_saturated_gates_keep_their_order(X):
         run = SimpleNamespace(mu=mu, history={"bandwidth": [1.0], "loss": [0.0]}, n_iter=1, converged=True)
         best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
         selector = dufs(n_features_to_select=2)
-        selector._store(bk, np.zeros(5, dtype=bool), best, 1)
-        selector._rank(bk, X)
-        np.testing.assert_array_equal(selector.order_, ranking)
-        np.testing.assert_array_equal(selector.get_support(indices=True), sorted(ranking[:2]))
-        along = path(n_features_to_select=2)
-        along.lams_, along.mu_ = np.array([0.1]), mu[None]
-        along._store([SimpleNamespace(gap=0.0)], np.zeros((1, 1)), np.zeros((1, 1)), np.zeros((1, 1)), mu > 9)
-        np.testing.assert_array_equal(along.order_, ranking)
-        np.testing.assert_array_equal(along.get_support(indices=True), sorted(ranking[:2]))
+        fitted = gate_attributes(selector, bk, np.zeros(5, dtype=bool), best)
+        fitted |= order_attributes(selector, bk, X, fitted)
+        np.testing.assert_array_equal(fitted["order_"], ranking)
+        np.testing.assert_array_equal(np.flatnonzero(fitted["support_"]), sorted(ranking[:2]))
+        np.testing.assert_array_equal(path(n_features_to_select=2)._selection(mu), sorted(ranking[:2]))
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "batches", "path", "sparse"])

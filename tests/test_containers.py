@@ -20,6 +20,7 @@ from dufs_core import DUFS, LambdaPath, fit_many, report
 from dufs_core.anndata import select_features
 from dufs_core.baselines import LaplacianScore
 from dufs_core.cli.main import main
+from dufs_core.selection.fit_task import FitTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "array-support.md"
@@ -149,7 +150,7 @@ def cells(label, folder):
     np.testing.assert_allclose(found.mu_, plain.mu_, atol=1e-5)
     by_batches = fit(batch_size=20)
     np.testing.assert_allclose(by_batches.mu_, in_batches.mu_, atol=1e-5)
-    on_disk = by_batches._on_disk(data.X if is_anndata else data)
+    on_disk = FitTask.begin(by_batches, data.X if is_anndata else data).accepted.kind == "on disk"
     method = "`select_features`, " if is_anndata else ""
     rows = {
         "`fit`": f"{method}{found.engine_} engine",

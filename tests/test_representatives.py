@@ -10,13 +10,14 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from dufs_core import DUFS, LambdaPath, fit_many, report
 from dufs_core.backend import get_backend, random
-from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
+from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
+from dufs_core.selection.fit_task import FitTask
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
@@ -400,7 +401,7 @@ def test_the_memory_of_a_population_is_that_of_its_largest_fit(monkeypatch):
         "dufs_core.significance.permutation_test.WORDS", 1000
     )  # of random words at once: else the gap takes more
     X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="diverse")]
-    need = [needed_bytes("dense", *fit.memory_of(X, 1)) for fit in together]
+    need = [needed_bytes("dense", *FitTask.begin(fit, X, threads=1).memory) for fit in together]
     assert need[1] > need[0]
     for fit in together:
         fit.set_params(max_memory=need[1] - 1)

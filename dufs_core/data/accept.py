@@ -1,24 +1,124 @@
-"""What users hold their data in: containers opened, and what is no table of numbers refused with a sentence."""
+"""X as users hold it, accepted once: containers unwrapped, what is no table of real numbers refused with a sentence."""
 
 from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy import sparse
+from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.data.dense import check_finite, check_stored, not_finite, too_many_dimensions
-from dufs_core.data.on_disk import is_on_disk, slices
+from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
+from dufs_core.data.dense import (
+    check_finite,
+    check_stored,
+    check_table,
+    device_table,
+    not_finite,
+    scale_columns,
+    too_many_dimensions,
+)
+from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, slices
+from dufs_core.data.scaling import ScaledData
+from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import DufsWarning, user_stacklevel
 
 _NAMED = 5  # columns in a message
 _MOST = 0.9  # share of the squared distances
 _SCALE_ROWS, _SCALE_ENTRIES = 512, 1 << 22  # that it is estimated from
+
+Kind = Literal["dense host", "dense device", "sparse host", "sparse device", "on disk"]
+
+
+class Accepted(NamedTuple):
+    """X (n, d) as a fit takes it; what comes later asks its kind, and never looks at its type again."""
+
+    kind: Kind  # "on disk" only where batches are read from there
+    X: Any  # an array on its side, CSR or CSC in the memory of the host, or rows on disk
+    bk: Backend  # that computes
+    given: Any  # the user's X, unwrapped
+
+    def rows(self, rows: Array) -> Accepted:
+        """Some of the rows (NumPy indices) of data that are not on disk."""
+        return self._replace(X=self.X[self.bk.xp.asarray(rows) if self.kind == "dense device" else rows])
+
+    def device(self) -> AbstractContextManager[Any]:
+        """Makes the device that X lives on the current one."""
+        if self.kind == "sparse device":
+            return self.bk.device_of(self.given.data)  # the matrix itself does not say where it is
+        return self.bk.device_of(self.X) if self.kind == "dense device" else nullcontext()
+
+    def scaled(self, scaling: str, dtype: Any, by_rows: bool = False) -> ScaledData:
+        """The scaled data where the backend computes, constant columns found.
+
+        by_rows: whether rows of sparse data will be taken (minibatches).
+        """
+        if self.kind == "on disk":
+            source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
+            data = ScaledData(source, source.constant)
+        elif self.kind.startswith("sparse"):
+            data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
+        else:
+            array = scale_columns(self.X, scaling, dtype, self.bk.xp if self.kind == "dense device" else np)
+            data = ScaledData(self.bk.to_device(array.X), self.bk.to_host(array.constant))
+        if scaling == "none" and self.kind != "dense device":
+            check_scales(self.X)
+        return data
+
+
+def kind_of(X: Any) -> Kind:
+    """Where unwrapped X lives, and how it is stored."""
+    if is_sparse_on_device(X):
+        return "sparse device"
+    if on_device(X):
+        return "dense device"
+    if sparse.issparse(X):
+        return "sparse host"
+    return "on disk" if is_on_disk(X) else "dense host"
+
+
+def accept(
+    selector: Any, X: Any, y: Any = None, *, backend: str = "numpy", batch_size: Any = None, takes_sparse: bool = True
+) -> Accepted:
+    """Check X (n, d), n >= 2, for a fit, and give `selector` the names and the number of its features.
+
+    backend "auto": for sparse X the side that it lives on, else `dufs_core.backend.get_backend`. Data on disk are read
+    into memory, unless there are batches: batch_size < n.
+
+    Raises ValueError or TypeError, in scikit-learn's words where it has some, for what cannot be computed with.
+    """
+    given = X = unwrap(X)
+    check_samples(X, y)
+    kind = kind_of(X)
+    if kind == "sparse device":
+        if backend == "numpy":
+            raise ValueError(
+                'X is a sparse matrix on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" '
+                "where CuPy works, or X.get()"
+            )
+        X = X.get()  # columns are scaled on the host
+    elif kind == "on disk" and not (isinstance(batch_size, Integral) and batch_size < X.shape[0]):
+        X = X[:]
+        kind = "sparse host" if sparse.issparse(X) else "dense host"
+    if backend == "auto" and kind.startswith("sparse"):
+        backend = "cupy" if kind == "sparse device" else "numpy"
+    bk = get_backend(backend)
+    if kind in ("on disk", "dense device"):
+        X = device_table(bk, X) if kind == "dense device" else X
+        check_table(X)
+        validate_data(selector, X, skip_check_array=True)  # names and number of features
+    else:
+        formats = ("csr", "csc") if takes_sparse else False
+        X = validate_data(
+            selector, X, accept_sparse=formats, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2
+        )
+    return Accepted(kind, X, bk, given)
 
 
 def unwrap(X: Any) -> Any:
@@ -51,31 +151,31 @@ def unwrap(X: Any) -> Any:
         return X
     if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
         X = np.from_dlpack(X)
+    module, kind = type(X).__module__.split(".")[0], getattr(getattr(X, "dtype", None), "kind", "")
+    if module == "polars" and hasattr(X, "collect"):
+        raise TypeError("X is a LazyFrame, which holds no values yet: call X.collect() first")
     if isinstance(X, (list, tuple)):
         _check_lists(X)
-    elif hasattr(X, "ndim") and X.ndim == 1:
-        if len(X) and all(isinstance(value, str) for value in X):
+    else:
+        shape = tuple(getattr(X, "shape", (0, 0)))
+        if len(shape) == 1 and shape[0] and all(isinstance(value, str) for value in X):
             raise _texts(X)
-        raise _one_dimension(tuple(X.shape))
-    elif hasattr(X, "ndim") and X.ndim > 2:
-        raise too_many_dimensions(tuple(X.shape))
+        if len(shape) == 1:
+            raise _one_dimension(shape)
+        if len(shape) > 2:
+            raise too_many_dimensions(shape)
     if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
         raise ValueError(
             f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
             f"columns first (X.data has what lies under the mask)"
         )
-    module = type(X).__module__.split(".")[0]
-    if module == "polars" and hasattr(X, "collect"):
-        raise TypeError("X is a LazyFrame, which holds no values yet: call X.collect() first")
-    if module == "polars" and len(X.shape) == 1:
-        raise _one_dimension(X.shape)
     if module in ("pandas", "polars"):
         _check_frame(X, module)
-    elif isinstance(X, np.ndarray) and X.dtype.kind in "SUT":
+    elif isinstance(X, np.ndarray) and kind in "SUT":
         raise ValueError(
             f"X holds text (dtype {X.dtype}): X.astype(float) if these are numbers, else encode them first"
         )
-    elif getattr(getattr(X, "dtype", None), "kind", "") == "c":
+    elif kind == "c":
         raise ValueError(
             f"Complex data not supported: X has dtype {X.dtype}. Use X.real, or both parts as columns, "
             f"numpy.hstack([X.real, X.imag])"
@@ -85,7 +185,7 @@ def unwrap(X: Any) -> Any:
 
 def check_samples(X: Any, y: Any) -> None:
     """Raise ValueError if labels y, which are not used, have an entry for every column of X and not for every row."""
-    if not hasattr(X, "shape") or len(X.shape) != 2:
+    if len(getattr(X, "shape", ())) != 2:
         return
     n, d = X.shape
     shape = getattr(y, "shape", None)  # sparse y has no length, and 0-d arrays have one that raises
@@ -98,7 +198,7 @@ def check_samples(X: Any, y: Any) -> None:
 
 def check_width(X: Any, d: int, who: str) -> None:
     """Raise ValueError, in scikit-learn's words, if X has not d columns but d rows."""
-    if hasattr(X, "shape") and len(X.shape) == 2 and X.shape[0] == d != X.shape[1]:
+    if len(getattr(X, "shape", ())) == 2 and X.shape[0] == d != X.shape[1]:
         raise ValueError(
             f"X has {X.shape[1]} features, but {who} is expecting {d} features as input. X has {d} rows: samples are "
             f"rows, so that X seems to be turned. Use X.T"
@@ -185,10 +285,7 @@ def _texts(X: Any) -> ValueError:
 def _check_frame(X: Any, module: str) -> None:
     """Raise ValueError, naming them, for columns of a frame that hold something else than real numbers."""
     if module == "pandas":
-        from pandas.api import types
-
-        kinds = {dtype: types.is_numeric_dtype(dtype) or types.is_bool_dtype(dtype) for dtype in set(X.dtypes)}
-        unlike = [i for i, dtype in enumerate(X.dtypes) if not kinds[dtype]]
+        unlike = [i for i, dtype in enumerate(X.dtypes) if dtype.kind not in "iufbc"]
         bad = [i for i in unlike if not (X.dtypes.iloc[i].kind == "O" and _are_numbers(X.iloc[:, i].dropna()))]
         examples = [X.iloc[0, i] if len(X) else "" for i in bad[:1]]
     else:
@@ -213,14 +310,13 @@ def _are_numbers(column: Any) -> bool:
 def host_array(X: Any) -> Any:
     """X with .shape and NumPy's slicing, in the memory of the host or on disk: array, CSR matrix, or source of rows."""
     X = unwrap(X)
-    if is_sparse_on_device(X):
-        X = X.get()
-    if on_device(X):
+    kind = kind_of(X)
+    if kind == "dense device":
         bk = get_backend("cupy")
         return bk.to_host(bk.to_device(X))
-    if sparse.issparse(X):
-        return X.tocsr()
-    return X if is_on_disk(X) else np.asarray(X)
+    if kind.startswith("sparse"):
+        return (X.get() if kind == "sparse device" else X).tocsr()
+    return X if kind == "on disk" else np.asarray(X)
 
 
 def some_rows(n: int, most: int) -> Array:
@@ -231,18 +327,15 @@ def some_rows(n: int, most: int) -> Array:
 def dense_part(X: Any, rows: Array, columns: Array) -> Array:
     """Rows (ascending) and columns of X as a float64 array (len(rows), len(columns))."""
     X = host_array(X)
-    if sparse.issparse(X):
-        return np.asarray(X[rows][:, columns].toarray(), dtype=np.float64)
     if isinstance(X, np.ndarray):
         return np.asarray(X[np.ix_(rows, columns)], dtype=np.float64)
+    if sparse.issparse(X):
+        return np.asarray(X[rows][:, columns].toarray(), dtype=np.float64)
     out, done = np.empty((len(rows), len(columns))), 0
-    for start, stop in slices(rows, X.shape[1]):
-        last = int(np.searchsorted(rows, stop))
-        block = X[start:stop]
-        block = block.tocsr() if sparse.issparse(block) else np.asarray(block)
-        part = block[rows[done:last] - start][:, columns]
-        out[done:last] = part.toarray() if sparse.issparse(part) else part
-        done = last
+    for block in _stored_blocks(X, rows):
+        part = block[:, columns]
+        out[done : done + part.shape[0]] = part.toarray() if sparse.issparse(part) else part
+        done += part.shape[0]
     return out
 
 
@@ -254,21 +347,22 @@ def stored_columns(X: Any, columns: Array) -> Any:
     n, d = X.shape
     chunks: list[Any] = []
     bad, first_bad = 0, d
-    for start, stop in slices(np.arange(n), d):
-        block = X[start:stop]
-        block = block.tocsr() if sparse.issparse(block) else np.asarray(block)
-        strange = _columns_not_finite(block)
-        if len(strange):
-            bad, first_bad = bad + len(strange), min(first_bad, int(strange.min()))
-        elif not bad:
+    for block in _stored_blocks(X, np.arange(n)):
+        is_sparse = sparse.issparse(block)
+        strange = block.indices[~np.isfinite(block.data)] if is_sparse else np.nonzero(~np.isfinite(block))[1]
+        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
+        if not bad:
             chunks.append(block[:, columns])
     if bad:
         raise not_finite(bad, n * d, first_bad)
     return sparse.vstack(chunks, format="csr") if sparse.issparse(chunks[0]) else np.concatenate(chunks)
 
 
-def _columns_not_finite(block: Any) -> Array:
-    """The column of every value that is NaN or infinite; block is an array or CSR."""
-    if sparse.issparse(block):
-        return block.indices[~np.isfinite(block.data)]
-    return np.nonzero(~np.isfinite(block))[1]
+def _stored_blocks(X: Any, rows: Array) -> Iterator[Any]:
+    """The ascending rows of what is stored on disk, a chunk at a time: arrays, or CSR."""
+    done = 0
+    for start, stop in slices(rows, X.shape[1]):
+        last = int(np.searchsorted(rows, stop))
+        block = X[start:stop]
+        yield (block.tocsr() if sparse.issparse(block) else np.asarray(block))[rows[done:last] - start]
+        done = last

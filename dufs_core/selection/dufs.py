@@ -3,47 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Self
 
-import numpy as np
-from scipy import sparse
-from sklearn.utils.validation import validate_data
-
-from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
-from dufs_core.backend.blas import one_blas_thread
-from dufs_core.backend.memory import step_limit
-from dufs_core.data.accept import check_samples, check_scales, unwrap
-from dufs_core.data.dense import check_table, device_table, scale_columns
-from dufs_core.data.on_disk import OnDiskMatrix, chunked_bytes, is_on_disk
-from dufs_core.data.scaling import ScaledData
-from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import invalid_choice
-from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import check_memory, get_engine
-from dufs_core.objective.engines.cpu_sparse import sparse_step_size
-from dufs_core.objective.ops import regulariser
-from dufs_core.objective.optimizers import get_optimizer
-from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
-from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
+from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.fit_warnings import warn_about_fit
-from dufs_core.selection.graph_rules import graph_rules, order_of
-from dufs_core.selection.parameters import check_parameters, is_int, n_threads, n_wanted, seed_of
-from dufs_core.selection.search import Outcome, Search
-from dufs_core.significance.hsic import hsic_bytes
-from dufs_core.significance.permutation_test import permutation_test_bytes
-from dufs_core.significance.structure import MOST_GATES, ROWS
-from dufs_core.training.loop import Callback, Train, train
-
-_MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
-_SMALL_ROWS = 256
-_DELTA, _AUTHORS_DELTA = 1e-6, 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
-_BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
-_REPRESENTATIVES = 300  # so many are put in that order where no number of columns is asked for
-_SPREAD = 0.5  # gate_sigma over which the order of the first run is laid out there
+from dufs_core.training.loop import Callback
 
 
 class DUFS(ColumnSelector):
@@ -342,13 +309,9 @@ class DUFS(ColumnSelector):
             If there is no checkpoint.
         """
         callbacks = tuple(parameters.pop("callbacks", ()))
-        found = checkpoint.Checkpoint(path)
-        settings = found.read()
-        given = checkpoint.find(callbacks)
-        if given is None:
-            callbacks = (found, *callbacks)
-        else:
-            given.take_over(found)
+        if checkpoint.find(callbacks) is None:
+            callbacks = (checkpoint.Checkpoint(path), *callbacks)
+        settings = checkpoint.find(callbacks).read(path)
         return cls(**(settings | parameters | {"callbacks": callbacks})).fit(X)
 
     def fit(self, X: Any, y: Any = None) -> Self:
@@ -374,240 +337,11 @@ class DUFS(ColumnSelector):
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
-        X = unwrap(X)
-        check_samples(X, y)
-        bk, accepted = self._accept(X)
-        place, X, seed = self._place(bk, X, accepted), accepted, seed_of(self.random_state)
-        threads = n_threads(self.n_jobs)
-        with place:
-            evaluate = self._engine(bk, X, threads)
-            best = self._train(bk, X, self._prepare(bk, X), evaluate, seed, train, threads)
-        warn_about_fit(self, best, X.shape[0])
+        task = FitTask.begin(self, X, y)
+        with task.accepted.device():
+            best = task.run(task.engine())
+        warn_about_fit(self, best, task.X.shape[0])
         return self
-
-    def _accept(self, X: Any) -> tuple[Backend, Any]:
-        """The backend, and X as an array on one of its sides. Raises ValueError for bad data or parameters."""
-        on_gpu = is_sparse_on_device(X)
-        if on_gpu:
-            if self.backend == "numpy":
-                raise ValueError(
-                    'X is a sparse matrix on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" '
-                    "where CuPy works, or X.get()"
-                )
-            X = X.get()  # columns are scaled on the host
-        on_disk = self._on_disk(X)
-        if is_on_disk(X) and not on_disk:
-            X = X[:]  # sparse rows on disk become sparse rows in memory
-        bk = self._backend_for_sparse(on_gpu) if sparse.issparse(X) else get_backend(self.backend)
-        if on_disk:
-            check_table(X)
-            validate_data(self, X, skip_check_array=True)
-        elif on_device(X):
-            X = device_table(bk, X)
-            validate_data(self, X, skip_check_array=True)  # names and number of features
-        else:
-            X = validate_data(
-                self, X, accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=2
-            )
-        check_parameters(self, *X.shape)
-        return bk, X
-
-    def _place(self, bk: Backend, given: Any, accepted: Any) -> AbstractContextManager[Any]:
-        """Makes the device that X lives on the current one."""
-        if is_sparse_on_device(given):
-            return bk.device_of(given.data)  # the matrix itself does not say where it is
-        return bk.device_of(accepted) if on_device(accepted) else nullcontext()
-
-    def _prepare(self, bk: Backend, X: Any) -> Any:
-        """The scaled data, as `dufs_core.data.scaling.ScaledData`."""
-        data = self._scaled(bk, X)
-        if self.scaling == "none" and not on_device(X):
-            check_scales(X)
-        return data
-
-    def _scaled(self, bk: Backend, X: Any) -> Any:
-        if self._on_disk(X):
-            source = OnDiskMatrix(bk, X, self.scaling, self.dtype)
-            return ScaledData(source, source.constant)
-        if sparse.issparse(X):
-            by_rows = self._step_rows(X.shape[0]) < X.shape[0]
-            return scale_sparse(X, self.scaling, self.dtype, by_rows=by_rows, bk=bk)
-        data = scale_columns(X, self.scaling, self.dtype, bk.xp if on_device(X) else np)
-        return ScaledData(bk.to_device(data.X), bk.to_host(data.constant))
-
-    def _train(
-        self, bk: Backend, X: Any, data: Any, evaluate: Engine, seed: int, train: Train, threads: int = 1
-    ) -> Outcome:
-        """Search, and set the fitted attributes."""
-        n = data.X.shape[0]
-        columns = np.flatnonzero(~data.constant)
-        search = self._search(evaluate, train, n, len(columns))
-        saving = checkpoint.find(self.callbacks)
-        keeper = None if saving is None else saving.begin(bk, self, seed, X)
-        with_blas = self.engine_ == "reference" and self._step_rows(n) > _SMALL_ROWS
-        with nullcontext() if with_blas else one_blas_thread():
-            found = None
-            if self.fdr is None:
-                best, n_runs = search.best(bk, data.X, columns, seed, keeper)
-            else:
-                all_rows = self.batch_size is not None
-                found = discover(bk, data.X, columns, seed, search, keeper, threads, all_rows)
-                best, n_runs = found.outcome._replace(first_mu=found.evidence[columns]), 1
-            self._store(bk, data.constant, best, n_runs)
-            self._judge(found)
-            self._rank(bk, data.X)
-        return best
-
-    def _on_disk(self, X: Any) -> bool:
-        """Whether batches are read from where X is stored."""
-        return is_on_disk(X) and is_int(self.batch_size) and self._step_rows(X.shape[0]) < X.shape[0]
-
-    def _step_rows(self, n: int) -> int:
-        most = self.batch_size or (n if self.fdr is None else ROWS)
-        return min(n, int(most))
-
-    def _step_draws(self, n: int) -> int:
-        return self.n_draws or (_MANY_DRAWS if self._step_rows(n) <= _SMALL_ROWS else _FEW_DRAWS)
-
-    def _backend_for_sparse(self, on_gpu: bool) -> Backend:
-        """For "auto" the side that X came from. Raises ValueError for what sparse data cannot have."""
-        if self.gate_noise == "sample":
-            raise ValueError(
-                'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
-                'use gate_noise="batch", or X.toarray() if it fits in memory'
-            )
-        if self.backend == "auto":
-            return get_backend("cupy" if on_gpu else "numpy")
-        return get_backend(self.backend)
-
-    def memory_of(self, X: Any, threads: int) -> tuple[StepSize, int]:
-        """What the cost and the memory of one step on X depend on, and the bytes kept beside it."""
-        n, d = X.shape
-        rules, decoys = graph_rules(self, n), self.fdr is not None
-        fixed = not isinstance(rules.bandwidth, str)
-        size = np.dtype(self.dtype).itemsize
-        step = StepSize(
-            self._step_rows(n), min(d, MOST_GATES) if decoys else d, self._step_draws(n), size, rules.power, fixed,
-            self.gate_noise == "sample", threads,
-        )  # fmt: skip
-        if sparse.issparse(X) and decoys:
-            data = sparse_step_size(step, X)[1]
-        elif sparse.issparse(X):
-            step, data = sparse_step_size(step, X)
-        else:
-            data = chunked_bytes(step.n, d, size) if self._on_disk(X) else n * d * size
-        if step.n < n:
-            data += step.n * step.d * size  # the batch in hand
-        if decoys:
-            data += n * step.d * size if self.batch_size is not None else 0
-            after = diverse_ranking_bytes(n, d) if order_of(self) == "diverse" else 0
-            return step._replace(after=max(discovery_bytes(n, d, size, threads), after)), data
-        after = permutation_test_bytes(n, d, size)
-        if self.max_runs > 1:  # pairs of columns are screened before another run
-            after = max(after, hsic_bytes(n, d, size))
-        if order_of(self) == "diverse":
-            after = max(after, diverse_ranking_bytes(n, d))
-        return step._replace(after=after), data
-
-    def _engine(self, bk: Backend, X: Any, threads: int) -> Engine:
-        """Choose the engine. Raises MemoryLimitError if the fit would not fit."""
-        step, data = self.memory_of(X, threads)
-        limit = step_limit(bk, data, self.max_memory)
-        as_sparse, name = sparse.issparse(X) and self.fdr is None, self.engine
-        if self.fdr is not None:  # few columns have gates, and they are dense
-            few_rows = bk.name == "numpy" and step.n <= ROWS
-            name = ("dense" if few_rows else "auto") if name in ("auto", "sparse") else name
-        engine = get_engine(name, bk, threads, step, limit, as_sparse)
-        self.engine_ = engine.name
-        check_memory(bk, engine.name, step, data, self.max_memory)
-        return engine
-
-    def _search(self, evaluate: Engine, train: Train, n: int, d: int) -> Search:
-        """The search that the parameters describe, for n rows and d columns that are not constant."""
-        authors = self.convention == "authors_code"
-        rows = self._step_rows(n)
-        rate = self.learning_rate / max(d, 1) if authors and self.lam is not None else self.learning_rate
-        return Search(
-            Objective(
-                lam=self.lam,
-                bandwidth_gradient=self.bandwidth_gradient,
-                **graph_rules(self, n)._asdict(),
-                gate_sigma=self.gate_sigma,
-                delta=_AUTHORS_DELTA * rows * d if authors else _DELTA,
-                degenerate_rule="one" if authors else "data",
-            ),
-            evaluate,
-            get_optimizer(self.optimizer, rate, self.momentum),
-            Schedule(
-                n_draws=self._step_draws(n),
-                max_iter=self.max_iter,
-                tol=self.tol,
-                batch_size=self.batch_size,
-                gate_noise=self.gate_noise,
-                batches="wrap" if authors else "near_equal",
-            ),
-            max_runs=self.max_runs,
-            noisy_start=authors,
-            callbacks=tuple(c for c in self.callbacks if not isinstance(c, checkpoint.Checkpoint)),
-            verbose=self.verbose,
-            train=train,
-        )
-
-    def _store(self, bk: Backend, constant: Array, best: Outcome, n_runs: int) -> None:
-        run, d = best.run, len(constant)
-        lowest = float(run.mu.min()) if len(run.mu) else 0.0
-        aside = min(lowest, 0.0) - _BELOW * self.gate_sigma
-        mu = np.full(d, aside, dtype=self.dtype)
-        mu[constant] = aside - self.gate_sigma
-        if best.first_mu is not None:  # without an order of their own they would be selected by column index
-            order = np.argsort(-bk.to_host(best.first_mu), kind="stable")
-            mu[np.flatnonzero(~constant)[order]] -= _SPREAD * self.gate_sigma * np.arange(len(order)) / len(order)
-        mu[best.columns] = bk.to_host(run.mu)
-        self.mu_ = mu
-        self.gate_probabilities_ = np.asarray(regulariser.probabilities(get_backend("numpy"), mu, self.gate_sigma))
-        self.__dict__.pop("var_names_", None)  # of the AnnData object of an earlier fit
-        self.history_ = run.history
-        self.n_iter_ = run.n_iter
-        self.n_runs_ = n_runs
-        self.converged_ = run.converged
-        self.bandwidth_ = float(run.history["bandwidth"][-1]) if run.n_iter else 1.0
-        self.loss_ = float(run.history["loss"][-1]) if run.n_iter else 0.0
-        for name in ("excess_score_", "p_value_", "stopped_by_hsic_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
-        if self.fdr is None:
-            self.excess_score_, self.p_value_ = best.test
-            self.stopped_by_hsic_ = best.tied
-        self.constant_features_ = np.flatnonzero(constant)
-        self.excluded_features_ = np.setdiff1d(np.flatnonzero(~constant), best.columns)
-        self.backend_ = bk.name
-
-    def _judge(self, found: Discovery | None) -> None:
-        """What the competition with decoys found; without one columns are scored by their gates."""
-        for name in ("evidence_", "decoy_evidence_", "q_values_", "smallest_fdr_", "lam_", "n_gates_"):
-            self.__dict__.pop(name, None)  # of an earlier fit
-        self.scores_ = self.mu_.copy() if found is None else found.scores
-        if found is not None:
-            self.evidence_, self.decoy_evidence_ = found.evidence, found.decoy_evidence
-            self.q_values_, self.smallest_fdr_, self.lam_ = found.q_values, found.smallest_rate, found.lam
-            self.n_gates_ = found.n_gates
-
-    def _rank(self, bk: Backend, X: Any) -> None:
-        """The order of the columns, and the selection. X (n, d) as prepared."""
-        d = len(self.mu_)
-        count = None if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
-        order, candidates = order_of(self), self.mu_
-        by, self.support_ = self.mu_, self.mu_ > 0
-        if self.fdr is not None:
-            by = self.mu_ if order == "gates" else self.evidence_
-            self.support_ = self.q_values_ <= self.fdr
-            candidates = np.where(self.support_, 1 + by - by.min(), -1)
-        self.order_ = np.argsort(-by, kind="stable")
-        if order == "diverse":
-            first = diverse_order(bk, X, candidates, count or _REPRESENTATIVES)
-            self.order_ = np.concatenate([first, self.order_[~np.isin(self.order_, first)]])
-        if count is not None:
-            self.support_ = np.zeros(d, dtype=bool)
-            self.support_[self.order_[:count]] = True
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
