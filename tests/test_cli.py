@@ -24,7 +24,7 @@ from dufs_core.cli import output
 from dufs_core.cli.fit import agreement
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
-from dufs_core.data.files.arrays import file_fingerprint
+from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.atomic_io import json_value

@@ -15,14 +15,13 @@ from sklearn.base import clone
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.data.on_disk import chunked_bytes
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
 from dufs_core.data.accept import dense_part
 from dufs_core.data.dense import scale_columns
-from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, statistics
+from dufs_core.data.on_disk import OnDiskMatrix, chunked_bytes, is_on_disk, statistics
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.protocol import StepSize
 
 bk = get_backend("numpy")
 QUICK = {
@@ -257,7 +256,7 @@ def test_predicted_memory(tmp_path):
 def test_command_line(ending, tmp_path, capsys):
     """With --batch-size the file is read by the fit; the result is that of the table in memory."""
     from dufs_core.cli.main import main
-    from dufs_core.data.files.arrays import read_table
+    from dufs_core.data.files import read_table
 
     X, path = table(), tmp_path / f"X.{ending}"
     if ending == "npy":

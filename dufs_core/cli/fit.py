@@ -13,6 +13,7 @@ from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line,
 from dufs_core.cli.parser import OPTIONS
 
 _ROWS_SHOWN = 20  # most rows of the printed table
+_FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "constant_features")
 _UNSAID = ("callbacks", "verbose")  # parameters that do not change the result
 
 
@@ -87,7 +88,8 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
         return _two_moons({"samples": 100, "features": 10, "noise": 0.1} | given, seed)
     if given:
         raise UsageError(f"--{next(iter(given))} is for two-moons, not for a file")
-    from dufs_core.data.files.arrays import file_fingerprint, read_table
+    from dufs_core.data.files import read_table
+    from dufs_core.data.fingerprint import file_fingerprint
     from dufs_core.data.on_disk import is_on_disk
 
     settings = {name: getattr(args, name) for name in reading}
@@ -99,7 +101,7 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
 
 
 def _two_moons(settings: dict[str, Any], seed: int) -> Data:
-    from dufs_core.data.files.arrays import array_fingerprint
+    from dufs_core.data.fingerprint import array_fingerprint
     from dufs_core.datasets import two_moons
 
     X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
@@ -136,55 +138,25 @@ def _feature_rows(selector: Any, names: tuple[str, ...] | None) -> list[dict[str
 
 def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[str, float]) -> dict[str, Any]:
     """The object that --json prints and result.json keeps."""
-    n, d = data.X.shape
-    settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
-    result: dict[str, Any] = {
-        "selected": selected,
-        "scores": selector.scores_,
-        "seconds": seconds["fit"],
-        "n_iter": selector.n_iter_,
-        "converged": selector.converged_,
-        "loss": selector.loss_,
-        "bandwidth": selector.bandwidth_,
-        "fdr": selector.fdr,
-        **_evidence(selector),
-        "n_runs": selector.n_runs_,
-        "n_samples": n,
-        "n_features": d,
-        "constant_features": selector.constant_features_,
-    }
+    settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
+    result: dict[str, Any] = {"selected": selected, "seconds": seconds["fit"], "fdr": selector.fdr}
+    result |= {name: getattr(selector, f"{name}_") for name in _FITTED}
+    result |= dict(zip(("n_samples", "n_features"), data.X.shape, strict=True))
+    if selector.fdr is None:
+        result |= {name: getattr(selector, f"{name}_") for name in ("excess_score", "p_value", "stopped_by_hsic")}
+    else:
+        result |= {name: getattr(selector, f"{name}_") for name in ("q_values", "evidence", "smallest_fdr", "lam")}
+        result["n_found"] = int((selector.q_values_ <= selector.fdr).sum())
+        result["n_decoys"] = len(selector.decoy_evidence_)
     if data.names:
         result["selected_names"] = [data.names[j] for j in selected]
     if data.informative is not None:
         gated = selector.gate_probabilities_ if selector.fdr is None else None  # with decoys few columns have a gate
         result |= agreement(selected, data.informative, gated)
-    return result | {
-        "seed": settings.get("random_state"),
-        "settings": settings,
-        "preset": args.preset,
-        "backend": selector.backend_,
-        "engine": selector.engine_,
-        "input": data.source,
-        "timings": seconds,
-        "versions": versions(),
-        "machine": machine(),
-    }
-
-
-def _evidence(selector: Any) -> dict[str, Any]:
-    """How far the selection can be trusted: the competition with decoys, or the permutation test."""
-    if selector.fdr is None:
-        excess, p, by_hsic = selector.excess_score_, selector.p_value_, selector.stopped_by_hsic_
-        return {"excess_score": excess, "p_value": p, "stopped_by_hsic": by_hsic}
-    return {
-        "q_values": selector.q_values_,
-        "evidence": selector.evidence_,
-        "smallest_fdr": selector.smallest_fdr_,
-        "n_found": int((selector.q_values_ <= selector.fdr).sum()),
-        "n_decoys": len(selector.decoy_evidence_),
-        "lam": selector.lam_,
-    }
+    result |= {"seed": settings.get("random_state"), "settings": settings, "preset": args.preset}
+    result |= {"backend": selector.backend_, "engine": selector.engine_, "input": data.source}
+    return result | {"timings": seconds, "versions": versions(), "machine": machine()}
 
 
 def agreement(selected: Sequence[int], informative: Sequence[int], probability: Any = None) -> dict[str, float]:
@@ -241,7 +213,7 @@ def _ending(result: dict[str, Any]) -> str:
 
 
 def _trust(result: dict[str, Any], rate_text: Any) -> str:
-    """Say `_evidence` in one line."""
+    """How far the selection can be trusted."""
     if result["fdr"] is None:
         p = f"p = {result['p_value']:.2g}" + (" by pairwise HSIC" if result["stopped_by_hsic"] else "")
         runs = f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"

@@ -1,1 +1,92 @@
-"""Tables in files."""
+"""From a file to a table of numbers. Messages name options of the command line, which `read_table` takes as well."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from dufs_core.data.files.arrays import load_npy, mat_variables, npz_variables, read_hdf5
+from dufs_core.data.files.table import Table, choose
+from dufs_core.data.files.text import read_text
+from dufs_core.errors import FileFormatError
+
+__all__ = ["Table", "read_table"]
+_TEXT = (".csv", ".tsv", ".txt")
+_FORMATS = (".npy", ".npz", ".mat", *_TEXT, ".h5", ".hdf5")
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+def read_table(
+    path: str | Path,
+    *,
+    variable: str | None = None,
+    labels: str | None = None,
+    transpose: bool = False,
+    header: bool | None = None,
+    index_column: str | Sequence[str] = (),
+    on_disk: bool = False,
+) -> Table:
+    """Read a table of numbers from a file, rows samples and columns features; its ending says the format.
+
+    Parameters
+    ----------
+    path : path
+        .npy, .npz, .csv, .tsv, .txt, .mat; where h5py is installed also .mat of version 7.3, .h5 and .hdf5.
+    variable : str, optional
+        Name of the table in a file of several arrays. By default ``X``, or else the only two-dimensional one.
+    labels : str, optional
+        Variable, or column of a text file, that holds labels: it is not a feature. By default an array
+        called Y, y, labels, label or target that has one entry per sample; text files have no default.
+    transpose : bool
+        The file holds features as rows. A text file is turned first: its first column then is the header.
+    header : bool, optional
+        Whether a text file starts with the names of the columns. By default this is seen from its contents.
+    index_column : str or sequence of str
+        Columns of a text file that identify samples: they are not features. A column is given by its name
+        or by its number, counted from 0.
+    on_disk : bool
+        Leave the table of an .npy or HDF5 file where it is: X is then a numpy.memmap or an open h5py dataset
+        (`dufs_core.data.on_disk`). Other files, and HDF5 tables that would be turned, are read.
+
+    Raises
+    ------
+    FileFormatError
+        If the file cannot be understood; the sentence says what was found and what to do.
+    OSError
+        If it cannot be opened.
+    """
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a directory, not a data file")
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist")
+    if suffix not in _FORMATS:
+        in_python = ". For AnnData objects: dufs_core.anndata.select_features" if suffix == ".h5ad" else ""
+        known = ", ".join(_FORMATS) + in_python
+        raise FileFormatError(f'{path} has the ending "{suffix}"; the formats known are {known}')
+    with path.open("rb") as file:
+        head = file.read(1024)
+    if not head:
+        raise FileFormatError(f"{path} is empty")
+    for option, given, meant in (
+        ("--variable", variable is not None, (".npz", ".mat", ".h5", ".hdf5")),
+        ("--labels", labels is not None, (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
+        ("--header or --index-column", header is not None or bool(index_column), _TEXT),
+    ):
+        if given and suffix not in meant:
+            raise FileFormatError(f"{option} is for files that end with {', '.join(meant)}; got {path}")
+
+    if suffix in _TEXT:
+        columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
+        return read_text(path, labels, transpose, header, columns)
+    if suffix == ".npy":
+        X = load_npy(path, on_disk)
+        return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
+    if suffix == ".npz":
+        return choose(path, "npz", npz_variables(path), variable, labels, transpose)
+    if _HDF5_SIGNATURE in (head[:8], head[512:520]):
+        return read_hdf5(path, variable, labels, transpose, on_disk and not transpose)
+    if suffix == ".mat":
+        return choose(path, "mat", mat_variables(path), variable, labels, transpose)
+    raise FileFormatError(f"{path} is not an HDF5 file, whatever its ending says")
