@@ -202,7 +202,7 @@ def test_memory_and_cublas_limit_a_population(on_gpu, job, monkeypatch):
         )
     assert sizes == sorted(sizes)
     assert {1, 2, 4} <= set(sizes)
-    monkeypatch.setattr("dufs_core.objective.engines.gpu_dense.CAPTURED_WORK", 0)
+    monkeypatch.setattr("dufs_core.objective.engines.gpu_plan.CAPTURED_WORK", 0)
     assert size_of_stack(job.fits)[0] == 1
 
 

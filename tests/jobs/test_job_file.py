@@ -40,7 +40,7 @@ def test_every_data_set_with_every_combination_and_seed(job):
     assert (last.data.name, last.seed, last.settings["lam"], last.settings["power"]) == ("text", 4, 0.5, 3)
     assert (last.settings["batch_size"], last.settings["max_iter"], last.threads) == (7, 7, 2)
     assert dict(last.data.reading) == {"index_column": ("name",)}
-    assert [(data.name, len(fits)) for data, fits in found.grouped()] == [("x", 12), ("text", 12)]
+    assert [fit.data.name for fit in found.fits] == ["x"] * 12 + ["text"] * 12
 
 
 def test_a_grid_over_truth_values(job):
@@ -63,7 +63,7 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
     assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\npower = 3\n')
     assert plain != identity('seeds = [1]\n[[data]]\npath = "x.npy"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\ntranspose = true\n')
-    monkeypatch.setattr("dufs_core.cli.sweep.fit_id.__version__", "99")
+    monkeypatch.setattr("dufs_core.cli.sweep.job_file.__version__", "99")
     assert plain != identity('[[data]]\npath = "x.npy"\n')
     monkeypatch.undo()
     np.save(tmp_path / "other.npy", 2 * np.eye(6))
@@ -109,18 +109,18 @@ MISTAKES = {
     "no data": ("seeds = [1]", r"at least one \[\[data\]\]"),
     "data as a table": ('[data]\npath = "x.npy"', r"at least one \[\[data\]\]"),
     "no path": ('[[data]]\nname = "x"', r"\[\[data\]\] number 1 needs a path"),
-    "no such file": ('[[data]]\npath = "y.npy"', "y.npy does not exist"),
-    "a directory": ('[[data]]\npath = "."\nname = "here"', "is not a file"),
+    "no such file": ('[[data]]\npath = "y.npy"', "y.npy cannot be read: no such file"),
+    "a directory": ('[[data]]\npath = "."\nname = "here"', "cannot be read: is a directory"),
     "variable not set": ('[[data]]\npath = "$NO_SUCH_ONE/x.npy"', "environment variable that is not set"),
     "unknown key": (MOONS + "[gird]\nlam = [1]", "no 'gird'; did you mean 'grid'"),
     "unknown reading": (MOONS + "label = 1", "number 1 has no 'label'"),
-    "moons of text": (MOONS + 'noise = "much"', "are numbers"),
+    "moons of text": (MOONS + 'noise = "much"', "noise must be a number; got 'much'"),
     "moons of one sample": (MOONS + "samples = 1", "at least 2 samples"),
     "unknown parameter": (MOONS + "[settings]\nlamda = 1", r"\[settings\] has no 'lamda'; did you mean 'lam'"),
     "a seed as parameter": (MOONS + "[grid]\nrandom_state = [1]", r"seeds are listed as seeds"),
     "threads as parameter": (MOONS + "[settings]\nn_jobs = 1", "set by threads = 1"),
     "seeds": (MOONS.join(["seeds = 3\n", ""]), "seeds must be a list"),
-    "seed twice": ("seeds = [1, 1]\n" + MOONS, "must differ"),
+    "seed twice": ("seeds = [1, 1]\n" + MOONS, "seeds must be a list of different whole numbers"),
     "threads": ("threads = 0\n" + MOONS, "threads must be a whole number of at least 1; got 0"),
     "seconds": ('checkpoint_seconds = "x"\n' + MOONS, "checkpoint_seconds must be a number"),
     "grid of one": (MOONS + "[grid]\nlam = 1", r"as in lam = \[1, 2\]"),
@@ -141,7 +141,7 @@ MISTAKES = {
     "same name": (MOONS + MOONS, 'two data sets are called "two-moons"'),
     "same data": (MOONS + MOONS + 'name = "b"', "would be computed twice"),
     "name of a path": (MOONS + 'name = "../a"', "a name is made of letters"),
-    "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be a bool; got 1"),
+    "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be true or false; got 1"),
 }
 
 
@@ -150,6 +150,18 @@ def test_mistakes(job, text, sentence):
     with pytest.raises(JobError, match=sentence) as caught:
         job(text)
     assert "\n" not in str(caught.value)
+
+
+def test_all_mistakes_at_once(job):
+    with pytest.raises(JobError) as caught:
+        job('threads = 0\n[[data]]\npath = "y.npy"\n[settings]\nlamda = 1\n[grid]\npower = 2\n')
+    for sentence in (
+        "threads must be",
+        "'lamda'; did you mean",
+        r"as in power = [1, 2]",
+        "y.npy cannot be read: no such file",
+    ):
+        assert sentence in str(caught.value)
 
 
 def test_the_guide_s_job_file(tmp_path, monkeypatch):

@@ -13,16 +13,16 @@ from concurrent.futures import Future
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_sweep import bits
 
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
-from dufs_core.cli.sweep import pool as spread
-from dufs_core.cli.sweep import stacking as group
-from dufs_core.cli.sweep.results import Store
+from dufs_core.cli.sweep import pool as pools
+from dufs_core.cli.sweep.results import Result, Store
 from dufs_core.cli.sweep.runner import Signals, run
-from dufs_core.cli.sweep.worker import Result, Task
+from dufs_core.cli.sweep.worker import Task
 from dufs_core.errors import InterruptedFit
 
 JOB = """
@@ -58,7 +58,7 @@ def in_one_process(tmp_path_factory):
 
 
 def test_processes(job, tmp_path, in_one_process):
-    report = run(read_job(job), Store(tmp_path / "out"), spread.processes(2), False, lambda *numbers: None)
+    report = run(read_job(job), Store(tmp_path / "out"), pools.processes(2), False)
     assert report.done == 8
     assert bits(tmp_path / "out") == in_one_process
 
@@ -68,12 +68,12 @@ def test_processes_of_which_one_is_killed(job, tmp_path, in_one_process):
     out = tmp_path / "out"
     killed = []
 
-    def kill_one(over, failed, total):
-        if over == 1 and not killed:
+    def kill_one(report):
+        if report.done == 1 and not killed:
             killed.extend(children_of_joblib(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
-    report = run(read_job(job), Store(out), spread.processes(2), False, kill_one)
+    report = run(read_job(job), Store(out), pools.processes(2), False, kill_one)
     assert (report.done, len(killed)) == (8, 2)
     assert bits(out) == in_one_process
     assert not any(running(pid) for pid in killed)
@@ -130,158 +130,138 @@ def running(pid):
         return False
 
 
-class DyingPool:
-    """Stands for a pool whose workers die of some tasks; says what was in hand when one did."""
+def computed(fit):
+    return Result({"id": fit.id, "status": "done"}, {"support": np.ones(2, dtype=bool)})
 
-    children, parent, left = True, None, 0
 
-    def __init__(self, deadly):
-        self.deadly, self.died_of = deadly, []
+def dying(deadly, died_of):
+    """Stands for a pool whose workers die of fits with these seeds, and take with them what others have in hand."""
+    broken = False
 
-    def open(self):
-        pool = self
+    class TerminatedWorkerError(RuntimeError):
+        pass
 
-        class TerminatedWorkerError(RuntimeError):
-            pass
-
-        class Executor:
+    def submit(task):
+        nonlocal broken
+        future = Future()
+        if killing := {fit.seed for fit in task.fits} & deadly:
+            broken = len(task.fits) > 1 or killing not in map(set, died_of)
+            died_of.append(sorted(killing))
+            future.set_exception(TerminatedWorkerError("killed"))
+        elif broken and task.fits[0].seed == max(deadly) + 1:  # begun beside the last one
             broken = False
+            future.set_exception(TerminatedWorkerError("killed"))
+        else:
+            future.set_result(list(map(computed, task.fits)))
+        return future
 
-            def submit(self, _, task):
-                future = Future()
-                if deadly := {fit.seed for fit in task.fits} & pool.deadly:
-                    self.broken = True
-                    pool.died_of.extend(deadly)
-                if self.broken:
-                    future.set_exception(TerminatedWorkerError("killed"))
-                else:
-                    rows = [{"id": fit.id, "seed": fit.seed, "status": "done"} for fit in task.fits]
-                    future.set_result([Result(row, {}) for row in rows])
-                return future
-
-        return nullcontext((Executor(), 3))
-
-
-def test_a_population_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, monkeypatch):
-    """Of its fits only the deadly one is given up."""
-    monkeypatch.setattr(group, "tasks", lambda fits, in_this_process: [list(fits[:5]), list(fits[5:])])
-    pool = DyingPool({2})
-    report = run(read_job(job), Store(tmp_path / "out"), pool, False, lambda *numbers: None)
-    assert (report.done, report.failed) == (7, 1)
-    assert pool.died_of == [2, 2]
+    return nullcontext(pools.Pool(submit, 3, os.getpid()))
 
 
 def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
-    pool = DyingPool({2, 5})
-    store = Store(tmp_path / "out")
-    report = run(read_job(job), store, pool, False, lambda *numbers: None)
+    died_of, found = [], read_job(job)
+    report = run(found, Store(tmp_path / "out"), dying({2, 5}, died_of), False)
     assert (report.done, report.failed) == (6, 2)
-    assert sorted(pool.died_of) == [2, 2, 5, 5]
-    failed = {fit.seed for fit in read_job(job).fits if fit.id in report.errors}
-    assert failed == {2, 5}
-    assert all("died twice in this fit" in error for error in report.errors.values())
+    assert sorted(died_of) == [[2], [2], [5], [5]]
+    assert {fit.seed for fit in found.fits if fit.id in report.errors} == {2, 5}
+    assert all("TerminatedWorkerError: killed" in error for error in report.errors.values())
+
+
+def test_a_stack_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, monkeypatch):
+    """Of its fits only the deadly one is given up."""
+    monkeypatch.setattr(
+        "dufs_core.cli.sweep.runner.group_fits", lambda fits, in_this_process: [list(fits[:5]), list(fits[5:])]
+    )
+    died_of = []
+    report = run(read_job(job), Store(tmp_path / "out"), dying({2}, died_of), False)
+    assert (report.done, report.failed) == (7, 1)
+    assert died_of == [[2], [2]]
 
 
 class ByHand:
     """Stands for a Dask cluster: futures that the test ends."""
 
-    children, parent = False, None
-
     def __init__(self):
-        self.futures, self.left = [], 0
+        self.futures = []
 
-    def open(self):
-        return nullcontext((self, 2))
-
-    def submit(self, _, task):
+    def submit(self, task):
         self.futures.append((task, Future()))
         return self.futures[-1][1]
 
-    def end_one(self):
-        task, future = self.futures[0]
-        future.set_result([Result({"id": fit.id, "status": "done"}, {}) for fit in task.fits])
-        return future
+    def pool(self):
+        return pools.Pool(self.submit, 2, None)
 
 
-def spread_by_hand(job, tmp_path, end, n_fits, **changes):
-    """The fits that a sweep yields when it is asked to stop at once, and `end` says how each future ends."""
-    pool, store = ByHand(), Store(tmp_path / "out")
-    tasks = [Task((f,), ("nowhere/x",), 60, "nowhere/stop", None) for f in read_job(job).fits[:n_fits]]
-    told = []
+def in_workers_by_hand(job, end, n_fits):
+    """What a sweep yields when it is asked to stop once two fits are in hand, and `end` says how each ends."""
+    workers = ByHand()
+    tasks = [Task((f,), "nowhere", 60, "nowhere/stop", None) for f in read_job(job).fits[:n_fits]]
 
     def tell():
-        told.append(True)
-        for i, (task, future) in enumerate(pool.futures):
-            end(i, task, future)
+        for i, (task, future) in enumerate(workers.futures):
+            if not future.done():
+                end(i, task, future)
 
-    results = []
-    try:
-        for task, found in spread.spread(tasks, pool, lambda: True, tell):
-            results.append((task, found))
-    finally:
-        assert told == [True]
-        assert store.directory == tmp_path / "out"
-        assert not any(future.cancelled() for _, future in pool.futures) or changes.get("cancelled")
-    return results
+    return list(pools.in_workers(tasks, workers.pool(), lambda: len(workers.futures) == 2, tell))
 
 
-def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path):
-    results = spread_by_hand(job, tmp_path, lambda i, task, future: future.set_result([i]), 2)
+def test_what_runs_is_not_cancelled_but_waited_for(job):
+    results = in_workers_by_hand(job, lambda i, task, future: future.set_result([i]), 4)
     assert sorted(found for _, found in results) == [[0], [1]]
 
 
-def test_what_runs_on_dask_is_not_cancelled_but_waited_for(job, tmp_path, monkeypatch):
-    def saved(i, task, future):
-        future.set_exception(InterruptedFit("saved"))
+def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path, monkeypatch):
+    """With fewer results than fits it is one."""
+    for complete in (True, False):
+        workers = ByHand()
 
-    with pytest.raises(InterruptedFit, match="asked to stop"):
-        spread_by_hand(job, tmp_path, saved, 2)
-    monkeypatch.setattr(spread, "_STOP_PATIENCE", 0.1)
-    with pytest.raises(InterruptedFit, match=r"2 fits on workers did not end within 0\.1 s"):
-        spread_by_hand(job, tmp_path, lambda i, task, future: None, 3)
+        def touch(self, exist_ok=True, workers=workers, complete=complete):
+            for task, future in workers.futures:
+                if not future.done():
+                    future.set_result(list(map(computed, task.fits)) if complete else [])
+
+        monkeypatch.setattr(Path, "touch", touch)
+        monkeypatch.setattr(Signals, "__call__", lambda self, workers=workers: len(workers.futures) == 2)
+        job.write_text(JOB.replace("2, 3, 4, 5, 6, 7", "").replace("1, ]", "1]"))
+        report = run(read_job(job), Store(tmp_path / f"out{complete}"), nullcontext(workers.pool()), False)
+        assert (report.interrupted is None, report.done) == ((True, 2) if complete else (False, 0))
 
 
-def test_workers_that_were_given_up_still_see_the_stop(job, tmp_path, monkeypatch):
-    """Also when a later job works in the directory, and until one has ended."""
-    monkeypatch.setattr(spread, "_STOP_PATIENCE", 0.1)
-    monkeypatch.setattr(Signals, "__call__", lambda self: len(pool.futures) == 2)
-    pool, found = ByHand(), read_job(job)
-    report = run(found, Store(tmp_path / "out"), pool, False, lambda *numbers: None)
-    assert (report.interrupted, report.pending, pool.left) == (True, 8, 2)
-    assert "2 fits on workers did not end" in report.cause
-    stop = Path(pool.futures[0][0].stop)
+def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypatch):
+    """They see the stop of their own job, also when a later one works in the directory, and until one has ended."""
+
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def one_ends(in_hand, *how):
+        next(iter(in_hand)).set_result([Result({"status": "done"}, {})])
+        return [next(iter(in_hand))], None
+
+    workers, found = ByHand(), read_job(job)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "save", full)
+        patch.setattr(pools, "wait", one_ends)
+        report = run(found, Store(tmp_path / "out"), nullcontext(workers.pool()), False)
+    assert report.disk_full == "no space left on device"
+    stop = Path(workers.futures[0][0].stop)
     assert stop.exists()
-    monkeypatch.undo()
     later = Store(tmp_path / "out")
     assert later.stop != stop
     later.open(found)
     assert stop.exists()
     for fit in found.fits:
-        later.save(fit, {"id": fit.id, "status": "done"}, {})
-    assert run(found, later, None, True, lambda *numbers: None).done == 8
+        later.save(fit, computed(fit))
+    assert run(found, later, None, True).done == 8
     assert not stop.exists()
 
 
-def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypatch):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Store, "save", full)
-    pool = ByHand()
-    monkeypatch.setattr(spread, "wait", lambda futures, *how: ([pool.end_one()], None))
-    report = run(read_job(job), Store(tmp_path / "out"), pool, False, lambda *numbers: None)
-    assert report.disk_full == "no space left on device"
-    assert pool.left == 1
-    assert Path(pool.futures[0][0].stop).exists()
-
-
-def test_a_scheduler_that_dies_is_an_interruption(job, tmp_path):
+def test_a_scheduler_that_dies_is_an_interruption(job):
     def cancelled(i, task, future):  # as Dask's executor does
         future.cancel()
         future.set_running_or_notify_cancel()
 
     with pytest.raises(InterruptedFit, match="scheduler is gone"):
-        spread_by_hand(job, tmp_path, cancelled, 2, cancelled=True)
+        in_workers_by_hand(job, cancelled, 2)
 
 
 def in_a_process(*arguments):
@@ -318,16 +298,15 @@ def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_pat
 
 def test_nobody_answers(monkeypatch):
     pytest.importorskip("distributed", reason="Dask is not installed: pip install distributed")
-    monkeypatch.setattr(spread, "_PATIENCE", 0.3)
-    pool = spread.cluster("tcp://127.0.0.1:1")
-    with pytest.raises(JobError, match="no Dask scheduler answers at"), pool.open():
+    monkeypatch.setattr(pools, "_PATIENCE", 0.3)
+    with pytest.raises(JobError, match="no Dask scheduler answers at"), pools.cluster("tcp://127.0.0.1:1"):
         pass
 
 
 def test_without_dask(monkeypatch):
     monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(JobError, match=r"pip install 'dufs-core\[cluster\]'"):
-        spread.cluster("tcp://127.0.0.1:1")
+    with pytest.raises(JobError, match=r"pip install 'dufs-core\[cluster\]'"), pools.cluster("tcp://127.0.0.1:1"):
+        pass
 
 
 @pytest.fixture(scope="module")

@@ -1,55 +1,101 @@
-"""Job files: TOML, checked before anything is computed, with a sentence for every mistake.
-
-seeds = [0, 1, 2]
-threads = 1                      # of each fit (default 1)
-checkpoint_seconds = 60          # between states of a fit in progress (default 60)
-
-[[data]]                         # one or more
-path = "measurements.csv"        # beside the job file; $VARIABLES are replaced; or "two-moons"
-name = "measurements"            # default: the file's name
-labels = "species"               # variable, labels, transpose, header, index_column: as in dufs-core fit
-settings = {batch_size = 1000}   # for this data set
-
-[settings]                       # parameters of every fit: those of DUFS, and preset
-max_iter = 1000
-
-[grid]                           # every combination of these, for every data set and seed
-lam = [0.1, 0.2, "none"]         # TOML has no null: "none" is None
-"""
+"""Job files: TOML (docs/batch-jobs.md has one), checked before anything is computed, a sentence for every mistake."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
+import json
 import os
 import re
 import tomllib
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from dufs_core import backend
 from dufs_core._version import __version__
-from dufs_core.cli.sweep.fit_id import DataSet, Fit, without_free
-from dufs_core.errors import DufsError
+from dufs_core.data.fingerprint import array_fingerprint, file_fingerprint
+from dufs_core.datasets import two_moons
+from dufs_core.errors import DufsError, did_you_mean
+from dufs_core.objective.engines import choose
+from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.parameters import check_parameters
 
-_TOP = ("seeds", "threads", "checkpoint_seconds", "data", "settings", "grid")
-_READING = {"variable": str, "labels": str, "transpose": bool, "header": bool, "index_column": list}
-_MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}
+MOONS = "two-moons"
+_MANY = 10**6  # rows and columns with which parameters are checked before the data are read
+_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
 _ELSEWHERE = {
     "random_state": "the seeds are listed as seeds = [0, 1, ...]",
     "n_jobs": "the threads of each fit are set by threads = 1",
     "callbacks": "a job file cannot hold functions",
     "verbose": "a sweep has one progress bar",
 }
-_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
-_MANY = 10**6  # rows and columns with which parameters are checked before the data are read
+_MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}
+_FILE_OPTIONS = {  # type of an option of a data file, in Python and in words
+    "variable": (str, "a text"),
+    "labels": (str, "a text"),
+    "transpose": (bool, "true or false"),
+    "header": (bool, "true or false"),
+    "index_column": ((str, int, list), "the name or number of a column, or a list of them"),
+}
+_MOONS_OPTIONS = dict.fromkeys(_MOONS_DEFAULTS, ((int, float), "a number"))
+_NUMBERS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {  # default, check, in words
+    "seeds": (
+        [0],
+        lambda v: isinstance(v, list) and 0 < len(v) == len(set(map(str, v))) and all(map(_is_seed, v)),
+        "a list of different whole numbers from 0 to 2^32 - 1, as in [0, 1, 2]",
+    ),
+    "threads": (1, lambda v: type(v) is int and v >= 1, "a whole number of at least 1"),
+    "checkpoint_seconds": (60, lambda v: type(v) in (int, float) and v >= 0, "a number of at least 0"),
+}
+
+
+def _is_seed(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 2**32
 
 
 class JobError(DufsError, ValueError):
     """A job file cannot be used; the sentence says what is wrong."""
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """A file, or two moons, and how it is read."""
+
+    name: str
+    path: str  # absolute, or "two-moons"
+    reading: tuple[tuple[str, Any], ...]  # arguments of read_table or two_moons
+    sha256: str  # of the file, or of the array
+
+    def described(self) -> dict[str, Any]:
+        """What a result depends on: neither the name nor the folder."""
+        return {"reading": dict(self.reading), "sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class Fit:
+    """One fit of a sweep."""
+
+    data: DataSet
+    settings: Mapping[str, Any]  # every parameter that changes results, with its default
+    seed: int
+    threads: int
+
+    @property
+    def id(self) -> str:
+        """16 digits of the SHA-256 of all that the result depends on."""
+        identity = {
+            "settings": _without_limit(self.settings), "seed": self.seed, "threads": self.threads,
+            "data": self.data.described(), "version": __version__,
+        }  # fmt: skip
+        return sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _without_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings without max_memory: a sweep whose fits failed at it goes on with a higher one."""
+    return {name: value for name, value in settings.items() if name != "max_memory"}
 
 
 @dataclass(frozen=True)
@@ -61,10 +107,6 @@ class Job:
     mentioned: tuple[str, ...]  # all parameters that the file sets
     checkpoint_seconds: float
     described: dict[str, Any]  # what a directory of results must agree with
-
-    def grouped(self) -> list[tuple[DataSet, list[Fit]]]:
-        """The fits of each data set."""
-        return [(data, list(fits)) for data, fits in itertools.groupby(self.fits, lambda fit: fit.data)]
 
 
 def read_job(path: str | Path) -> Job:
@@ -89,63 +131,64 @@ def read_job(path: str | Path) -> Job:
 
 
 def _job(document: Mapping[str, Any], folder: Path) -> Job:
-    _known(document, _TOP, "the job file")
-    seeds = _seeds(document.get("seeds", [0]))
-    threads = _whole(document.get("threads", 1), "threads")
-    seconds = document.get("checkpoint_seconds", 60)
-    if not _number(seconds) or seconds < 0:
-        raise JobError(f"checkpoint_seconds must be a number of at least 0; got {seconds!r}")
-    common = _parameters(_table(document, "settings"), "[settings]")
-    grid = _grid(_table(document, "grid"))
+    mistakes: list[str] = []
+
+    def part(read: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return read(*arguments)
+        except JobError as error:
+            mistakes.append(str(error))
+
+    part(_check_names, document, [*_NUMBERS, "data", "settings", "grid"], "the job file")
+    seeds, threads, seconds = (part(_number, document, name) for name in _NUMBERS)
+    common, grid = part(_parameters, document, "settings", "[settings]"), part(_grid, document)
     entries = document.get("data")
     if not isinstance(entries, list) or not entries:
-        raise JobError("there is nothing to fit: at least one [[data]] with a path is needed")
-    sets = [_data(entry, number, folder) for number, entry in enumerate(entries, start=1)]
-    names = [data.name for data, _ in sets]
-    if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise JobError(f'two data sets are called "{doubled[0]}": give each its own name')
-
+        mistakes.append("there is nothing to fit: at least one [[data]] with a path is needed")
+        entries = []
+    sets = [part(_data, entry, f"[[data]] number {i}", folder) for i, entry in enumerate(entries, start=1)]
+    if mistakes:
+        raise JobError("; ".join(mistakes))
     fits: dict[str, Fit] = {}
-    mentioned = dict.fromkeys([*common, *grid])
+    described: dict[str, Any] = {
+        "version": __version__, "seeds": seeds, "threads": threads, "settings": _without_limit(common), "grid": grid,
+        "data": {},
+    }  # fmt: skip
     for data, own in sets:
-        for name in grid:
-            if name in common or name in own:
-                raise JobError(f"{name} stands in [grid] and in the settings; one of them has to go")
-        mentioned |= dict.fromkeys(own)
+        if data.name in described["data"]:
+            raise JobError(f'two data sets are called "{data.name}": give each its own name')
+        if twice := [name for name in grid if name in common or name in own]:
+            raise JobError(f"{twice[0]} stands in [grid] and in the settings; one of them has to go")
+        described["data"][data.name] = data.described() | {"settings": _without_limit(own)}
         for values in itertools.product(*grid.values()):
             settings = _complete(common | own | dict(zip(grid, values, strict=True)))
-            for seed in seeds:
-                fit = Fit(data, settings, seed, threads)
+            for fit in (Fit(data, settings, seed, threads) for seed in seeds):
                 if fit.id in fits:
                     raise JobError(
-                        f'the fit of "{data.name}" with seed {seed} would be computed twice (also as that of '
+                        f'the fit of "{data.name}" with seed {fit.seed} would be computed twice (also as that of '
                         f'"{fits[fit.id].data.name}"): the same data with the same settings are listed twice'
                     )
                 fits[fit.id] = fit
-    described = {
-        "version": __version__, "seeds": seeds, "threads": threads, "settings": without_free(common),
-        "grid": grid,
-        "data": {data.name: data.described() | {"settings": without_free(own)} for data, own in sets},
-    }  # fmt: skip
-    return Job(
-        tuple(fits.values()), tuple(grid), tuple(n for n in mentioned if n != "preset"), float(seconds), described
-    )
+    mentioned = dict.fromkeys([*common, *grid, *itertools.chain(*(own for _, own in sets))])
+    mentioned.pop("preset", None)
+    return Job(tuple(fits.values()), tuple(grid), tuple(mentioned), float(seconds), described)
 
 
 # --- parts of the file -----------------------------------------------------------------------------------------------
 
 
-def _known(table: Mapping[str, Any], names: Any, where: str) -> None:
+def _check_names(table: Mapping[str, Any], names: Any, where: str) -> None:
     for name in table:
         if name not in names:
-            close = get_close_matches(name, names, 1)
-            raise JobError(
-                f"{where} has no {name!r}" + (f"; did you mean {close[0]!r}?" if close else f": it has {_list(names)}")
-            )
+            raise JobError(f"{where} has no {name!r}{did_you_mean(name, names) or ': it has ' + ', '.join(names)}")
 
 
-def _list(names: Any) -> str:
-    return ", ".join(names)
+def _number(document: Mapping[str, Any], name: str) -> Any:
+    default, is_good, words = _NUMBERS[name]
+    value = document.get(name, default)
+    if not is_good(value):
+        raise JobError(f"{name} must be {words}; got {value!r}")
+    return value
 
 
 def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -155,57 +198,28 @@ def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return table
 
 
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _parameters(document: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
+    """Parameters of DUFS (and preset) in one form each, since identities are hashes: None for "none", 1.0 for 1."""
+    defaults, table = DUFS().get_params(deep=False), _table(document, name)
+    for parameter in table:
+        if parameter in _ELSEWHERE:
+            raise JobError(f"{parameter} cannot stand in {where}: {_ELSEWHERE[parameter]}")
+    _check_names(table, [known for known in ("preset", *defaults) if known not in _ELSEWHERE], where)
+    found: dict[str, Any] = {}
+    for parameter, value in table.items():
+        none = value == "none" and (parameter == "fdr" or defaults.get(parameter, "") is None)
+        found[parameter] = None if none else float(value) if parameter in _REAL and type(value) is int else value
+    return found
 
 
-def _whole(value: Any, name: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise JobError(f"{name} must be a whole number of at least 1; got {value!r}")
-    return value
-
-
-def _seeds(seeds: Any) -> list[int]:
-    good = isinstance(seeds, list) and seeds and all(type(seed) is int and 0 <= seed < 2**32 for seed in seeds)
-    if not good:
-        raise JobError(f"seeds must be a list of whole numbers from 0 to 2^32 - 1, as in [0, 1, 2]; got {seeds!r}")
-    if len(set(seeds)) < len(seeds):
-        raise JobError(f"seeds must differ from each other; got {seeds}")
-    return list(seeds)
-
-
-def _defaults() -> dict[str, Any]:
-    from dufs_core.selection.dufs import DUFS
-
-    return {name: parameter.default for name, parameter in inspect.signature(DUFS).parameters.items()}
-
-
-def _parameters(table: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Parameters of DUFS (and preset), with None for "none" where None is possible, and 1.0 for a 1 that means it."""
-    defaults = _defaults()
-    for name in table:
-        if name in _ELSEWHERE:
-            raise JobError(f"{name} cannot stand in {where}: {_ELSEWHERE[name]}")
-    _known(table, [name for name in ("preset", *defaults) if name not in _ELSEWHERE], where)
-    return {name: _value(name, value, defaults.get(name, "")) for name, value in table.items()}
-
-
-def _value(name: str, value: Any, default: Any) -> Any:
-    """The value of a parameter, the same however it is written: identities are hashes of it."""
-    if value == "none" and (default is None or name == "fdr"):
-        return None
-    return float(value) if name in _REAL and type(value) is int else value
-
-
-def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
-    for name, values in table.items():
+def _grid(document: Mapping[str, Any]) -> dict[str, list[Any]]:
+    grid = {}
+    for name, values in _table(document, "grid").items():
+        if name == "preset":
+            raise JobError("preset stands in [settings]: make one job file for each preset")
         if not isinstance(values, list) or not values:
             raise JobError(f"[grid] lists values to combine, as in {name} = [1, 2]; got {name} = {values!r}")
-    if "preset" in table:
-        raise JobError("preset stands in [settings]: make one job file for each preset")
-    grid = {}
-    for name, values in table.items():
-        grid[name] = [_parameters({name: value}, "[grid]")[name] for value in values]
+        grid[name] = [_parameters({"grid": {name: value}}, "grid", "[grid]")[name] for value in values]
         if any(a == b and type(a) is type(b) for a, b in itertools.combinations(grid[name], 2)):
             raise JobError(f"[grid] {name} lists a value twice: {values}")
     return grid
@@ -213,11 +227,6 @@ def _grid(table: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 def _complete(given: dict[str, Any]) -> dict[str, Any]:
     """All parameters that results depend on, checked as far as they can be without data."""
-    from dufs_core import backend
-    from dufs_core.objective import engines
-    from dufs_core.selection.dufs import DUFS
-    from dufs_core.selection.parameters import check_parameters
-
     changes = {name: value for name, value in given.items() if name != "preset"}
     try:
         selector = DUFS.preset(given["preset"], **changes) if "preset" in given else DUFS(**changes)
@@ -226,68 +235,49 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
             check_parameters(selector, _MANY, _MANY)
     except (ValueError, TypeError) as error:
         raise JobError(str(error)) from error
-    for name, known in (("backend", backend.NAMES), ("engine", engines.NAMES)):
+    for name, known in (("backend", backend.NAMES), ("engine", choose.NAMES)):
         if getattr(selector, name) not in known:
-            raise JobError(f"{name} must be one of {_list(known)}; got {getattr(selector, name)!r}")
+            raise JobError(f"{name} must be one of {', '.join(known)}; got {getattr(selector, name)!r}")
     return {name: value for name, value in selector.get_params(deep=False).items() if name not in _ELSEWHERE}
 
 
-def _data(entry: Any, number: int, folder: Path) -> tuple[DataSet, dict[str, Any]]:
+def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]]:
     """A data set, and the settings for it alone."""
-    where = f"[[data]] number {number}"
     if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
         raise JobError(f'{where} needs a path, as in path = "measurements.csv"')
-    own = _parameters(_table(entry, "settings"), f"settings of {where}")
+    own = _parameters(entry, "settings", f"settings of {where}")
     if "preset" in own:
         raise JobError(f"{where}: preset stands in [settings]")
-    name = entry.get("name", Path(entry["path"]).stem)
+    path, name = entry["path"], entry.get("name", Path(entry["path"]).stem)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.+-][\w .+-]*", name):
         raise JobError(f"{where}: a name is made of letters, digits, spaces and . _ + -; got {name!r}")
-    moons = entry["path"] == "two-moons"
-    _known(entry, ["path", "name", "settings", *(_MOONS if moons else _READING)], where)
-    given = {key: value for key, value in entry.items() if key not in ("path", "name", "settings")}
-    return (_moons(name, given, where) if moons else _file(name, entry["path"], given, folder, where)), own
-
-
-def _moons(name: str, given: Mapping[str, Any], where: str) -> DataSet:
-    from dufs_core.data.files.arrays import array_fingerprint
-
-    reading = _MOONS | dict(given)
-    if not all(map(_number, reading.values())):
-        raise JobError(f"{where}: {_list(_MOONS)} are numbers; got {dict(given)}")
+    options: dict[str, tuple[Any, str]] = _MOONS_OPTIONS if path == MOONS else _FILE_OPTIONS
+    _check_names(entry, ["path", "name", "settings", *options], where)
+    given = {key: value for key, value in entry.items() if key in options}
+    for key, value in given.items():
+        types, words = options[key]
+        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            raise JobError(f"{where}: {key} must be {words}; got {value!r}")
     try:
-        X = make_moons(reading)
+        if path == MOONS:
+            given = _MOONS_DEFAULTS | given
+            digest = array_fingerprint(make_moons(given))
+        else:
+            if "index_column" in given:
+                columns = given["index_column"]
+                given["index_column"] = tuple(map(str, columns if isinstance(columns, list) else [columns]))
+            path = os.path.expandvars(path)
+            if "$" in path:
+                raise ValueError(f"the path {path} names an environment variable that is not set")
+            path = str(folder / Path(path).expanduser())
+            digest = file_fingerprint(path)
+    except OSError as error:
+        raise JobError(f"{where}: {path} cannot be read: {(error.strerror or str(error)).lower()}") from error
     except (ValueError, TypeError) as error:
         raise JobError(f"{where}: {error}") from error
-    return DataSet(name, "two-moons", tuple(reading.items()), array_fingerprint(X))
+    return DataSet(name, path, tuple(given.items()), digest), own
 
 
 def make_moons(reading: Mapping[str, Any]) -> Any:
     """The data of a `DataSet` with the path "two-moons"."""
-    from dufs_core.datasets import two_moons
-
     return two_moons(reading["samples"], reading["features"], reading["noise"], reading["seed"]).X
-
-
-def _file(name: str, path: str, given: dict[str, Any], folder: Path, where: str) -> DataSet:
-    from dufs_core.data.files.arrays import file_fingerprint
-
-    for key, value in given.items():
-        if key == "index_column" and isinstance(value, (str, int)) and not isinstance(value, bool):
-            given[key] = value = [value]
-        if not isinstance(value, _READING[key]):
-            raise JobError(f"{where}: {key} must be a {_READING[key].__name__}; got {value!r}")
-    if "index_column" in given:
-        given["index_column"] = [str(column) for column in given["index_column"]]
-    expanded = os.path.expandvars(path)
-    if "$" in expanded:
-        raise JobError(f"{where}: the path {path} names an environment variable that is not set")
-    full = folder / Path(expanded).expanduser()
-    if not full.is_file():
-        raise JobError(f"{where}: {full} {'is not a file' if full.exists() else 'does not exist'}")
-    try:
-        digest = file_fingerprint(full)
-    except OSError as error:
-        raise JobError(f"{where}: {full} cannot be read: {(error.strerror or str(error)).lower()}") from error
-    reading = tuple((key, tuple(value) if key == "index_column" else value) for key, value in given.items())
-    return DataSet(name, str(full), reading, digest)

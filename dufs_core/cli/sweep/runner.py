@@ -1,22 +1,21 @@
-"""A sweep from its job file to its table."""
+"""A sweep from its job file to its results."""
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from dufs_core.cli.sweep import stacking as group
-from dufs_core.cli.sweep.fit_id import Fit
-from dufs_core.cli.sweep.job_file import Job, JobError
-from dufs_core.cli.sweep.lock import locked
-from dufs_core.cli.sweep.pool import Pool, spread
-from dufs_core.cli.sweep.results import Store
-from dufs_core.cli.sweep.worker import Result, Task, first_columns, one_line, results
+from dufs_core.cli.sweep.job_file import Fit, Job, JobError
+from dufs_core.cli.sweep.pool import Pool, in_workers
+from dufs_core.cli.sweep.results import Result, Store, failure, id_columns
+from dufs_core.cli.sweep.worker import Task, compute, group_fits
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
 
@@ -25,15 +24,19 @@ from dufs_core.selection.atomic_io import disk_is_full
 class Report:
     """How a sweep ended."""
 
-    done: int
-    failed: int
-    pending: int
-    resumed: int  # of the fits that were over, or begun, before this job
-    seconds: float
-    interrupted: bool = False
-    cause: str | None = None  # of the interruption
+    fits: int
+    done: int = 0
+    failed: int = 0
+    resumed: int = 0  # of the fits that were over, or begun, before this job
+    seconds: float = 0.0
+    interrupted: str | None = None  # by what
     disk_full: str | None = None
     errors: dict[str, str] = field(default_factory=dict)  # of the fits that failed, by identity
+    summary: list[dict[str, Any]] = field(default_factory=list)  # means over the seeds
+
+    @property
+    def pending(self) -> int:
+        return self.fits - self.done - self.failed
 
 
 class Signals:
@@ -66,36 +69,32 @@ class Signals:
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the operating system's lock on a file; it ends with its owner. Raises JobError if another job holds it."""
+    with ExitStack() as stack:
+        try:
+            fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            where = f"another job is working in {path.parent}"
+            raise JobError(f"{where}: wait for it, or take another directory") from error
+        except OSError as error:
+            raise JobError(f"{path} cannot be locked: {(error.strerror or str(error)).lower()}") from error
+        yield
+
+
 def run(
     job: Job,
     store: Store,
-    pool: Pool | None,
+    workers: AbstractContextManager[Pool] | None,
     resume: bool,
-    on_progress: Callable[[int, int, int], None],
-    at_end: Callable[[Report], None] = lambda report: None,
+    on_progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Compute what is missing of a sweep.
+    """Compute what is missing of a sweep, in the workers of a pool or in this process, and write its tables.
 
-    Parameters
-    ----------
-    pool
-        The workers; None: this process.
-    resume
-        Whether the directory may hold a part of this sweep already. Fits that failed are tried again.
-    on_progress
-        Called with the numbers of fits that are over, that failed among them, and of all.
-    at_end
-        Called while the directory is still locked, to make the tables.
-
-    Returns
-    -------
-    Report
-        An interruption, or a full disk, is not an error: what is complete is kept.
-
-    Raises
-    ------
-    JobError
-        If the directory cannot be used for this job.
+    resume: whether the directory may hold a part of this sweep already; fits that failed are tried again. on_progress
+    is called at the start and after each fit. An interruption, or a full disk, is in the report, and no error. Raises
+    JobError if the directory or the workers cannot be used.
     """
     began = time.perf_counter()
     store.check(resume)
@@ -103,94 +102,85 @@ def run(
         store.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise JobError(f"{store.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
-    signals = Signals()
+    signals, report = Signals(), Report(len(job.fits))
     with locked(store.lock), signals.handled():
-        report = Report(0, 0, len(job.fits), 0, 0.0)
         try:
             store.open(job)
-            _run(job, store, pool, signals, report, on_progress)
-            store.log("finished", done=report.done, failed=report.failed)
-            store.remove_stops()
-        except InterruptedFit as error:
-            report.interrupted = True
-            report.cause = str(error)
-            store.last_words(
-                "interrupted", signal=signals.received, cause=report.cause, done=report.done, pending=report.pending
-            )
+            _compute_missing(job, store, workers, signals, report, on_progress)
+            report.summary = store.write_tables(job)
+            if report.interrupted is None:
+                store.log("finished", done=report.done, failed=report.failed)
+                for path in store.directory.glob("stop.*"):  # those of earlier jobs as well
+                    path.unlink(missing_ok=True)
+            else:
+                facts = {"signal": signals.received, "cause": report.interrupted}
+                store.log("interrupted", **facts, done=report.done, pending=report.pending)
         except OSError as error:
             if not disk_is_full(error):
                 raise
             report.disk_full = (error.strerror or str(error)).lower()
-            store.last_words("disk full", error=report.disk_full, done=report.done, pending=report.pending)
-        finally:
-            if pool is None or not pool.left:
-                store.stop.unlink(missing_ok=True)
-        report.seconds = time.perf_counter() - began
-        at_end(report)
+            with suppress(OSError):
+                store.log("disk full", error=report.disk_full, done=report.done, pending=report.pending)
+    report.seconds = time.perf_counter() - began
     return report
 
 
-def _run(
+def _compute_missing(
     job: Job,
     store: Store,
-    pool: Pool | None,
+    workers: AbstractContextManager[Pool] | None,
     signals: Signals,
     report: Report,
-    on_progress: Callable[[int, int, int], None],
+    on_progress: Callable[[Report], None],
 ) -> None:
     missing = []
     for fit in job.fits:
-        row = store.row(fit)
-        if row is not None and row["status"] == "done":
+        result = store.result(fit)
+        if result is not None and result.row["status"] == "done":
             store.clear_checkpoint(fit)
-            report.done, report.pending, report.resumed = report.done + 1, report.pending - 1, report.resumed + 1
+            report.done, report.resumed = report.done + 1, report.resumed + 1
         else:
             report.resumed += store.checkpoint(fit).exists()
             missing.append(fit)
-    store.log("started", fits=len(job.fits), done=report.done, workers=pool is not None)
-    on_progress(report.done, 0, len(job.fits))
-    with closing(_computed(_tasks(job, store, missing, pool), store, pool, signals)) as computed:
-        for fits, found in computed:
-            if isinstance(found, Exception):
-                found = [_failure(fit, found) for fit in fits]
-            for fit, result in zip(fits, found, strict=True):
-                store.save(fit, result.row, result.arrays)
-                failed = result.row["status"] != "done"
-                report.done, report.failed = report.done + (not failed), report.failed + failed
-                report.pending -= 1
-                if failed:
-                    report.errors[fit.id] = result.row["error"]
-                kept = (
-                    "n_iter", "n_selected", "n_found", "smallest_fdr", "excess_score", "together", "seconds",
-                    "error", "warnings",
-                )  # fmt: skip
-                facts = {name: result.row[name] for name in kept if result.row.get(name) not in (None, "")}
-                store.log(result.row["status"], fit=fit.id, data=fit.data.name, seed=fit.seed, **facts)
-                on_progress(report.done + report.failed, report.failed, len(job.fits))
-
-
-def _tasks(job: Job, store: Store, fits: Sequence[Fit], pool: Pool | None) -> list[Task]:
-    """What is given to workers: fits of a data set in turn."""
-    parent = None if pool is None else pool.parent
-    found = []
-    for some in group.tasks(fits, in_this_process=pool is None):
-        paths = tuple(str(store.checkpoint(fit)) for fit in some)
-        found.append(Task(tuple(some), paths, job.checkpoint_seconds, str(store.stop), parent))
-    return found
+    store.log("started", fits=len(job.fits), done=report.done, workers=workers is not None)
+    on_progress(report)
+    try:
+        with closing(_computed(job, store, missing, workers, signals)) as computed:
+            for fit, result in computed:
+                store.save(fit, result)
+                status, error = result.row["status"], result.row.get("error")
+                if status == "done":
+                    report.done += 1
+                else:
+                    report.failed += 1
+                    report.errors[fit.id] = str(error)
+                store.log(status, **id_columns(fit), error=error, seconds=result.row.get("seconds"))
+                on_progress(report)
+        if report.pending:
+            raise InterruptedFit("The sweep was asked to stop")
+    except InterruptedFit as error:
+        report.interrupted = str(error)
 
 
 def _computed(
-    tasks: Sequence[Task], store: Store, pool: Pool | None, signals: Signals
-) -> Generator[tuple[Sequence[Fit], list[Result] | Exception]]:
-    if pool is not None:
-        with closing(spread(tasks, pool, signals, store.stop.touch)) as spreading:
-            for task, found in spreading:
-                yield task.fits, found
+    job: Job, store: Store, missing: list[Fit], workers: AbstractContextManager[Pool] | None, signals: Signals
+) -> Generator[tuple[Fit, Result]]:
+    def tasks(parent: int | None) -> list[Task]:
+        facts = str(store.checkpoints), job.checkpoint_seconds, str(store.stop), parent
+        return [Task(tuple(group), *facts) for group in group_fits(missing, in_this_process=workers is None)]
+
+    if workers is None:
+        for task in tasks(None):
+            yield from zip(task.fits, compute(task, signals), strict=True)
         return
-    for task in tasks:
-        for fit, result in zip(task.fits, results(task, signals), strict=True):
-            yield (fit,), [result]
-
-
-def _failure(fit: Fit, error: Exception) -> Result:
-    return Result(first_columns(fit) | {"status": "failed", "error": one_line(error)}, {})
+    with workers as pool:
+        try:
+            for task, found in in_workers(tasks(pool.parent), pool, signals, store.stop.touch):
+                results = [failure(fit, found) for fit in task.fits] if isinstance(found, BaseException) else found
+                yield from zip(task.fits, results, strict=False)  # fewer results than fits: the task was stopped
+            store.stop.unlink(missing_ok=True)
+        except BaseException:  # workers elsewhere may still compute: they see the file when they look
+            if pool.parent is None:
+                with suppress(OSError):
+                    store.stop.touch()
+            raise

@@ -1,49 +1,108 @@
-"""The fits themselves, in the process of the sweep or in a worker's."""
+"""The fits themselves, in the process of the sweep or in a worker's.
+
+On a GPU fits that differ in lam and seed advance as one stack, where that gives every fit the bits that it has alone
+(`dufs_core.selection.fit_many.stack_size`): which fits go together then changes no result.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, NamedTuple
 
-import numpy as np
+from threadpoolctl import threadpool_limits
 
-from dufs_core.backend import Array
-from dufs_core.cli.sweep.fit_id import DataSet, Fit
-from dufs_core.cli.sweep.job_file import make_moons
+from dufs_core.cli.sweep.job_file import MOONS, DataSet, Fit, make_moons
+from dufs_core.cli.sweep.results import Result, error_line, failure, join_warnings, result_of
+from dufs_core.data.files import read_table
+from dufs_core.data.fingerprint import file_fingerprint
+from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
+from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.checkpoint import Checkpoint
+from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.fit_many import bytes_together, fit_stack, stack_size
+from dufs_core.selection.fit_task import FitTask
 
-_IDLE = 60.0  # seconds without a task after which a worker elsewhere lets go of the data
-_busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
+LARGEST = 32  # fits of a task: what is lost with a worker that writes no checkpoints, and what others could compute
+_MAY_DIFFER = ("lam", "n_features_to_select", "ranking")  # settings of the fits of a stack
+busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
 
 
 class Task(NamedTuple):
-    """Fits of one data set for one worker; several differ in nothing that keeps them from being one population."""
+    """Fits of one data set for one worker: one, or several that may be a stack."""
 
     fits: tuple[Fit, ...]
-    checkpoints: tuple[str, ...]  # the path of each fit's checkpoint
+    checkpoints: str  # the folder of checkpoints
     every_seconds: float
     stop: str  # the path of a file: while it is there, workers stop
     parent: int | None  # the process that started the worker; None if it is not this machine's
 
 
-class Result(NamedTuple):
-    """What is kept of a fit."""
+class StackError(Exception):
+    """A stack failed: its fits are to be computed one by one."""
 
-    row: dict[str, Any]
-    arrays: dict[str, Array]
+
+def group_fits(fits: Sequence[Fit], in_this_process: bool) -> list[list[Fit]]:
+    """Fits that may be one stack together where a GPU computes, every other one by itself; in order.
+
+    With backend "auto" the backend of another process is not known here: there every fit is alone. So it is with
+    decoys: each fit has gates of other columns.
+    """
+    on_gpu = ("cupy", "auto") if in_this_process else ("cupy",)
+    groups: dict[str, list[Fit]] = {}
+    for fit in fits:
+        key = fit.id
+        if fit.settings["backend"] in on_gpu and fit.settings["fdr"] is None:
+            same = {name: value for name, value in fit.settings.items() if name not in _MAY_DIFFER}
+            key = json.dumps([fit.data.name, same, fit.threads], sort_keys=True)
+        groups.setdefault(key, []).append(fit)
+    return [group[i : i + LARGEST] for group in groups.values() for i in range(0, len(group), LARGEST)]
+
+
+def compute(task: Task, stop: Callable[[], bool]) -> Iterator[Result]:
+    """Compute the fits of a task; the BLAS has the threads of the fits, so that bits do not depend on who computes.
+
+    A fit that fails has its error in its row. Raises InterruptedFit, with checkpoints written, once `stop` is true.
+    """
+    waiting, size, note = task.fits, 0, ""
+    while waiting:
+        with threadpool_limits(task.fits[0].threads):
+            if stop():
+                raise InterruptedFit("The sweep was asked to stop")
+            size = size or size_of_stack(task.fits)
+            some = waiting[:size]
+            try:
+                found = _fit(task, some, stop, note)
+            except StackError as error:
+                size, note = 1, str(error)
+                continue
+        waiting = waiting[len(some) :]
+        yield from found
+
+
+def work(task: Task) -> list[Result]:
+    """`compute` in a worker, which stops for the file task.stop or the death of task.parent: the fits that are over."""
+
+    def stop() -> bool:
+        return os.path.exists(task.stop) or (task.parent is not None and os.getppid() != task.parent)
+
+    results: list[Result] = []
+    with busy, suppress(InterruptedFit):
+        results.extend(compute(task, stop))
+    return results
 
 
 def load(fit: Fit) -> Any:
-    """X (n, d) of a fit; one with batch_size has its data where they are stored, as in dufs-core fit.
-
-    The last one is kept: fits come grouped by data set.
+    """X (n, d) of a fit, kept until that of another is asked for; with batch_size it stays on the disk.
 
     Raises ValueError if the file cannot be read as a table, or is not the one that the sweep was started with.
     """
@@ -52,170 +111,103 @@ def load(fit: Fit) -> Any:
 
 @lru_cache(maxsize=1)
 def _load(data: DataSet, on_disk: bool) -> Any:
-    from dufs_core.data.files.arrays import file_fingerprint, read_table
-
-    if data.path == "two-moons":
+    if data.path == MOONS:
         return make_moons(dict(data.reading))
     if file_fingerprint(data.path) != data.sha256:
         raise ValueError(f"{data.path} has changed since the sweep was started")
     return read_table(data.path, **dict(data.reading), on_disk=on_disk).X
 
 
-class _Forgetting:
-    """Lets go of the data once a worker that outlives the sweep has had no task for a while."""
-
-    def __init__(self) -> None:
-        self._timer: threading.Timer | None = None
-
-    def later(self, seconds: float) -> None:
-        """Unless called again before."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = threading.Timer(seconds, _load.cache_clear)
-        self._timer.daemon = True
-        self._timer.start()
+def size_of_stack(fits: Sequence[Fit]) -> int:
+    """How many of these fits keep their bits together and have room in memory."""
+    if len(fits) == 1:
+        return 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            return stack_size(_selector(fits[0]), load(fits[0]), len(fits))
+        except Exception:  # what is wrong with the data or the settings is said by the first fit
+            return 1
 
 
-_forgetting = _Forgetting()
+def _selector(fit: Fit, checkpoint: Checkpoint | None = None, alone: bool = True) -> DUFS:
+    """The selector of a fit, which goes on from what the checkpoint holds."""
+    settings = dict(fit.settings)
+    if checkpoint is not None and checkpoint.exists():
+        try:
+            found = checkpoint.read()
+            if alone:  # what "auto" came to; in a stack it comes to the same for all
+                settings |= {name: found[name] for name in ("backend", "engine")}
+        except CheckpointError as error:
+            warnings.warn(f"{error}; the fit was started anew", stacklevel=user_stacklevel())
+            checkpoint.remove()
+    callbacks = () if checkpoint is None else (checkpoint,)
+    return DUFS(**settings, random_state=fit.seed, n_jobs=fit.threads, callbacks=callbacks)
 
 
-def work(task: Task) -> list[Result]:
-    """All of `results`, in a worker."""
-    try:
-        return list(results(task))
-    finally:
-        if task.parent is None:
-            _forgetting.later(_IDLE)
+def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -> list[Result]:
+    """Results of one fit of a task, or of several as a stack; `note` is said in their rows.
 
-
-def results(task: Task, stop: Callable[[], bool] | None = None) -> Iterator[Result]:
-    """Compute the fits of a task, each with task.fits' threads for the BLAS too: bits do not depend on who computes.
-
-    As many as possible go together (`dufs_core.cli.sweep.stacking`), one by one where that fails. A fit that fails
-    has its
-    error in its row. Raises InterruptedFit, with checkpoints written, when asked to stop: by `stop`, or in a worker by
-    the file task.stop or the death of task.parent.
+    Raises InterruptedFit, with checkpoints written, when asked to stop, and StackError if a stack fails.
     """
-    from threadpoolctl import threadpool_limits
-
-    from dufs_core.cli.sweep import stacking as group
-
-    asked = stop or (lambda: _asked(task))
-    waiting = list(zip(task.fits, task.checkpoints, strict=True))
-    size, note = (1 if len(waiting) == 1 else None), ""
-    while waiting:
-        with _busy, threadpool_limits(waiting[0][0].threads):
-            if asked():
-                raise InterruptedFit("The sweep was asked to stop")
-            if size is None:
-                size, note = group.size(task.fits)
-            some = waiting[:size]
-            try:
-                if len(some) > 1:
-                    found = group.together(some, task.every_seconds, asked, note)
-                else:
-                    found = [_result(*some[0], task.every_seconds, asked, note)]
-            except group.GroupError as error:
-                size, note = 1, str(error)
-                continue
-        waiting = waiting[len(some) :]
-        yield from found
-
-
-def start_child(parent: int) -> None:
-    """Prepare a child of the sweep's process `parent`: it is told to stop by a file, and does not outlive its parent.
-
-    Signals that reach all processes of a job are for the parent, which tells its children.
-    """
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        with _busy:  # what is in hand is saved first: it is asked to stop as well
-            os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _asked(task: Task) -> bool:
-    orphan = task.parent is not None and os.getppid() != task.parent
-    return orphan or os.path.exists(task.stop)
-
-
-def _result(fit: Fit, path: str, every_seconds: float, stop: Callable[[], bool], note: str) -> Result:
     began = time.perf_counter()
-    found = Result(first_columns(fit), {})
-    with warnings.catch_warnings(record=True) as caught:
+    shape, selectors, warn_each = {}, [], []
+    failed: Exception | None = None
+    with warnings.catch_warnings(record=True) as of_all:
         warnings.simplefilter("always")
         try:
-            X = load(fit)
-            found = found._replace(row=found.row | {"n_samples": X.shape[0], "n_features": X.shape[1]})
-            found = of_fitted(found.row, _fitted(fit, X, path, every_seconds, stop))
-        except (InterruptedFit, KeyboardInterrupt):
+            X = load(some[0])
+            shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
+            for fit in some:
+                checkpoint = None
+                if os.path.isdir(task.checkpoints):  # unless the sweep's directory is on another machine
+                    checkpoint = Checkpoint(f"{task.checkpoints}/{fit.id}.ckpt", task.every_seconds, stop)
+                selectors.append(_selector(fit, checkpoint, alone=len(some) == 1))
+            if len(some) == 1:
+                selectors[0].fit(X)
+            else:
+                warn_each = fit_stack(selectors, X)
+        except InterruptedFit:
             raise
         except Exception as error:  # whatever is wrong with this fit, the others can do without it
             if disk_is_full(error):
                 raise
-            found = Result(found.row | {"status": "failed", "error": one_line(error)}, {})
-    row = {"together": 1, "warnings": said(caught, note), "seconds": time.perf_counter() - began}
-    return Result(found.row | row, found.arrays)
+            if len(some) > 1:
+                what = f"{len(some)} fits together failed ({error_line(error)})"
+                raise StackError(f"{what}, so each was computed alone") from error
+            failed = error
+    seconds = (time.perf_counter() - began) / len(some)
+    results = []
+    for fit, selector, warn in zip_longest(some, selectors, warn_each):
+        with warnings.catch_warnings(record=True) as of_one:
+            warnings.simplefilter("always")
+            if warn is not None:
+                warn()
+        found = result_of(fit, selector) if failed is None else failure(fit, failed)
+        facts = {"together": len(some), "warnings": join_warnings([*of_all, *of_one], note), "seconds": seconds}
+        results.append(Result(found.row | shape | facts, found.arrays))
+    return results
 
 
-def first_columns(fit: Fit) -> dict[str, Any]:
-    """How the row of a fit begins."""
-    return {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
+def predict(fits: Sequence[Fit], in_this_process: bool) -> dict[str, dict[str, Any]]:
+    """For the id of each fit its engine, how many are computed together, and the bytes of these; or its error."""
+    found: dict[str, dict[str, Any]] = {}
+    for group in group_fits(fits, in_this_process):
+        size = size_of_stack(group)
+        for start in range(0, len(group), size):
+            stack = group[start : start + size]
+            found |= {fit.id: _predicted(fit, len(stack)) for fit in stack}
+    return found
 
 
-def of_fitted(row: dict[str, Any], selector: Any) -> Result:
-    """The row of a fit that is done, after what is known of it. Raises FloatingPointError if it has come to nothing."""
-    if not np.isfinite(selector.mu_).all():
-        raise FloatingPointError("the fit ended with gate parameters that are not finite")
-    return Result(row | _measures(selector) | {"status": "done", "error": None}, _arrays(selector))
-
-
-def one_line(error: Exception) -> str:
-    """An error in a table."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def said(caught: Sequence[warnings.WarningMessage], first: str = "") -> str:
-    """What users are warned of, in a table."""
-    sentences = (" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
-    return " | ".join(dict.fromkeys([*([first] if first else []), *sentences]))
-
-
-def _fitted(fit: Fit, X: Array, path: str, every_seconds: float, stop: Callable[[], bool]) -> Any:
-    """The estimator, gone on with where there is a checkpoint."""
-    from dufs_core.selection.dufs import DUFS
-
-    if not os.path.isdir(os.path.dirname(path)):  # a worker on a machine without the sweep's directory
-        return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads).fit(X)
-    checkpoint = Checkpoint(path, every_seconds, stop)
-    if checkpoint.exists():
-        try:
-            free = {"n_jobs": fit.threads, "max_memory": fit.settings["max_memory"]}
-            return DUFS.resume(path, X, callbacks=[checkpoint], **free)
-        except CheckpointError as error:
-            warnings.warn(f"{error}; the fit was started anew", stacklevel=user_stacklevel())
-            checkpoint.remove()
-    return DUFS(**fit.settings, random_state=fit.seed, n_jobs=fit.threads, callbacks=[checkpoint]).fit(X)
-
-
-def _measures(selector: Any) -> dict[str, Any]:
-    names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "backend", "engine")
-    measures = {"n_selected": int(selector.support_.sum())} | {name: getattr(selector, f"{name}_") for name in names}
-    if selector.fdr is None:
-        return measures | {"excess_score": selector.excess_score_, "p_value": selector.p_value_}
-    found = int((selector.q_values_ <= selector.fdr).sum())
-    return measures | {"n_found": found, "smallest_fdr": selector.smallest_fdr_, "price": selector.lam_}
-
-
-def _arrays(selector: Any) -> dict[str, Array]:
-    history = {f"history/{name}": column for name, column in selector.history_.items()}
-    if selector.fdr is not None:
-        history |= {"q_values": selector.q_values_, "evidence": selector.evidence_}
-    return {"mu": selector.mu_, "ranking": selector.order_, "support": selector.support_} | history
+def _predicted(fit: Fit, together: int) -> dict[str, Any]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            X = load(fit)
+            task = FitTask.begin(_selector(fit), X)
+            engine = task.engine().name
+        memory = bytes_together(task, together) if together > 1 else needed_bytes(engine, *task.memory)
+    except Exception as error:  # the sweep records it as the fit's
+        return {"together": together, "error": error_line(error)}
+    return {"together": together, "bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}
