@@ -13,7 +13,10 @@ from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line,
 from dufs_core.cli.parser import OPTIONS
 
 _ROWS_SHOWN = 20  # most rows of the printed table
+# fitted attributes of the result, without their underscore
 _FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "constant_features")
+_FITTED_ALONE = ("excess_score", "p_value", "stopped_by_hsic")  # fdr=None
+_FITTED_WITH_DECOYS = ("q_values", "evidence", "smallest_fdr", "lam")
 _UNSAID = ("callbacks", "verbose")  # parameters that do not change the result
 
 
@@ -141,12 +144,10 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
     settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
     result: dict[str, Any] = {"selected": selected, "seconds": seconds["fit"], "fdr": selector.fdr}
-    result |= {name: getattr(selector, f"{name}_") for name in _FITTED}
+    fitted = (*_FITTED, *(_FITTED_ALONE if selector.fdr is None else _FITTED_WITH_DECOYS))
+    result |= {name: getattr(selector, f"{name}_") for name in fitted}
     result |= dict(zip(("n_samples", "n_features"), data.X.shape, strict=True))
-    if selector.fdr is None:
-        result |= {name: getattr(selector, f"{name}_") for name in ("excess_score", "p_value", "stopped_by_hsic")}
-    else:
-        result |= {name: getattr(selector, f"{name}_") for name in ("q_values", "evidence", "smallest_fdr", "lam")}
+    if selector.fdr is not None:
         result["n_found"] = int((selector.q_values_ <= selector.fdr).sum())
         result["n_decoys"] = len(selector.decoy_evidence_)
     if data.names:

@@ -1,7 +1,6 @@
 """The command line: dufs-core fit, sweep, gradcheck, info.
 
-Results go to stdout; notes, warnings and errors to stderr, one sentence each. Exit codes: 0 done, 2 bad usage or
-input, 3 interrupted and resumable (sweep), 130 interrupted, 1 anything else. Nothing heavy is imported before the
+Results go to stdout; notes, warnings and errors to stderr, one sentence each. Nothing heavy is imported before the
 arguments are understood.
 """
 
@@ -15,6 +14,7 @@ import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any
 
 from dufs_core.cli.common import BAD_INPUT, DONE, FAILED, INTERRUPTED, UsageError, single_line
@@ -42,40 +42,21 @@ def _clean_warnings() -> Iterator[None]:
 
 def _run(args: argparse.Namespace) -> int:
     """Run the subcommand; its module is imported only now."""
-    if args.command == "fit":
-        from dufs_core.cli import fit
+    if args.command is None:
+        raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
+    if args.command != "sweep":
+        return int(import_module(f"dufs_core.cli.{args.command}").run(args))
+    from dufs_core.cli.sweep import JobError, command
 
-        return fit.run(args)
-    if args.command == "gradcheck":
-        from dufs_core.cli import gradcheck
-
-        return gradcheck.run(args)
-    if args.command == "info":
-        from dufs_core.cli import info
-
-        return info.run(args)
-    if args.command == "sweep":
-        from dufs_core.cli.sweep import JobError, command
-
-        try:
-            return int(command.run(args))
-        except JobError as error:
-            raise UsageError(single_line(error)) from error
-    raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
+    try:
+        return int(command.run(args))
+    except JobError as error:
+        raise UsageError(single_line(error)) from error
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        The arguments, without the program's name; by default the process's own.
-
-    Returns
-    -------
-    int
-        0 done, 2 bad usage or input, 3 interrupted and resumable, 130 interrupted, 1 anything else.
+    """Run the command line on `argv` (by default the process's own arguments) and return the exit code:
+    0 done, 2 bad usage or input, 3 interrupted and resumable, 130 interrupted, 1 anything else.
     """
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -30,19 +30,9 @@ PICTURES = ("gates.png", "report.html")
 def check_directory(directory: str | Path, force: bool = False) -> None:
     """Check, before the work, that `save` will be able to write to `directory`; leave nothing behind.
 
-    Parameters
-    ----------
-    directory : path
-        It and its parents may be missing.
-    force : bool
-        Accept a directory that is not empty: files of an earlier result in it will be replaced, others stay.
-
-    Raises
-    ------
-    ValueError
-        If something that is not a directory, or not an empty one, is in the way.
-    OSError
-        If no file can be made there.
+    It and its parents may be missing. With `force` it may hold files: those of an earlier result will be replaced.
+    Raises ValueError if something that is not a directory, or not an empty one, is in the way, and OSError if no file
+    can be made there.
     """
     directory = Path(directory)
     if directory.is_dir():
@@ -70,33 +60,12 @@ def save(
     names: Sequence[str] | None = None,
     labels: Array | None = None,
 ) -> list[str]:
-    """Write a result.
+    """Write a result: `table`, the rows of selection.csv; `result`, the contents of result.json; and the pictures and
+    the report of the selector, fitted on X, with names of the features and labels of the samples (colours).
 
-    Parameters
-    ----------
-    directory : path
-        Made, with its parents, if missing. Files of an earlier result in it are replaced, others stay.
-    table : sequence of mappings
-        The rows of selection.csv.
-    result : mapping
-        The contents of result.json.
-    selector : DUFS
-        Fitted on X.
-    X, names, labels
-        The data, names of the features, and labels of the samples (colours), for the report.
-
-    Returns
-    -------
-    list of str
-        The names of the files written.
-
-    Raises
-    ------
-    OSError
-        If the disk is full, or the tables cannot be written. Any other failure of a picture or of the report is a
-        warning.
-    KeyboardInterrupt
-        If the user interrupts; its message says what is written.
+    The directory is made if missing. Files of an earlier result in it are replaced, others stay. Returns the names of
+    the files written. Raises OSError if the disk is full, or the tables cannot be written (any other failure of a
+    picture or of the report is a warning), and KeyboardInterrupt if the user interrupts, with what is written.
     """
 
     def page() -> bytes:

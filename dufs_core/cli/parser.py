@@ -186,60 +186,37 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
-    fit.add_argument(
-        "file",
-        metavar="FILE|two-moons",
-        help="table of numbers, samples in rows: .npy, .npz, .mat, .csv, .tsv, .txt (.h5 with h5py); or two-moons, a "
-        "made problem with a known answer",
-    )
+    formats = ".npy, .npz, .mat, .csv, .tsv, .txt (.h5 with h5py)"
+    fit.add_argument("file", metavar="FILE|two-moons", help=f"table of numbers, samples in rows: {formats}")
     out = fit.add_argument_group("output")
-    out.add_argument(
-        "--out",
-        metavar="DIR",
-        help="write selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html there; "
-        "without it nothing is written",
-    )
+    files = "selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html"
+    out.add_argument("--out", metavar="DIR", help=f"write {files} there; without it nothing is written")
     out.add_argument("--force", action="store_true", help="replace the results of an earlier fit in DIR")
     out.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no notes; with --out no table either")
 
     data = fit.add_argument_group("reading FILE")
+    left_out = "left out of the features"
+    header = "whether a text file starts with names of columns (default: seen from its contents)"
+    index = f"column of a text file that identifies samples, by name or by number from 0, {left_out}; may be repeated"
     data.add_argument("--variable", metavar="X", help="the table's name, where a file holds several arrays")
-    data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is left out of the features")
+    data.add_argument("--labels", metavar="Y", help=f"variable or column of labels, {left_out}")
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
-    data.add_argument(
-        "--header",
-        action=argparse.BooleanOptionalAction,
-        help="whether a text file starts with names of columns (default: seen from its contents)",
-    )
-    data.add_argument(
-        "--index-column",
-        metavar="COL",
-        action="append",
-        default=[],
-        help="column of a text file that identifies samples, by name or by number from 0, which is left out of the "
-        "features; may be given several times",
-    )
+    data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
+    data.add_argument("--index-column", metavar="COL", action="append", default=[], help=index)
 
-    moons = fit.add_argument_group("two-moons")
+    moons = fit.add_argument_group("two-moons (a made problem with a known answer)")
     moons.add_argument("--samples", type=whole_number, metavar="N", help="number of samples (default: 100)")
     moons.add_argument("--features", type=whole_number, metavar="D", help="number of features (default: 10)")
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
 
     method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
-    method.add_argument(
-        "--preset",
-        choices=("wide", "paper", "authors_code"),
-        help="settings for more columns than rows, or of a published experiment",
-    )
+    preset = "settings for more columns than rows, or of a published experiment"
+    method.add_argument("--preset", choices=("wide", "paper", "authors_code"), help=preset)
     method.add_argument("--seed", type=seed, help="seed of the two moons and of the fit's draws (default: 0)")
     for name, option in OPTIONS.items():
+        flag, said = "--" + name.replace("_", "-"), f"{option.help} (default: {option.default})"
         how: dict[str, Any] = {"type": option.type, "choices": option.choices, "metavar": option.metavar}
         if option.type is bool:
             how = {"action": argparse.BooleanOptionalAction}
-        method.add_argument(
-            "--" + name.replace("_", "-"),
-            default=argparse.SUPPRESS,
-            help=f"{option.help} (default: {option.default})",
-            **how,
-        )
+        method.add_argument(flag, default=argparse.SUPPRESS, help=said, **how)

@@ -1,4 +1,4 @@
-"""Shared by all pictures: figures, colours, axes of ranks, names of features."""
+"""Shared by all pictures: figures, colours, axes, names of features."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ _NAME = 24
 
 
 def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 4.0) -> tuple[Any, Any]:
-    """A figure that pyplot does not know, and its axes (one, or an array of them).
-
-    Raises ImportError, saying what to install, without matplotlib.
-    """
+    """A figure that pyplot does not know, and its axes (one, or an array of them)."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -34,7 +31,6 @@ def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 
 
 
 def png(made: Any, dpi: int = 150) -> bytes:
-    """The figure as the bytes of a PNG file."""
     buffer = io.BytesIO()
     made.savefig(buffer, format="png", dpi=dpi)
     return buffer.getvalue()
@@ -45,12 +41,9 @@ def axes_of(ax: Any) -> Any:
 
 
 def finish(ax: Any, x: str, y: str, title: str, **legend: Any) -> Any:
-    """Label the axes, and draw the legend."""
-    ax.set_xlabel(x)
-    ax.set_ylabel(y)
-    ax.set_title(title)
-    ax.legend(**({"frameon": False} | legend))
+    ax.set(xlabel=x, ylabel=y, title=title)
     ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(**({"framealpha": 0.85, "edgecolor": "none", "fontsize": "small"} | legend))
     return ax
 
 
@@ -70,16 +63,18 @@ def rank_axis(ax: Any, d: int) -> str:
     return " (log scale)"
 
 
-def twin_steps(ax: Any, x: Array, counts: Array, label: str, drawstyle: str, top: float) -> None:
-    """Counts over x as orange steps on a twin of axes whose own curve is blue."""
+def twin_steps(ax: Any, x: Array, counts: Array, label: str, drawstyle: str, top: float) -> Any:
+    """Draw counts over x as orange steps on a twin of axes whose own curve is blue; return the axes."""
     twin = ax.twinx()
     twin.plot(x, counts, color=ORANGE, linewidth=1.6, drawstyle=drawstyle)
-    twin.set_ylabel(label, color=ORANGE)
-    twin.set_ylim(0, top * np.max(counts, initial=1))
+    twin.set(ylabel=label, ylim=(0, top * np.max(counts, initial=1)))
     whole_numbers(twin.yaxis)
     for each, colour in ((ax, BLUE), (twin, ORANGE)):
+        each.yaxis.label.set_color(colour)
         each.tick_params(axis="y", colors=colour)
         each.spines["top"].set_visible(False)
+        each.spines["right"].set_visible(True)
+    return ax
 
 
 def line_collection(ax: Any, x: Array, y: Array, **style: Any) -> None:
@@ -88,33 +83,32 @@ def line_collection(ax: Any, x: Array, y: Array, **style: Any) -> None:
 
     points = np.empty((y.shape[1], len(x), 2))
     points[:, :, 0], points[:, :, 1] = x, y.T
-    ax.add_collection(LineCollection(list(points), **style))
+    ax.add_collection(LineCollection(list(points), linewidth=0.8, **style))
     ax.autoscale_view()
 
 
-def feature_lines(
-    ax: Any, x: Array, mu: Array, columns: Array, chosen: Array, grey: Array, kinds: tuple[str, str],
-    order: Array, names: Sequence[Any] | None, **style: Any,
-) -> None:  # fmt: skip
-    """mu (m, k) of `columns` (k,): grey for the masked, blue or, if they are few, named in colours for the chosen."""
-    few = chosen.sum() <= _LABELLED
+def gate_lines(ax: Any, x: Array, mu: Array, labels: tuple[str, str], grey: Array, blue: dict[int, str]) -> None:
+    """mu (m, k) over x: grey where the mask (k,) says so, blue the columns of `blue`, or with their names if few."""
+    ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
+    few = len(blue) <= _LABELLED
     colours = [colour for colour in COLOURS if colour != ORANGE]  # orange is for cuts
-    for mask, colour, kind, z in ((grey, GREY, kinds[0], 2), (chosen, BLUE, kinds[1], 3)):
-        if mask.any() and not (few and colour == BLUE):
-            alpha = 1 if mask.sum() < SMALL else 0.4
-            label = f"{int(mask.sum())} {kind}"
-            line_collection(ax, x, mu[:, mask], color=colour, linewidth=0.8, alpha=alpha, zorder=z, label=label)
-    if few:
-        best = [k for k in order if k in columns[chosen]]
-        for k in np.flatnonzero(chosen):
-            column = int(columns[k])
-            label = escape_mathtext(_short(names[column]) if names is not None else f"x{column}")
-            ax.plot(x, mu[:, k], color=colours[best.index(column)], linewidth=1.6, zorder=3, label=label, **style)
+    for columns, colour, label in ((np.flatnonzero(grey), GREY, labels[0]), (list(blue), BLUE, labels[1])):
+        if len(columns) and not (few and colour == BLUE):
+            alpha, text = 1 if len(columns) < SMALL else 0.4, f"{len(columns)} {label}"
+            line_collection(ax, x, mu[:, columns], color=colour, alpha=alpha, zorder=2 + (colour == BLUE), label=text)
+    for colour, (column, name) in zip(colours, blue.items() if few else (), strict=False):
+        ax.plot(x, mu[:, column], color=colour, linewidth=1.6, zorder=3, label=name)
 
 
-def _short(name: Any) -> str:
-    text = str(name)
-    return text if len(text) <= _NAME else text[: _NAME - 1] + "…"
+def feature_name(names: Sequence[Any] | None, column: int) -> str:
+    name = f"x{column}" if names is None else str(names[column])
+    return escape_mathtext(name if len(name) <= _NAME else name[: _NAME - 1] + "…")
+
+
+def escape_mathtext(text: Any) -> str:
+    """Text for matplotlib to show as it is: with $ it sets mathematics, and legends leave out what begins with _."""
+    shown = str(text).replace("$", r"\$")
+    return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width
 
 
 def values_of(selector: Any) -> tuple[Array, str]:
@@ -127,13 +121,8 @@ def values_of(selector: Any) -> tuple[Array, str]:
 def excluded_mask(selector: Any) -> tuple[Array, str]:
     """The columns (d,) bool that took no part in the fit, whose values only say so, and what they are called."""
     constant = column_mask(selector, "constant_features_")
-    judged = kind_of(selector) != "decoys"
-    others = column_mask(selector, "excluded_features_") if judged else ~is_judged(selector) & ~constant
-    kinds = (("constant", constant), ("set aside" if judged else "not judged", others))
-    return constant | others, " or ".join(kind for kind, mask in kinds if mask.any())
-
-
-def escape_mathtext(text: Any) -> str:
-    """Text for matplotlib to show as it is: with $ it sets mathematics, and legends leave out what begins with _."""
-    shown = str(text).replace("$", r"\$")
-    return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width
+    kind, others = "set aside", column_mask(selector, "excluded_features_")
+    if kind_of(selector) == "decoys":
+        kind, others = "not judged", ~is_judged(selector) & ~constant
+    kinds = (("constant", constant), (kind, others))
+    return constant | others, " or ".join(name for name, mask in kinds if mask.any())

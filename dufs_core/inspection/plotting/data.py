@@ -9,20 +9,8 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import scale_columns
-from dufs_core.inspection.plotting.canvas import (
-    BLUE,
-    COLOURS,
-    GREY,
-    ORANGE,
-    PALE,
-    axes_of,
-    escape_mathtext,
-    excluded_mask,
-    figure,
-    finish,
-    values_of,
-    whole_numbers,
-)
+from dufs_core.inspection.plotting import canvas
+from dufs_core.inspection.plotting.canvas import BLUE, COLOURS, GREY, ORANGE, PALE
 from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
 from dufs_core.selection.base import check_fitted
 from dufs_core.selection.graph_rules import WIDE, GraphRules, graph_rules
@@ -39,7 +27,7 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
 
     Parameters
     ----------
-    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
+    selector
         Fitted on images, a row each.
     shape : (height, width)
         Their product is the number of features; rows of X are images in C order. Those of MATLAB's files are turned by
@@ -48,16 +36,10 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
         One row of X, or the mean of several.
     ax : matplotlib axes, optional
 
-    Returns
-    -------
-    matplotlib axes
-
     Raises
     ------
     ValueError
         If shape, image and selector disagree.
-    NotFittedError
-        If the selector is not fitted.
     """
     check_fitted(selector)
     d = len(selector.support_)
@@ -67,12 +49,12 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
         )
     if image is not None and np.size(image) != d:
         raise ValueError(f"image must have {d} numbers, one for each feature; got {np.size(image)}")
-    ax = axes_of(ax)
+    ax = canvas.axes_of(ax)
     rows, columns = np.nonzero(selector.support_.reshape(shape))
     size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
     title = f"{len(rows)} of {d} pixels selected"
     if image is None:
-        (absent, kind), (values, label) = excluded_mask(selector), values_of(selector)
+        (absent, kind), (values, label) = canvas.excluded_mask(selector), canvas.values_of(selector)
         absent &= ~selector.support_
         scores = np.ma.masked_array(np.asarray(values, dtype=float), absent)
         ax.set_facecolor(PALE)
@@ -93,30 +75,26 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
 
     Parameters
     ----------
-    selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
-        Fitted. Its scaling is used, and the rules of a DUFS selector's graph.
+    selector
+        Its scaling is used, and the rules of a DUFS selector's graph.
     X : array-like (n_samples, n_features)
         As in `fit`. Of more than 600 rows so many are drawn (always the same).
     ax : matplotlib axes, optional
     n_values : int, default 10
-
-    Returns
-    -------
-    matplotlib axes
 
     Raises
     ------
     ValueError
         If nothing is selected, or X has another number of features.
     """
-    ax = axes_of(ax)
+    ax = canvas.axes_of(ax)
     rows, all_columns, selected = _before_and_after(selector, X)
     for part, colour, what in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
         values = _walk(selector, part, n_values).values
         label, number = what.format(part.shape[1]), np.arange(1, len(values) + 1)
         ax.plot(number, values, color=colour, marker="o", markersize=4, label=label)
-    whole_numbers(ax.xaxis)
-    return finish(ax, "number of the eigenvalue", "eigenvalue of P", f"spectrum of the random walk{rows}")
+    canvas.whole_numbers(ax.xaxis)
+    return canvas.finish(ax, "number of the eigenvalue", "eigenvalue of P", f"spectrum of the random walk{rows}")
 
 
 def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
@@ -128,17 +106,9 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
         As in `spectrum`.
     labels : array-like (n_samples,), optional
         Colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing of them.
+        ValueError unless there is one for each row.
     axes : two matplotlib axes, optional
-
-    Returns
-    -------
-    array of two matplotlib axes
-        Before and after the selection.
-
-    Raises
-    ------
-    ValueError
-        As `spectrum`, and if labels are not one for each row.
+        Before and after the selection; they are returned.
     """
     from matplotlib import colormaps
 
@@ -150,7 +120,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
             got = len(labels) if labels.ndim == 1 else f"an array of shape {labels.shape}"
             raise ValueError(f"labels must be one for each of the {n} rows of X; got {got}")
         groups = _groups(labels[some_rows(n, _most_rows(len(selector.support_)))])
-    axes = figure(1, 2)[1] if axes is None else axes
+    axes = canvas.figure(1, 2)[1] if axes is None else axes
     rows, all_columns, selected = _before_and_after(selector, X)
     colours: Any = COLOURS if len(groups) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(groups)))
     for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
@@ -178,7 +148,7 @@ def _groups(labels: Array) -> list[tuple[str | None, Any]]:
         ordered = sorted(kinds, key=lambda kind: (type(kind).__name__, str(kind)))
     number = {kind: i for i, kind in enumerate(ordered)}
     which = np.array([-1 if out else number[label] for label, out in zip(labels, missing, strict=True)])
-    found: list[tuple[str | None, Any]] = [(escape_mathtext(kind), which == i) for i, kind in enumerate(ordered)]
+    found: list[tuple[str | None, Any]] = [(canvas.escape_mathtext(kind), which == i) for i, kind in enumerate(ordered)]
     return [*found, ("no label", missing)] if missing.any() else found
 
 
