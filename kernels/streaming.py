@@ -1,8 +1,8 @@
 """The streaming form in compiled code: blocks of K are formed from the gated data, used at once and forgotten.
 
 The data and what is multiplied with K are held in panels of rows, (panels, features, LANES): panel p holds feature k of
-the rows p * LANES to (p + 1) * LANES as one run of LANES numbers. A call works on a group of `count` panels, from
-panel `first` on: its rows j are the lanes of
+the rows p * LANES to (p + 1) * LANES as one run of LANES numbers. A call works on a `Span`: a group of `count` panels,
+from panel `first` on, whose rows j are the lanes of
 
     D_ij = max(g_i + g_j - 2 sum_k F_ki F_kj, 0)        g_i = sum_k F_ki^2
 
@@ -15,17 +15,19 @@ the same bits. Sums over more than FLUSH rows are kept in float64.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dufs_core.kernels import panels
 from dufs_core.kernels.compile import inner, kernel
-from dufs_core.kernels.panels import DEPTH
+from dufs_core.kernels.panels import DEPTH, Settings
 from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
     LANES,
     below_lane,
+    constant,
+    distance,
     exp_nonpositive,
     get,
     in_lane,
@@ -44,6 +46,38 @@ from dufs_core.kernels.vector import (
 BLOCK = 128  # rows i at a time: a panel's share of K, 8 KiB in float32, stays in the first-level cache
 GROUP = 16  # panels of rows j in hand: a block of rows i is read from memory once for all of them
 FLUSH = 1024  # rows whose products are summed in the dtype of the data, before float64 takes over
+
+
+class Gated(NamedTuple):
+    """The open columns of one draw, and the kernel that they form."""
+
+    F: Any  # (t + 1, panels, columns, LANES): F_a = P^a Xt
+    B: Any  # (t, panels, columns, LANES): B_a = P^a (Xt / deg)
+    g: Any  # (rows,)
+    n: int
+    m: int  # open columns
+    minus_inverse: float  # -1 / b
+    self_weight: float  # K_ii
+
+
+class Span(NamedTuple):
+    """The pairs of a call."""
+
+    first: int  # panel of rows j
+    count: int
+    start: int  # row i
+    stop: int
+
+
+class Work(NamedTuple):
+    """What every thread has for itself."""
+
+    block: Any  # (group, BLOCK, LANES)
+    slopes: Any  # (group, BLOCK, LANES)
+    side: Any  # (BLOCK, LANES)
+    sums: Any  # (group, 2 columns, LANES)
+    out: Any  # (group, 2 columns, LANES) float64
+    best: Any  # (group, k + 1, LANES)
 
 
 @inner
@@ -77,29 +111,17 @@ def _weighted(K: Any, R: Any, i0: int, depth: int, count: int, columns: int, add
                 tile_set(R, left, K, c * stride, sums, c * c_stride + f * LANES, depth)
 
 
-@inner
-def _flush(sums: Any, count: int, columns: int, out: Any) -> None:
-    """out (float64) += sums."""
-    small_code()
-    for c in range(count):
-        for f in range(columns):
-            at = (c * sums.shape[1] + f) * LANES
-            store(out, at, load(out, at) + widen(load(sums, at)))
-
-
 @kernel
-def squared_norms(F: Any, m: int, first: int, count: int, block: Any, g: Any) -> None:
+def squared_norms(X: Gated, first: int, count: int, block: Any) -> None:
     """g_i = sum_k F_ki^2, summed as every D_ij is: the distance of equal rows is exactly 0."""
     for p in range(first, first + count):
-        _products(F, F, block, p * LANES, LANES, p, 1, m, False)
+        _products(X.F[0], X.F[0], block, p * LANES, LANES, p, 1, X.m, False)
         for l in range(block.shape[2]):
-            put(g, p * LANES + l, get(block, l * LANES + l))
+            put(X.g, p * LANES + l, get(block, l * LANES + l))
 
 
 @kernel
-def bandwidth(
-    settings: panels.Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any
-) -> Any:
+def bandwidth(settings: Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any) -> Any:
     """`panels.bandwidth`."""
     return panels.bandwidth(settings, kth, largest, n, scratch, rows, weights)
 
@@ -107,31 +129,28 @@ def bandwidth(
 @inner
 def _nearest(G: Any, g: Any, i0: int, depth: int, first: int, count: int, k: int, best: Any) -> None:
     small_code()
-    number = G.dtype.type
-    two, zero, infinity = spread(number(2)), spread(number(0)), spread(number(np.inf))
+    infinity = constant(G, np.inf)
     for c in range(count):
         j0, here, there = (first + c) * LANES, c * G.shape[1] * LANES, c * best.shape[1] * LANES
-        gj, top = load(g, j0), load(best, there + k * LANES)
+        gj, largest = load(g, j0), load(best, there + k * LANES)
         for i in range(depth):
-            d = larger(spread(get(g, i0 + i)) + gj - two * load(G, here + i * LANES), zero)
-            top = larger(top, d)
+            d = distance(spread(get(g, i0 + i)), gj, load(G, here + i * LANES))
+            largest = larger(largest, d)
             d = in_lane(i0 + i - j0, infinity, d)
             for rank in range(k):
                 before = load(best, there + rank * LANES)
                 store(best, there + rank * LANES, smaller(before, d))
                 d = larger(before, d)
-        store(best, there + k * LANES, top)
+        store(best, there + k * LANES, largest)
 
 
 @kernel
-def neighbours(
-    F: Any, g: Any, m: int, k: int, first: int, count: int, start: int, stop: int, block: Any, best: Any
-) -> None:
-    """best (group, k + 1, LANES): the k smallest D_ij over i != j, in order, and the largest; updated."""
-    for i0 in range(start, stop, BLOCK):
-        depth = min(BLOCK, stop - i0)
-        _products(F, F, block, i0, depth, first, count, m, False)
-        _nearest(block, g, i0, depth, first, count, k, best)
+def neighbours(X: Gated, k: int, span: Span, work: Work) -> None:
+    """work.best: the k smallest D_ij over i != j, in order, and the largest; updated."""
+    for i0 in range(span.start, span.stop, BLOCK):
+        depth = min(BLOCK, span.stop - i0)
+        _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.count, X.m, False)
+        _nearest(work.block, X.g, i0, depth, span.first, span.count, k, work.best)
 
 
 @inner
@@ -139,14 +158,12 @@ def _add_degrees(
     G: Any, g: Any, minus_inverse: float, i0: int, depth: int, first: int, count: int, side: Any, degrees: Any
 ) -> None:
     small_code()
-    number = G.dtype.type
-    two, zero, scale = spread(number(2)), spread(number(0)), spread(number(minus_inverse))
+    zero, scale = constant(G, 0.0), constant(G, minus_inverse)
     for c in range(count):
         j0, here = (first + c) * LANES, c * G.shape[1] * LANES
         gj, partial = load(g, j0), zero
         for i in range(depth):
-            d = larger(spread(get(g, i0 + i)) + gj - two * load(G, here + i * LANES), zero)
-            value = exp_nonpositive(d * scale)
+            value = exp_nonpositive(distance(spread(get(g, i0 + i)), gj, load(G, here + i * LANES)) * scale)
             if i0 + i < j0 + LANES:
                 value = below_lane(i0 + i - j0, value, zero)
             partial = partial + value
@@ -157,93 +174,78 @@ def _add_degrees(
 
 
 @kernel
-def degrees(
-    F: Any, g: Any, m: int, minus_inverse: float, first: int, count: int, start: int, stop: int, block: Any,
-    side: Any, sums: Any,
-) -> None:  # fmt: skip
+def degrees(X: Gated, span: Span, work: Work, sums: Any) -> None:
     """sums_i += K_ij and sums_j += K_ij for the pairs i > j: every pair once, for both its rows.
 
-    side (BLOCK, LANES): work. sums (rows,) float64.
+    sums (rows,) float64.
     """
-    for i0 in range(start, stop, BLOCK):
-        depth = min(BLOCK, stop - i0)
-        here = min(count, (i0 + depth - 1) // LANES - first + 1)
-        _products(F, F, block, i0, depth, first, here, m, False)
-        _add_degrees(block, g, minus_inverse, i0, depth, first, here, side, sums)
+    for i0 in range(span.start, span.stop, BLOCK):
+        depth = min(BLOCK, span.stop - i0)
+        count = min(span.count, (i0 + depth - 1) // LANES - span.first + 1)
+        _products(X.F[0], X.F[0], work.block, i0, depth, span.first, count, X.m, False)
+        _add_degrees(work.block, X.g, X.minus_inverse, i0, depth, span.first, count, work.side, sums)
 
 
 @inner
 def _affinity(
-    G: Any, g: Any, minus_inverse: float, own: float, i0: int, depth: int, first: int, count: int
-) -> None:  # fmt: skip
-    """K_ij in place of G_ij, K_ii = own."""
+    G: Any, g: Any, minus_inverse: float, self_weight: float, i0: int, depth: int, first: int, count: int
+) -> None:
+    """K_ij in place of G_ij."""
     small_code()
-    number = G.dtype.type
-    two, zero, scale, diagonal = (
-        spread(number(2)),
-        spread(number(0)),
-        spread(number(minus_inverse)),
-        spread(number(own)),
-    )
+    scale, diagonal = constant(G, minus_inverse), constant(G, self_weight)
     for c in range(count):
         j0, here = (first + c) * LANES, c * G.shape[1] * LANES
         gj = load(g, j0)
         for i in range(depth):
             at = here + i * LANES
-            d = larger(spread(get(g, i0 + i)) + gj - two * load(G, at), zero)
+            d = distance(spread(get(g, i0 + i)), gj, load(G, at))
             store(G, at, in_lane(i0 + i - j0, diagonal, exp_nonpositive(d * scale)))
 
 
 @kernel
-def apply(
-    F: Any, g: Any, m: int, minus_inverse: float, own: float, R: Any, columns: int, first: int, count: int, start: int,
-    stop: int, block: Any, sums: Any, out: Any,
-) -> None:  # fmt: skip
-    """out_fj += sum_i R_if K_ij, K_ii = own.
-
-    R (panels of columns, rows, LANES); out (group, columns, LANES) float64.
-    """
-    for outer in range(start, stop, FLUSH):
-        end = min(stop, outer + FLUSH)
+def apply(X: Gated, R: Any, columns: int, span: Span, work: Work) -> None:
+    """work.out_fj += sum_i R_if K_ij for the first `columns` columns f of R (panels of columns, rows, LANES)."""
+    sums = work.sums
+    for outer in range(span.start, span.stop, FLUSH):
+        end = min(span.stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
             depth = min(BLOCK, end - i0)
-            _products(F, F, block, i0, depth, first, count, m, False)
-            _affinity(block, g, minus_inverse, own, i0, depth, first, count)
-            _weighted(block, R, i0, depth, count, columns, i0 > outer, sums)
-        _flush(sums, count, columns, out)
+            _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.count, X.m, False)
+            _affinity(work.block, X.g, X.minus_inverse, X.self_weight, i0, depth, span.first, span.count)
+            _weighted(work.block, R, i0, depth, span.count, columns, i0 > outer, sums)
+        for c in range(span.count):
+            for f in range(columns):
+                at = (c * sums.shape[1] + f) * LANES
+                store(work.out, at, load(work.out, at) + widen(load(sums, at)))
 
 
 @inner
 def _slopes(
     G: Any, T: Any, g: Any, rho: Any, n: int, minus_inverse: float, i0: int, depth: int, first: int, count: int,
-    half: bool, side: Any, sums: Any, weighted: Any,
+    side: Any, sums: Any, weighted: Any,
 ) -> None:  # fmt: skip
-    """C_ij = -K_ij (T_ij - rho_i - rho_j) / b where D_ij > 0, in place of T_ij."""
+    """C_ij = -K_ij (T_ij - rho_i - rho_j) / b where D_ij > 0 and i > j, in place of T_ij."""
     small_code()
-    number = G.dtype.type
-    two, zero, scale = spread(number(2)), spread(number(0)), spread(number(minus_inverse))
+    zero, scale = constant(G, 0.0), constant(G, minus_inverse)
     for c in range(count):
         j0, here = (first + c) * LANES, c * G.shape[1] * LANES
         gj, rho_j = load(g, j0), load(rho, j0)
         partial, with_d = zero, zero
         for i in range(depth):
             at = here + i * LANES
-            d = larger(spread(get(g, i0 + i)) + gj - two * load(G, at), zero)
-            d = in_lane(i0 + i - j0, zero, d)
-            if half and i0 + i < j0 + LANES:
+            d = distance(spread(get(g, i0 + i)), gj, load(G, at))
+            if i0 + i < j0 + LANES:
                 d = below_lane(i0 + i - j0, d, zero)
             slope = (load(T, at) - (spread(get(rho, i0 + i)) + rho_j)) * exp_nonpositive(d * scale) * scale
             slope = where_positive(d, slope)
             partial = partial + slope
             with_d = with_d + slope * d
             store(T, at, slope)
-            if half:
-                store(side, i * LANES, slope if c == 0 else load(side, i * LANES) + slope)
+            store(side, i * LANES, slope if c == 0 else load(side, i * LANES) + slope)
         store(sums, j0, load(sums, j0) + widen(partial))
         store(weighted, 0, load(weighted, 0) + below_lane(n - j0, widen(with_d), spread(0.0)))
-    if half:
-        for i in range(depth):
-            put(sums, i0 + i, get(sums, i0 + i) + total(widen(load(side, i * LANES))))
+    for i in range(depth):
+        put(sums, i0 + i, get(sums, i0 + i) + total(widen(load(side, i * LANES))))
 
 
 @inner
@@ -257,36 +259,30 @@ def _dots(F: Any, first: int, count: int, columns: int, sums: Any, dots: Any) ->
 
 
 @kernel
-def gradient(
-    F: Any, B: Any, g: Any, rho: Any, n: int, m: int, t: int, minus_inverse: float, R: Any, columns: int, half: bool,
-    first: int, count: int, start: int, stop: int, block: Any, slopes: Any, side: Any, sums: Any, by_row: Any,
-    weighted: Any, dots: Any, out: Any,
-) -> None:  # fmt: skip
-    """The derivatives C_ij = dS/dD_ij + dS/dD_ji, and their products with the data.
+def gradient(X: Gated, rho: Any, R: Any, columns: int, span: Span, work: Work, by_row: Any, weighted: Any,
+             dots: Any) -> None:  # fmt: skip
+    """The derivatives C_ij = dS/dD_ij + dS/dD_ji of the pairs i > j, and their products with the data.
 
     C_ij = -K_ij (T_ij - rho_i - rho_j) / b,  T_ij = sum over a + b = t - 1 of B_a,i . F_b,j + F_b,i . B_a,j
 
-    F, B (>= t, panels, features, LANES): F_a = P^a Xt and B_a = P^a (Xt / deg); R: the first `columns` columns of Xt,
-    as in `apply`. by_row_j += sum_i C_ij, weighted (LANES,) += sum of C_ij D_ij. With `half` only the pairs i > j are
-    visited, which also add to by_row_i, and dots_f += sum of Xt_if C_ij Xt_jf; else out_fj += sum_i Xt_if C_ij.
+    R: the first `columns` columns of Xt, as in `apply`. by_row_i and by_row_j += C_ij, weighted (LANES,) += sum of
+    C_ij D_ij, dots_f += sum of Xt_if C_ij Xt_jf.
     """
-    nothing = spread(block.dtype.type(0))
-    for outer in range(start, stop, FLUSH):
-        end = min(stop, outer + FLUSH)
+    first, t = span.first, X.B.shape[0]
+    for outer in range(span.start, span.stop, FLUSH):
+        end = min(span.stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
             depth = min(BLOCK, end - i0)
-            here = min(count, (i0 + depth - 1) // LANES - first + 1) if half else count
-            _products(F[0], F[0], block, i0, depth, first, here, m, False)
+            count = min(span.count, (i0 + depth - 1) // LANES - first + 1)
+            _products(X.F[0], X.F[0], work.block, i0, depth, first, count, X.m, False)
             for a in range(t):
-                _products(B[a], F[t - 1 - a], slopes, i0, depth, first, here, m, a > 0)
-                _products(F[t - 1 - a], B[a], slopes, i0, depth, first, here, m, True)
+                _products(X.B[a], X.F[t - 1 - a], work.slopes, i0, depth, first, count, X.m, a > 0)
+                _products(X.F[t - 1 - a], X.B[a], work.slopes, i0, depth, first, count, X.m, True)
             _slopes(
-                block, slopes, g, rho, n, minus_inverse, i0, depth, first, here, half, side, by_row, weighted
+                work.block, work.slopes, X.g, rho, X.n, X.minus_inverse, i0, depth, first, count, work.side, by_row,
+                weighted,
             )  # fmt: skip
-            for row in range(here * BLOCK, count * BLOCK):
-                store(slopes, row * LANES, nothing)
-            _weighted(slopes, R, i0, depth, count, columns, i0 > outer, sums)
-        if half:
-            _dots(F[0], first, count, columns, sums, dots)
-        else:
-            _flush(sums, count, columns, out)
+            for row in range(count * BLOCK, span.count * BLOCK):
+                store(work.slopes, row * LANES, constant(work.slopes, 0.0))
+            _weighted(work.slopes, R, i0, depth, span.count, columns, i0 > outer, work.sums)
+        _dots(X.F[0], first, span.count, columns, work.sums, dots)

@@ -117,9 +117,7 @@ class DenseEngine(Engine):
         return self._work
 
 
-def layout(
-    draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int
-) -> tuple[int, Any, Any, Any]:
+def layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any, Any, Any]:
     """The number of threads that a problem is worth, and (shape, dtype) of every work array (`kernels.steps`)."""
     from dufs_core.kernels import steps
     from dufs_core.kernels.barrier import SLOTS
