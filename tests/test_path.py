@@ -373,9 +373,9 @@ def test_data_on_disk_are_to_be_read_first(moons, tmp_path):
 
 def test_a_checkpoint_saves_one_fit(moons, tmp_path):
     saving = short(callbacks=[Checkpoint(tmp_path / "state")])
-    with pytest.raises(ValueError, match=r"A path fits the selector many times, and a Checkpoint .* out of callbacks"):
+    with pytest.raises(ValueError, match=r"A path fits copies .* what Checkpoint keeps .* out of callbacks"):
         LambdaPath(saving).fit(moons)
-    with pytest.raises(ValueError, match=r"stability_selection fits the selector many times.* out of callbacks"):
+    with pytest.raises(ValueError, match=r"stability_selection fits copies .* out of callbacks"):
         stability_selection(saving, moons)
     with pytest.raises(ValueError, match="take it out of selector__callbacks"):
         stability_selection(LambdaPath(saving), moons)

@@ -418,7 +418,7 @@ def test_blas_is_held_to_one_thread(data, monkeypatch):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return order(*arguments)
 
-    monkeypatch.setattr("dufs_core.selection.dufs.diverse_order", order_seen)
+    monkeypatch.setattr("dufs_core.selection.fit_task.diverse_order", order_seen)
     with threadpool_limits(3, user_api="blas"):
         quick(ranking="diverse").fit(data)
     assert seen

@@ -35,7 +35,7 @@ def test_the_mean_is_that_of_all_permutations():
     assert np.mean(values) == pytest.approx(0, abs=1e-9)
 
 
-def test_a_constant_column_is_tied_to_none():
+def test_a_constant_column_depends_on_none():
     X = np.column_stack([noise(20, 2), np.full(20, 3.0)])
     assert not hsic_z_scores(NUMPY, X)[2].any()
 
@@ -72,7 +72,7 @@ def test_clusters_convince_although_their_gap_is_nothing():
     assert "more structure than" not in notes
 
 
-def test_the_strongest_pair_of_noise_is_not_tied():
+def test_the_strongest_pair_of_noise_is_not_dependent():
     tied = [
         screening.all_dependent(screening.strongest[:2])
         for screening in (PairwiseHSIC(NUMPY, noise(60, 20, seed=seed), np.arange(20)) for seed in range(20))

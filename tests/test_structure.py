@@ -268,8 +268,8 @@ def test_two_blobs_are_found(seed, dtype):
     assert len(found.members) <= 10
     assert (np.diff(found.members) > 0).all()
     assert found.excess > 100
-    least = found.ties[:8].min()
-    assert least > np.quantile(found.ties[8:], 0.95)
+    least = found.dependence[:8].min()
+    assert least > np.quantile(found.dependence[8:], 0.95)
 
 
 def test_of_nothing_a_small_set_without_evidence_is_found():
@@ -300,7 +300,7 @@ def test_a_column_and_its_decoys_are_treated_alike(X):
     pool = pool_of(X)
     other, old = renamed(pool, np.random.default_rng(1))
     a, b = (find_structure(bk, p, 1, LOCAL) for p in (pool, other))
-    np.testing.assert_allclose(b.ties, a.ties[old], rtol=1e-8, atol=1e-8)
+    np.testing.assert_allclose(b.dependence, a.dependence[old], rtol=1e-8, atol=1e-8)
     np.testing.assert_array_equal(np.sort(old[b.members]), a.members)
     assert b.excess == pytest.approx(a.excess, rel=1e-8)
     members = [np.array([0, 3, 20, 65]), np.flatnonzero(np.isin(old, [0, 3, 20, 65]))]
@@ -314,11 +314,11 @@ def test_any_number_of_threads_finds_the_same_bits():
     pool = pool_of(mixed(n=40, d=30), dtype="float32")
     one, three = (find_structure(bk, pool, threads, LOCAL) for threads in (1, 3))
     np.testing.assert_array_equal(three.members, one.members)
-    np.testing.assert_array_equal(three.ties, one.ties)
+    np.testing.assert_array_equal(three.dependence, one.dependence)
     assert three.excess == one.excess
 
 
-def test_ties_that_are_no_lines_are_seen():
+def test_dependence_that_is_no_line_is_seen():
     """A ring: no correlation, and the strongest ties of all columns."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(100, 40))
@@ -326,7 +326,7 @@ def test_ties_that_are_no_lines_are_seen():
     X[:, :2] = np.column_stack([np.cos(angle), np.sin(angle)])
     assert abs(np.corrcoef(X[:, :2].T)[0, 1]) < 0.2
     found = find_structure(bk, pool_of(X), 1, LOCAL)
-    assert set(np.argsort(-found.ties)[:2].tolist()) == {0, 1}
+    assert set(np.argsort(-found.dependence)[:2].tolist()) == {0, 1}
     assert {0, 1} <= set(found.members.tolist())
 
 

@@ -24,20 +24,9 @@ _MASK = 0xFFFFFFFF
 _DRAWS_PER_COUNTER = 4
 MOST_ROWS = 512  # of `orders`
 
-
-class Stream(IntEnum):
-    """What a random number is for; streams never overlap."""
-
-    GATES = 0
-    SHUFFLE = 1
-    INITIAL_MU = 2
-    PERMUTATION = 3
-    RESTART = 4
-    PARTITION = 5
-    LOGITS = 6
-    DECODER = 7
-    GUMBEL = 8
-    DECOYS = 9
+Stream = IntEnum(  # what a random number is for; streams never overlap
+    "Stream", "GATES SHUFFLE INITIAL_MU PERMUTATION RESTART PARTITION LOGITS DECODER GUMBEL DECOYS", start=0
+)
 
 
 def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Array, Array, Array, Array]:
@@ -64,8 +53,6 @@ def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[
 
 def words(bk: Backend, seed: int, stream: Stream, step: int, draw: Any, row: Any, column: Any) -> Array:
     """One 64-bit word for each (draw, row, column), arrays broadcast together; uint64."""
-    if bk.kernels is not None:
-        return bk.kernels.words(seed, int(stream), step, draw, row, column)
     xp = bk.xp
     tag = (int(stream) << 28) | xp.asarray(draw, dtype=xp.uint64)
     w0, w1, _, _ = philox(bk, (column, row, step, tag), seed)
@@ -83,24 +70,17 @@ def normals(
     sqrt(-2 log u) cos(2 pi v) and sqrt(-2 log u) sin(2 pi v), u = (w + 1/2) / 2^32, v = w' / 2^32.
     Computed in float64, then cast, so that float32 and float64 runs replay the same stream.
     """
-    if bk.kernels is not None:
-        return bk.kernels.normals(seed, int(stream), step, n_draws, rows, columns, dtype)
+    if bk.kernels is not None and rows is None:
+        return bk.kernels.normals(seed, int(stream), step, n_draws, columns, dtype)
     xp = bk.xp
-    groups = -(-n_draws // _DRAWS_PER_COUNTER)
-    column = xp.asarray(columns, dtype=xp.uint64)
-    tag = (int(stream) << 28) | xp.arange(groups, dtype=xp.uint64)
-    if rows is None:
-        counter = (column[None, :], 0, step, tag[:, None])
-    else:
-        counter = (column[None, None, :], xp.asarray(rows, dtype=xp.uint64)[None, :, None], step, tag[:, None, None])
-    w0, w1, w2, w3 = philox(bk, counter, seed)
-    out = xp.empty((groups, _DRAWS_PER_COUNTER, *w0.shape[1:]), dtype=dtype)
+    w0, w1, w2, w3 = _draws(bk, seed, stream, step, n_draws, rows, columns)
+    out = xp.empty((len(w0), _DRAWS_PER_COUNTER, *w0.shape[1:]), dtype=dtype)
     for i, (w, v) in enumerate(((w0, w1), (w2, w3))):
         radius = xp.sqrt(-2.0 * xp.log((w.astype(xp.float64) + 0.5) * 2.0**-32))
         angle = v.astype(xp.float64) * (2.0**-32 * 2.0 * xp.pi)
         out[:, 2 * i] = radius * xp.cos(angle)
         out[:, 2 * i + 1] = radius * xp.sin(angle)
-    return out.reshape(groups * _DRAWS_PER_COUNTER, *w0.shape[1:])[:n_draws]
+    return out.reshape(len(w0) * _DRAWS_PER_COUNTER, *w0.shape[1:])[:n_draws]
 
 
 def uniforms(bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, columns: Array) -> Array:
@@ -108,18 +88,29 @@ def uniforms(bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, co
 
     columns: 1-d integer array, the positions that the numbers belong to. The words of one counter are draws 4i..4i+3.
     """
+    w = bk.xp.stack(_draws(bk, seed, stream, step, n_draws, None, columns), axis=1)  # (groups, 4, columns)
+    return (w.reshape(len(w) * _DRAWS_PER_COUNTER, -1)[:n_draws].astype(bk.xp.float64) + 0.5) * 2.0**-32
+
+
+def _draws(bk: Backend, seed: int, stream: Stream, step: int, n_draws: int, rows: Array | None, columns: Array) -> Any:
+    """The four words of every counter, each (draws / 4, [rows,] columns)."""
     xp = bk.xp
-    groups = -(-n_draws // _DRAWS_PER_COUNTER)
-    tag = (int(stream) << 28) | xp.arange(groups, dtype=xp.uint64)
-    counter = (xp.asarray(columns, dtype=xp.uint64)[None, :], 0, step, tag[:, None])
-    w = xp.stack(philox(bk, counter, seed), axis=1)  # (groups, 4, columns)
-    return (w.reshape(groups * _DRAWS_PER_COUNTER, -1)[:n_draws].astype(xp.float64) + 0.5) * 2.0**-32
+    column = xp.asarray(columns, dtype=xp.uint64)
+    tag = (int(stream) << 28) | xp.arange(-(-n_draws // _DRAWS_PER_COUNTER), dtype=xp.uint64)
+    if rows is None:
+        return philox(bk, (column, 0, step, tag[:, None]), seed)
+    return philox(bk, (column, xp.asarray(rows, dtype=xp.uint64)[:, None], step, tag[:, None, None]), seed)
 
 
 def permutation(bk: Backend, seed: int, stream: Stream, step: int, n: int, draw: int = 0) -> Array:
     """A uniformly random permutation of range(n), int64 (n,), from the order of n random words."""
     xp = bk.xp
     return xp.argsort(words(bk, seed, stream, step, draw, xp.arange(n), 0), kind="stable")
+
+
+def sample(bk: Backend, seed: int, stream: Stream, step: int, n: int, most: int) -> Any:
+    """All of n rows, as a slice, or, where they are more than `most`, that many drawn without replacement."""
+    return slice(None) if n <= most else permutation(bk, seed, stream, step, n)[:most]
 
 
 def orders(bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int, keys: Array) -> Array:

@@ -96,7 +96,7 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
     n = X.shape[0]
     if not count or n < 2:
         return np.asarray(candidates[:count])
-    rows = slice(None) if n <= ROWS else random.permutation(bk, 0, random.Stream.PERMUTATION, 1, n)[:ROWS]
+    rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, n, ROWS)
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))
     blocks = [slice(start, start + BLOCK) for start in range(0, len(candidates), BLOCK)]
     X_o = xp.empty((min(n, ROWS), len(candidates)), dtype=xp.float64)

@@ -1,7 +1,8 @@
-"""Prices of an open gate that are worth a fit, found from the data."""
+"""A grid of lambdas that are worth a fit, found from the data."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import ceil, log
 from typing import Any
 
@@ -12,56 +13,55 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import dense_block, take_columns, take_rows
 from dufs_core.objective.ops import regulariser
 from dufs_core.selection.dufs import DUFS
-from dufs_core.selection.graph_rules import graph_rules
-from dufs_core.selection.parameters import n_threads
-from dufs_core.training.loop import INITIAL_MU, batches, gate_noise, train
+from dufs_core.selection.fit_task import FitTask
+from dufs_core.selection.presets import graph_rules
+from dufs_core.training.loop import INITIAL_MU, batches, gate_noise
 
-_START_STEPS = 4  # steps whose draws the prices at the start are averaged over
-_SHARE_OF_START = 0.1  # of the median price at the start that is positive: most gates that open, open below it
-_SHARE_OF_HIGHEST = 1e-3  # where few columns have most of the variance, the others ask for prices that are far lower
-_FLAT = 0.1  # what an interval counts in which the number of columns stays the same
+_START_STEPS = 4  # steps whose draws the stationary lambdas are averaged over
+_SHARE_OF_STATIONARY = 0.1  # of the positive median: most gates that open, open below it
+_SHARE_OF_HIGHEST = 1e-3  # where few columns have most of the variance, the others ask for far lower lambdas
+_FLAT = 0.1  # weight of an interval in which the number of columns stays the same
 _BLOCK = 1 << 20  # entries of X at a time
 
 
 def lambda_range(selector: DUFS, X: Any) -> tuple[float, float]:
-    """A price at which most gates that open stay open, and one at which none does.
+    """A lambda at which most gates that open stay open, and one at which none does.
 
     The upper one is the largest variance of a scaled column, the most that an open gate adds to S / n. The lower one is
     a tenth of the median of the positive `stationary_lambdas`, or a thousandth of the upper one if that is less.
 
     X (n, d) as in `DUFS.fit`. Raises ValueError if every gate that opens lowers the score.
     """
-    bk, X = selector._accept(X)
-    data = selector._prepare(bk, X)
-    prices = _prices_at_start(selector, bk, X, data)
-    if prices.any() and prices.max() <= 0:
-        rules = graph_rules(selector, X.shape[0])
+    task = FitTask.begin(selector, X)
+    stationary = _stationary_lambdas(task)
+    if stationary.any() and stationary.max() <= 0:
+        rules = graph_rules(selector, task.X.shape[0])
         raise ValueError(
-            f"No price opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
+            f"No lambda opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
             f"self_loops={rules.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
         )
-    high = max(_largest_variance(bk, data.X), float(np.finfo(np.float32).tiny))
-    positive = prices[prices > 0]
-    at_start = _SHARE_OF_START * float(np.median(positive)) if len(positive) else high
-    return min(at_start, _SHARE_OF_HIGHEST * high), high
+    high = max(_largest_variance(task.bk, task.data.X), float(np.finfo(np.float32).tiny))
+    positive = stationary[stationary > 0]
+    low = _SHARE_OF_STATIONARY * float(np.median(positive)) if len(positive) else high
+    return min(low, _SHARE_OF_HIGHEST * high), high
 
 
 def geometric_grid(low: float, high: float, n_lams: int) -> Array:
-    """The first half of `n_lams` prices: equal ratios from `low` to below `high`, where nothing is open."""
+    """The first half of `n_lams` lambdas: equal ratios from `low` to below `high`, where nothing is open."""
     count = ceil(n_lams / 2)
     return low * (high / low) ** (np.arange(count) / count)
 
 
 def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
-    """Prices where the number of columns changes most, increasing.
+    """`count` further lambdas where the number of columns changes most, increasing.
 
-    Each is put in the (geometric) middle of the interval between neighbouring prices with the largest
-    log(b / a) (|log((1 + n_a) / (1 + n_b))| + 0.1). In an interval that is divided already n is taken as half way.
+    Each halves (on a logarithmic scale) the interval between neighbouring lambdas a < b with the largest
+    log(b / a) (|log((1 + n_a) / (1 + n_b))| + 0.1); the new point takes the mean of the two logarithms.
 
     Parameters
     ----------
     lams : (m,) increasing
-        Fitted prices.
+        Fitted lambdas.
     n_open : (m,) int
         Columns that each keeps; at `high`, above all, none.
     """
@@ -77,43 +77,43 @@ def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
     return np.exp(np.sort(new))
 
 
-def _largest_variance(bk: Backend, X: Any) -> float:
-    """Of the columns of scaled X (n, d), which are centred."""
-    (n, d), width = X.shape, max(1, _BLOCK // X.shape[0])
-    blocks = (dense_block(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
-    return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)
-
-
 def stationary_lambdas(selector: DUFS, X: Any) -> Array:
-    """The price at which each gate would stand still in the first step, (d,), NumPy; constant columns have 0.
+    """The lambda at which each gate stands still in the first step, (d,), NumPy; constant columns have 0.
 
-    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. The largest
-    lies where gates begin to close for good, whatever the bandwidth and the number of columns, which a fixed range of
-    prices does not.
+    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. Unlike a fixed
+    range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of columns.
 
     X (n, d) as in `DUFS.fit`.
     """
-    bk, X = selector._accept(X)
-    return _prices_at_start(selector, bk, X, selector._prepare(bk, X))
+    return _stationary_lambdas(FitTask.begin(selector, X))
 
 
-def _prices_at_start(selector: DUFS, bk: Backend, X: Any, data: Any) -> Array:
-    """`stationary_lambdas` of accepted X, with its scaled data (`dufs_core.data.scaling.ScaledData`)."""
-    selector = clone(selector).set_params(lam=0.0, fdr=None)
-    evaluate = selector._engine(bk, X, n_threads(selector.n_jobs))
+def _stationary_lambdas(task: FitTask) -> Array:
+    """`stationary_lambdas` for the data of a task."""
+    bk, X, data = task.bk, task.X, task.data
+    selector = clone(task.selector).set_params(lam=0.0, fdr=None)
+    task = replace(task, selector=selector)
+    engine = task.engine()
     columns = np.flatnonzero(~data.constant)
-    prices = np.zeros(X.shape[1])
+    stationary = np.zeros(X.shape[1])
     if not len(columns):
-        return prices
+        return stationary
     varying = take_columns(bk, data.X, columns)
-    search = selector._search(evaluate, train, X.shape[0], len(columns))
+    search = task.search(engine, len(columns))
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=varying.dtype)
     rows = batches(bk, 0, 0, X.shape[0], search.schedule)[0]
     batch = varying if len(rows) == X.shape[0] else take_rows(varying, rows)
     for step in range(_START_STEPS):
         noise_rows = rows if selector.gate_noise == "sample" else None
         eps = gate_noise(bk, 0, step + 1, search.schedule.n_draws, noise_rows, columns, varying.dtype)
-        _, dmu = evaluate(bk, search.objective, mu, eps, batch)
-        prices[columns] -= bk.to_host(dmu) / _START_STEPS
+        _, dmu = engine(bk, search.objective, mu, eps, batch)
+        stationary[columns] -= bk.to_host(dmu) / _START_STEPS
     _, saved = regulariser.forward(bk, mu, selector.gate_sigma)
-    return prices / float(regulariser.backward(bk, saved, 1.0)[0])
+    return stationary / float(regulariser.backward(bk, saved, 1.0)[0])
+
+
+def _largest_variance(bk: Backend, X: Any) -> float:
+    """Of the columns of scaled, centred X (n, d)."""
+    (n, d), width = X.shape, max(1, _BLOCK // X.shape[0])
+    blocks = (dense_block(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
+    return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)

@@ -1,8 +1,8 @@
-"""The prices of a gate from which every column's gate opens to which none does, and a choice among them without labels.
+"""Fit DUFS over a grid of lambdas and choose one without labels.
 
-A price is judged on rows that took no part in the choice of columns: the columns that a fit on one half of the rows
-selects are compared, on the other half, with the same columns shuffled. Columns that agree by chance on the first
-half do not on the second, so that the comparison needs no allowance for the search that found them.
+Every lambda is judged on rows that took no part in its selection: the columns that a fit on one half of the rows
+selects are tested on the other half. Columns that agree by chance on the first half do not on the second, so that the
+test needs no allowance for the search that found them.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import sqrt
 from threading import RLock
 from typing import Any, Self
 
@@ -17,36 +18,34 @@ import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Array, Backend, get_backend, on_device, random
-from dufs_core.data.accept import check_samples, unwrap
+from dufs_core.backend import Array, get_backend, random
 from dufs_core.errors import SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_many import fit_many
-from dufs_core.selection.graph_rules import graph_rules, order_of
+from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid
-from dufs_core.selection.parameters import is_int, n_wanted, seed_of
-from dufs_core.significance.held_out import aggregate_p_values, agreement, max_t_test, smallest_p_value
-from dufs_core.significance.permutation_test import PermutationTest, permutation_test
-from dufs_core.training.progress import bar_of_fits
+from dufs_core.selection.parameters import check_whole, n_wanted, seed_of
+from dufs_core.selection.presets import graph_rules, order_of
+from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, permutation_test
+from dufs_core.training.progress import progress_bar
 
 _CATCHING = RLock()  # held while warnings are caught
-_CHANCE = 0.05  # a p-value up to which a price is better than chance
-_TOGETHER = 2  # further prices in one population: each knows of the earlier ones, and shares the machine
+_LEVEL = 0.05  # a p-value up to which a lambda is better than chance
+_TOGETHER = 2  # lambdas added to the grid at once: each knows of the earlier ones, and shares the machine
 
 
 class LambdaPath(ColumnSelector):
-    """DUFS at several prices lam of an open gate, and a choice among them that needs no labels.
+    """DUFS over a grid of lambdas, and a choice among them that needs no labels.
 
-    Every price is fitted on all rows, and on both halves of `n_splits` random splits of the rows, all prices of a
-    part together (`dufs_core.fit_many`); prices that select the same columns on all rows are one there, the
-    lowest of them. The columns T that a fit on one half selects are judged on the other by the permutation gap in
-    units of its spread,
+    Every lambda is fitted on all rows, and on both halves of `n_splits` random splits of the rows. Lambdas that select
+    the same columns on all rows share their fits on halves, those of the lowest. The columns T that a fit on one half
+    selects are tested on the other by their score in units of the standard deviation of shuffles,
 
         z(T) = (score(X_T) - mean_b score(X_T shuffled)) / std_b score(X_T shuffled),
 
-    and the price with the largest mean z over all halves is chosen (of equal ones the middle), among those with a
+    and the lambda with the largest mean z over all halves is chosen (of equal ones the middle), among those with a
     p-value of at most 0.05 where there are any.
 
     Parameters
@@ -55,14 +54,14 @@ class LambdaPath(ColumnSelector):
         Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are selected
         and ordered by their gates (fdr=None). None: ``DUFS(fdr=None, max_runs=1)``.
     lams : sequence of float or None, default None
-        Prices. None: `n_lams` that are found (see Notes).
+        The grid. None: `n_lams` lambdas found from the data (see Notes).
     n_lams : int, default 8
     n_features_to_select : int, float or None, default None
-        As in `DUFS`; with a number, that many of the best are selected, and judged, at every price.
+        As in `DUFS`; with a number, that many of the best are selected, and tested, at every lambda.
     n_splits : int, default 4
     n_permutations : int, default 199
-        Shuffles of a held-out half. With fewer than 79 (39 if n_splits is 1) no p-value can be 0.05, and noise is not
-        warned of.
+        Shuffles of a held-out half. With fewer than 79 (39 if n_splits is 1) no p-value can be 0.05, and noise gives no
+        warning.
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
         1: a progress bar on standard error that counts fits.
@@ -76,19 +75,17 @@ class LambdaPath(ColumnSelector):
     n_selected_ : ndarray (n_lams,) of int
         Columns selected on all rows.
     excess_score_ : ndarray (n_lams,)
-        Permutation gap of those columns on all rows, the rows that chose them: biased upwards.
+        Excess score of those columns on all rows, the rows that chose them: biased upwards.
     held_out_z_ : ndarray (n_lams,)
-        Mean of z over the halves. Where all rows select fewer than two columns there is nothing to judge: 0, with
-        p-value 1 and stability 0.
+        Mean of z over the halves; 0, with p-value 1 and stability 0, where all rows select fewer than two columns.
     stability_ : ndarray (n_lams,)
-        Mean agreement of the two halves of a split: (|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / n_features,
-        which is 0 on average for selections that have nothing in common but their sizes, and 1 for equal ones.
+        Mean over the splits of (|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / n_features, A and B the selections
+        of the two halves: 0 on average for independent selections of these sizes, 1 for equal ones.
     p_value_ : ndarray (n_lams,)
-        That columns selected at this price have no more structure, on rows that did not select them, than shuffled
-        columns: four times the lower quartile over the halves, each adjusted for the choice among all prices (see
-        Notes).
+        For no more structure, on rows that did not select them, than in shuffled columns; adjusted for the choice among
+        all lambdas, and aggregated over the halves (see Notes).
     best_index_ : int
-        Position of the chosen price.
+        Position of the chosen lambda.
     support_ : ndarray (n_features,) of bool
     scores_ : ndarray (n_features,)
         mu_[best_index_]: larger is better.
@@ -100,25 +97,19 @@ class LambdaPath(ColumnSelector):
 
     Notes
     -----
-    **Prices.** Half of them lie in equal ratios between two ends: the largest variance of a scaled column, above which
-    no gate can stay open, and a tenth of the median positive price of
-    `dufs_core.selection.lambda_grid.stationary_lambdas`,
-    or a thousandth
-    of the upper end if that is less. The others are put, two at a time, where the number of open gates changes most
+    **Grid.** Half of the lambdas lie in equal ratios between two ends: the largest variance of a scaled column, above
+    which no gate stays open, and a tenth of the median positive lambda of
+    `dufs_core.selection.lambda_grid.stationary_lambdas`, or a thousandth of the upper end if that is less. The others
+    are added, two at a time, where the number of open gates changes most
     (`dufs_core.selection.lambda_grid.refine_grid`).
 
-    **p-values.** On a held-out half a shuffle permutes every column alike in all selections. With z_b(l) the score of
-    shuffle b at price l, and z_0(l) that of the rows as they are, in units of the mean and spread of all 1 + B of them,
-    the adjusted p-value of price l is (1 + #{b: max_l' z_b(l') >= z_0(l)}) / (1 + B), the single-step maximum procedure
-    of Westfall and Young (1993), exact for columns that are independent of one another. The gamma-quantile of p-values
-    divided by gamma is a p-value however they depend on one another (Meinshausen, Meier and Buehlmann, JASA 104, 2009);
-    gamma is 1/4, or 1/2 if n_splits is 1. So a structure has to show on a quarter of the halves: a half whose columns
-    say nothing counts with p = 1, and with few rows a fit on half of them often takes another pair of columns. The
-    smallest p-value is 4 / (1 + B). Measured: docs/defaults.md.
-
-    What judges on a held-out half is score(X_T) of `dufs_core.significance.permutation_test.permutation_test`, on a
-    graph of its own with
-    self-loops, whatever the selector's bandwidth and self_loops are.
+    **p-values.** On a held-out half a shuffle permutes every column alike in all selections, for the single-step max-T
+    test of Westfall and Young (`dufs_core.significance.permutation_test.max_t_test`), exact for independent columns.
+    The p-values of the halves are aggregated by their gamma-quantile divided by gamma (Meinshausen, Meier and
+    Buehlmann, JASA 104, 2009), gamma = 1/4, or 1/2 if n_splits is 1: a structure has to show on a quarter of the
+    halves, since with few rows a fit on half of them often takes other columns. The smallest p-value is
+    4 / (1 + n_permutations). Measured: docs/defaults.md. The score is that of
+    `dufs_core.significance.permutation_test.permutation_test`, on a graph of its own with self-loops.
 
     Examples
     --------
@@ -151,7 +142,7 @@ class LambdaPath(ColumnSelector):
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Compute the path and choose.
+        """Fit the path and choose a lambda.
 
         Parameters
         ----------
@@ -162,46 +153,50 @@ class LambdaPath(ColumnSelector):
         Raises
         ------
         ValueError
-            If X or a parameter is not usable, if lams is None and no gate is worth a price at the start, if the
-            selector has a callback that keeps something (its copies are fitted), if it has another ranking than "gates"
-            and `n_features_to_select` is set, and as `DUFS.fit`.
+            If X or a parameter is not usable, if lams is None and no lambda opens a gate, if the selector has a
+            callback that keeps something (its copies are fitted), if it has another ranking than "gates" and
+            `n_features_to_select` is set, and as `DUFS.fit`.
         """
         selector = DUFS(fdr=None, max_runs=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")
         selector.set_params(lam=0.0, fdr=None, n_features_to_select=None, verbose=0)
-        X = unwrap(X)
-        check_samples(X, y)
-        bk, X_all = selector._accept(X)
-        selector.set_params(backend=bk.name)  # a matrix from a GPU is on the host now
-        validate_data(self, X, skip_check_array=True)  # names and number of features
-        self._check(selector, X_all)
+        task = FitTask.begin(selector, X, y)
+        selector.set_params(backend=task.bk.name)  # a matrix from a GPU is on the host now
+        validate_data(self, task.accepted.given, skip_check_array=True)  # names and number of features
+        self._check(task)
         selector.set_params(ranking="gates")  # another order of all columns would not be used
         seed = seed_of(self.random_state)
         most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
-        with selector._place(bk, X, X_all), one_of_each(), bar_of_fits(self.verbose, most) as bar:
-            fits = _Fits(selector, bar)
+        with task.accepted.device(), one_of_each(), progress_bar(self.verbose, most, "fit") as bar:
             bar.set_postfix_str("all rows")
-            self.lams_, self.mu_ = self._on_all_rows(fits, X_all, seed)
-            z, p, agreements = self._on_halves(bk, fits, X_all, seed, bar)
-            data, constant = selector._prepare(bk, X_all)
-            self.constant_features_ = np.flatnonzero(constant)
-            tests = [permutation_test(bk, data, self._selection(mu)) for mu in self.mu_]
-        self._store(tests, z, p, agreements, constant)
+            self.lams_, self.mu_ = self._fit_grid(selector, task.X, seed, bar)
+            selections = [self._selection(mu) for mu in self.mu_]
+            z, p, agreements = self._test_halves(task, selections, seed, bar)
+            tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
+        self.constant_features_ = np.flatnonzero(task.data.constant)
+        self.n_selected_ = np.array([len(selection) for selection in selections])
+        self.excess_score_ = np.array([test.excess for test in tests])
+        self.held_out_z_, self.stability_ = z.mean(axis=0), agreements.mean(axis=0)
+        self.p_value_ = aggregate_p_values(p)
+        self.best_index_ = best_index(self.held_out_z_, self.p_value_)
+        self.scores_ = self.mu_[self.best_index_].copy()
+        self.order_ = np.argsort(-self.scores_, kind="stable")
+        self.support_ = np.zeros(len(self.scores_), dtype=bool)
+        self.support_[selections[self.best_index_]] = True
+        self._warn(len(self.scores_) - len(self.constant_features_), len(p))
         return self
 
-    def _check(self, selector: DUFS, X: Any) -> None:
-        for name, lowest in (("n_lams", 1), ("n_splits", 1), ("n_permutations", 1)):
-            value = getattr(self, name)
-            if not is_int(value) or value < lowest:
-                raise ValueError(f"{name} must be a whole number of at least {lowest}; got {value!r}")
-        n, d = X.shape
+    def _check(self, task: FitTask) -> None:
+        for name in ("n_lams", "n_splits", "n_permutations"):
+            check_whole(name, getattr(self, name))
+        (n, d), selector = task.X.shape, task.selector
         if order_of(selector) != "gates" and self.n_features_to_select is not None:
             raise ValueError(
                 f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
                 f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None '
                 f"and fit the selector with lam=path.lams_[path.best_index_] and that many columns afterwards"
             )
-        if selector._on_disk(X):
+        if task.accepted.kind == "on disk":
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
         neighbors = graph_rules(selector, n).n_neighbors
         if n // 2 < neighbors + 2:
@@ -221,41 +216,49 @@ class LambdaPath(ColumnSelector):
             raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")
         return np.unique(lams)
 
-    def _on_all_rows(self, fits: _Fits, X: Any, seed: int) -> tuple[Array, Array]:
-        """Prices (n_lams,), increasing, and mu (n_lams, d) of their fits."""
+    def _fit_grid(self, selector: DUFS, X: Any, seed: int, bar: Any) -> tuple[Array, Array]:
+        """Lambdas (n_lams,), increasing, and mu (n_lams, d) of their fits."""
         if self.lams is not None:
             lams = self._given_lams()
-            return lams, fits(lams, X, seed)
-        low, high = lambda_range(fits.selector, X)
+            return lams, fit_lams(selector, lams, X, seed, bar)
+        low, high = lambda_range(selector, X)
         lams = geometric_grid(low, high, self.n_lams)
-        mu = fits(lams, X, seed)
+        mu = fit_lams(selector, lams, X, seed, bar)
         while len(lams) < self.n_lams:
             new = refine_grid(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
             order = np.argsort(np.append(lams, new))
-            lams, mu = np.append(lams, new)[order], np.concatenate([mu, fits(new, X, seed)])[order]
+            lams = np.append(lams, new)[order]
+            mu = np.concatenate([mu, fit_lams(selector, new, X, seed, bar)])[order]
         return lams, mu
 
-    def _on_halves(self, bk: Backend, fits: _Fits, X: Any, seed: int, bar: Any) -> tuple[Array, Array, Array]:
+    def _test_halves(
+        self, task: FitTask, selections: Sequence[Array], seed: int, bar: Any
+    ) -> tuple[Array, Array, Array]:
         """z and p-values (2 n_splits, n_lams), and the agreement of halves (n_splits, n_lams)."""
-        (n, d), n_lams, host = X.shape, len(self.lams_), get_backend("numpy")
-        judged, at = _judged_at([self._selection(mu) for mu in self.mu_])
-        z, p, agreements = np.zeros((2 * self.n_splits, n_lams)), np.ones((2 * self.n_splits, n_lams)), []
-        bar.total = bar.n + 2 * self.n_splits * len(at)
-        for split in range(self.n_splits if len(at) else 0):
+        (n, d), n_lams, host = task.X.shape, len(selections), get_backend("numpy")
+        group, lowest = group_equal(selections)
+        tested = group >= 0
+        z, p = np.zeros((2 * self.n_splits, n_lams)), np.ones((2 * self.n_splits, n_lams))
+        agreements = np.zeros((self.n_splits, n_lams))
+        bar.total = bar.n + 2 * self.n_splits * len(lowest)
+        for split in range(self.n_splits if len(lowest) else 0):
             bar.set_postfix_str(f"split {split + 1} of {self.n_splits}")
             order = random.permutation(host, seed, random.Stream.PARTITION, split, n)
-            halves = [_rows(bk, X, np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
+            halves = [task.for_rows(np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
-            mu = [fits(self.lams_[at], half, own) for half, own in zip(halves, seeds, strict=True)]
-            selected = [[self._selection(row) for row in mu_half] for mu_half in mu]
-            for i, (chosen, other, own) in enumerate(zip(selected, reversed(halves), seeds, strict=True)):
-                found = max_t_test(bk, fits.selector._prepare(bk, other).X, chosen, self.n_permutations, own)
-                z[2 * split + i, judged >= 0] = found.z[judged[judged >= 0]]
-                p[2 * split + i, judged >= 0] = found.p_values[judged[judged >= 0]]
-            agree = np.array([agreement(a, b, d) for a, b in zip(*selected, strict=True)])
-            agreements.append(np.where(judged >= 0, agree[judged], 0.0))
-        return z, p, np.array(agreements or [np.zeros(n_lams)])
+            found = []
+            for half, own in zip(halves, seeds, strict=True):
+                found.append(
+                    [self._selection(mu) for mu in fit_lams(task.selector, self.lams_[lowest], half.X, own, bar)]
+                )
+            for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
+                test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)
+                z[2 * split + i, tested] = test.z[group[tested]]
+                p[2 * split + i, tested] = test.p_values[group[tested]]
+            agree = np.array([agreement(a, b, d) for a, b in zip(*found, strict=True)])
+            agreements[split, tested] = agree[group[tested]]
+        return z, p, agreements
 
     def _selection(self, mu: Array) -> Array:
         """The columns selected by one fit, increasing."""
@@ -263,41 +266,27 @@ class LambdaPath(ColumnSelector):
             return np.flatnonzero(mu > 0)
         return np.sort(np.argsort(-mu, kind="stable")[: n_wanted(self.n_features_to_select, len(mu))])
 
-    def _store(self, tests: Sequence[PermutationTest], z: Array, p: Array, agreement: Array, constant: Array) -> None:
-        self.n_selected_ = np.array([len(self._selection(mu)) for mu in self.mu_])
-        self.excess_score_ = np.array([test.excess for test in tests])
-        self.held_out_z_ = z.mean(axis=0)
-        self.stability_ = agreement.mean(axis=0)
-        self.p_value_ = aggregate_p_values(p)
-        among = np.where((self.p_value_ <= _CHANCE) | (self.p_value_ > _CHANCE).all(), self.held_out_z_, -np.inf)
-        equal = np.flatnonzero(among == among.max())
-        self.best_index_ = int(equal[len(equal) // 2])
-        self.scores_ = self.mu_[self.best_index_].copy()
-        self.order_ = np.argsort(-self.scores_, kind="stable")
-        self.support_ = np.zeros(self.mu_.shape[1], dtype=bool)
-        self.support_[self._selection(self.scores_)] = True
-        d, n_open = len(self.support_), int(self.n_selected_[self.best_index_])
-        varying = d - int(constant.sum())
-        said, p_value = None, self.p_value_[self.best_index_]
-        if constant.all():
+    def _warn(self, n_varying: int, n_halves: int) -> None:
+        """Say what is wrong with the chosen selection, of columns of which n_varying are not constant."""
+        best, d = self.best_index_, len(self.scores_)
+        n_selected, p_value = int(self.n_selected_[best]), self.p_value_[best]
+        smallest = aggregate_p_values(np.full((n_halves, 1), 1 / (1 + self.n_permutations)))[0]
+        chosen = f"The fit at the chosen lambda, lam={self.lams_[best]:.3g}, selected"
+        advice = "or set n_features_to_select to take the best of the ranking."
+        said = None
+        if not n_varying:
             said = str(all_constant(d))
-        elif n_open == 0:
+        elif not n_selected:
+            said = f"{chosen} no feature: try smaller lams, other settings, {advice}"
+        elif p_value > _LEVEL >= smallest:
             said = (
-                f"The fit at the chosen price, lam={self.lams_[self.best_index_]:.3g}, selected no feature: try "
-                "smaller lams, other settings, or set n_features_to_select to take the best of the ranking."
-            )
-        elif p_value > _CHANCE >= smallest_p_value(self.n_permutations, len(p)):
-            said = (
-                f"At none of {len(self.lams_)} prices do columns chosen on one half of the rows have more structure on "
-                f"the other than shuffled columns (p = {p_value:.2f} at the best): treat the {n_open} features "
+                f"At none of {len(self.lams_)} lambdas do columns chosen on one half of the rows have more structure "
+                f"on the other than shuffled columns (p = {p_value:.2f} at the best): treat the {n_selected} features "
                 f"selected as noise, or look at other settings."
             )
-        elif n_open == varying > 1 and self.n_features_to_select is None:
-            everything = f"all {varying} features" + " that are not constant" * (varying < d)
-            said = (
-                f"The fit at the chosen price, lam={self.lams_[self.best_index_]:.3g}, selected {everything}: try "
-                "larger lams, or set n_features_to_select to take the best of the ranking."
-            )
+        elif n_selected == n_varying > 1 and self.n_features_to_select is None:
+            everything = f"all {n_varying} features" + " that are not constant" * (n_varying < d)
+            said = f"{chosen} {everything}: try larger lams, {advice}"
         if said:
             warnings.warn(said, SelectionWarning, stacklevel=user_stacklevel())
 
@@ -307,49 +296,50 @@ class LambdaPath(ColumnSelector):
         return tags
 
 
-class _Fits:
-    """Fits of one selector at several prices, counted by a bar."""
-
-    def __init__(self, selector: DUFS, bar: Any) -> None:
-        self.selector, self._bar = selector, bar
-
-    def __call__(self, lams: Array, X: Any, seed: int) -> Array:
-        """mu (len(lams), d)."""
-        size = self.selector.batch_size
-        size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
-        settings = {"random_state": seed, "batch_size": size}
-        each = [clone(self.selector).set_params(lam=float(lam), **settings) for lam in lams]
-        mu = np.stack([fit.mu_ for fit in fit_many(each, X)])
-        self._bar.update(len(lams))
-        return mu
+def fit_lams(selector: DUFS, lams: Array, X: Any, seed: int, bar: Any) -> Array:
+    """mu (len(lams), d) of a selector's fits at several lambdas."""
+    size = selector.batch_size
+    size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
+    settings = {"random_state": seed, "batch_size": size}
+    fits = fit_many([clone(selector).set_params(lam=float(lam), **settings) for lam in lams], X)
+    bar.update(len(lams))
+    return np.stack([fit.mu_ for fit in fits])
 
 
-def _judged_at(selections: Sequence[Array]) -> tuple[Array, Array]:
-    """For each price the number of the one whose fits on halves judge it (-1: none), and the prices of these.
+def group_equal(selections: Sequence[Array]) -> tuple[Array, Array]:
+    """The group of equal selections that each belongs to, -1 for fewer than two columns, and each group's first member.
 
-    Prices that select the same columns share the lowest of them, since on fewer rows gates close at lower prices. Fewer
-    than two columns have nothing to judge.
+    Lambdas that select the same columns are tested at the lowest of them: on fewer rows gates close at lower lambdas.
     """
-    alike: dict[bytes, list[int]] = {}
+    groups: dict[bytes, list[int]] = {}
     for i, selection in enumerate(selections):
         if len(selection) > 1:
-            alike.setdefault(selection.tobytes(), []).append(i)
-    judged = np.full(len(selections), -1)
-    for number, members in enumerate(alike.values()):
-        judged[members] = number
-    return judged, np.array([members[0] for members in alike.values()], dtype=np.int64)
+            groups.setdefault(selection.tobytes(), []).append(i)
+    group = np.full(len(selections), -1)
+    for number, members in enumerate(groups.values()):
+        group[members] = number
+    return group, np.array([members[0] for members in groups.values()], dtype=np.int64)
 
 
-def _rows(bk: Backend, X: Any, rows: Array) -> Any:
-    """Some of the rows of what the user gave, on its side."""
-    return X[bk.xp.asarray(rows)] if on_device(X) else X[rows]
+def best_index(z: Array, p_values: Array) -> int:
+    """The largest z, of equal ones the middle, among p-values of at most 0.05 where there are any."""
+    among = np.where((p_values <= _LEVEL) | (p_values > _LEVEL).all(), z, -np.inf)
+    equal = np.flatnonzero(among == among.max())
+    return int(equal[len(equal) // 2])
+
+
+def agreement(a: Array, b: Array, d: int) -> float:
+    """(|A and B| - e) / (sqrt(|A| |B|) - e), e = |A| |B| / d; 0 where there is nothing to agree on (none, or all)."""
+    expected = len(a) * len(b) / d
+    most = sqrt(len(a) * len(b)) - expected
+    return (len(np.intersect1d(a, b)) - expected) / most if most > 1e-12 else 0.0
 
 
 @contextmanager
 def one_of_each() -> Iterator[None]:
-    """Warnings of many fits: one of each category; what a price selects or does not is the path's subject.
+    """Warn once for each category of the fits' warnings, and not about what a single lambda selects.
 
-    Python keeps what it does with warnings once for all threads: paths in several threads are fitted in turn.
+    Python's warning filters belong to all threads: paths in several threads are fitted in turn.
     """
     with _CATCHING, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -1,4 +1,4 @@
-"""How often a selector takes each column when it sees half of the rows."""
+"""Stability selection: how often a selector takes each column of half of the rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from sklearn.utils.validation import check_array
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.data.accept import check_values, unwrap
 from dufs_core.selection import checkpoint
-from dufs_core.selection.graph_rules import graph_rules
 from dufs_core.selection.lambda_path import one_of_each
-from dufs_core.selection.parameters import is_int, seed_of
-from dufs_core.training.progress import bar_of_fits
+from dufs_core.selection.parameters import check_whole, is_whole, seed_of
+from dufs_core.selection.presets import graph_rules
+from dufs_core.training.progress import progress_bar
 
 
 class Stability(NamedTuple):
-    """What `stability_selection` found."""
+    """Result of `stability_selection`."""
 
     frequencies: Array  # (d,) share of the subsamples that the column was selected on
     n_selected: Array  # (n_subsamples,) columns selected on each
@@ -30,12 +30,11 @@ class Stability(NamedTuple):
         return self.frequencies >= threshold
 
     def false_selections(self, threshold: float = 0.9) -> float:
-        """q^2 / ((2 threshold - 1) d): a bound on the expected number of columns in `support` that do not belong there.
+        """Bound q^2 / ((2 threshold - 1) d) on the expected number of nuisance columns in `support`.
 
-        q is the mean number of columns selected on a subsample. Meinshausen and Buehlmann, JRSS B 72 (2010), theorem
-        1; its assumptions: columns that do not belong are exchangeable, and no better than guessing.
-
-        Raises ValueError unless 1/2 < threshold <= 1.
+        q is the mean number of columns selected on a subsample, nuisance columns are assumed exchangeable, and selected
+        no more often than by guessing (Meinshausen and Buehlmann, JRSS B 72, 2010, theorem 1). Raises ValueError unless
+        1/2 < threshold <= 1.
         """
         if not 0.5 < threshold <= 1:
             raise ValueError(f"threshold must be above 0.5 and at most 1 for the bound to hold; got {threshold!r}")
@@ -45,7 +44,7 @@ class Stability(NamedTuple):
 def stability_selection(
     selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
 ) -> Stability:
-    """Fit a selector on halves of the rows, and count.
+    """Fit a selector on random halves of the rows, and count how often it selects each column.
 
     The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013); with an odd `n_subsamples` the last one
     stands alone. Each fit has a seed of its own.
@@ -53,8 +52,8 @@ def stability_selection(
     Parameters
     ----------
     selector : DUFS, LambdaPath, a baseline, or any scikit-learn selector
-        Not changed. With n_features_to_select every fit takes exactly that many columns. Half of the rows show weaker
-        structure: a DUFS that finds columns at its fdr on all of them may find none on any half.
+        Not changed. Half of the rows show weaker structure: a DUFS that finds columns at its fdr on all of them may
+        find none on any half; with n_features_to_select every fit takes exactly that many.
     X : array-like or sparse matrix (n_samples, n_features)
     n_subsamples : int, default 50
     random_state : int, RandomState instance or None, default None
@@ -68,11 +67,10 @@ def stability_selection(
     Raises
     ------
     ValueError
-        If n_subsamples is below 2, X has fewer than 4 rows, a half has fewer than n_neighbors + 2 (of a selector that
-        has n_neighbors), the selector has a callback that keeps something, and as the selector's fit.
+        If n_subsamples is below 2, X has fewer than 4 rows, a half fewer than n_neighbors + 2, the selector a callback
+        that keeps something, and as the selector's fit.
     """
-    if not is_int(n_subsamples) or n_subsamples < 2:
-        raise ValueError(f"n_subsamples must be a whole number of at least 2; got {n_subsamples!r}")
+    check_whole("n_subsamples", n_subsamples, 2)
     checkpoint.refuse(selector, "stability_selection")
     X = check_array(
         unwrap(X), accept_sparse=("csr", "csc"), dtype="numeric", ensure_all_finite=False, ensure_min_samples=4
@@ -84,14 +82,14 @@ def stability_selection(
     neighbors: Any = getattr(selector, "n_neighbors", None)
     if neighbors is None and getattr(selector, "fdr", 0.5) is None:  # with decoys fewer rows ask for fewer neighbours
         neighbors = graph_rules(selector, n).n_neighbors
-    if is_int(neighbors) and n // 2 < neighbors + 2:
+    if is_whole(neighbors) and n // 2 < neighbors + 2:
         raise ValueError(
             f"stability_selection fits halves of the rows, and each needs n_neighbors + 2 = {neighbors + 2}; X has {n} "
             f"rows, and {2 * (neighbors + 2)} are needed"
         )
     seeded = "random_state" in inspect.signature(type(selector)).parameters
     supports = []
-    with one_of_each(), bar_of_fits(verbose, n_subsamples) as bar:  # that some half shows nothing is what is counted
+    with one_of_each(), progress_bar(verbose, n_subsamples, "fit") as bar:
         for i in range(n_subsamples):
             order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
             rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])

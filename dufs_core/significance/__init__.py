@@ -1,1 +1,1 @@
-"""Whether columns belong to structure or to chance: decoys, permutation tests, dependence of pairs."""
+"""Tests of columns against chance: decoys, permutation tests, HSIC of pairs."""

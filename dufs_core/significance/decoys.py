@@ -1,8 +1,8 @@
-"""How many columns: a competition of every column with shuffled copies of it, which bounds the false discovery rate.
+"""q-values from decoys: every column competes with shuffled copies of itself, which bounds the false discovery rate.
 
-A column is nuisance if it is independent of all other columns. Such a column and its decoys, the same values shuffled,
-are exchangeable, whatever was computed from all of them, as long as it treats a column and its decoys alike: each of
-the 1 + M is the best of its group with the same chance. So groups that a decoy wins count those that nuisance wins.
+A column is nuisance if it is independent of all other columns. Such a column and its M decoys are exchangeable, as long
+as the scores treat columns and decoys alike: each of the 1 + M is the best of its group with the same chance. Groups
+that a decoy wins thus count the groups that nuisance wins.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ _MANY = 20  # columns, of which one by chance matters no more than the rate says
 def q_values(scores: Array, chance: Array | None = None) -> Array:
     """The smallest false discovery rate at which each column is selected.
 
-    With the best score tau_k of the group of column k, and M decoys each, the columns that win their groups with
+    With tau_k the best score in the group of column k, and M decoys each, the columns that win their groups with
     tau_k >= t are selected at the rate
 
         (1 + #{k: a decoy wins, tau_k >= t}) / (M #{k: the column wins, tau_k >= t})
 
-    or less: in expectation, for any number of columns, their share of nuisance is at most that, if the nuisance columns
-    are independent of one another, too. For M = 1 this is the knockoff+ filter (Barber and Candes, Annals of Statistics
-    43:2055, 2015), for more its extension to several simultaneous knockoffs (Gimenez and Zou, AISTATS 2019). Several
-    decoys make one shuffle matter less, and let few columns be found: one needs at least 1 / (M rate) of them.
+    or less: their expected share of nuisance is at most that, for any number of columns, if the nuisance columns are
+    independent of one another, too. For M = 1 this is the knockoff+ filter (Barber and Candes, Annals of Statistics
+    43:2055, 2015), for more its extension to simultaneous knockoffs (Gimenez and Zou, AISTATS 2019). Several decoys let
+    fewer columns be found, at least 1 / (M rate) of them.
 
-    Where few are found, one by chance weighs much: it is a third of three. With `chance` the rate is also at least
+    Where few are found, one by chance weighs much. With `chance` the rate is also at least
 
         d chance_k / (m min(1, m / 20)^2),    m = #{groups with at least this tau}
 
-    which nothing but the best scores of the groups enters, so that the bound above holds as before.
+    which depends on the tau alone, so that the bound above holds as before.
 
     Parameters
     ----------
     scores : ndarray (1 + M, d)
         Larger is better; first the columns, then their decoys. One that equals a decoy's does not win.
     chance : ndarray (d,), optional
-        How likely a shuffled column has more than tau_k.
+        Probability that a shuffled column scores above tau_k.
 
     Returns
     -------
     ndarray (d,)
-        At most 1; 1 for every column that does not win.
+        At most 1; 1 for columns that do not win.
     """
     M = len(scores) - 1
     wins, tau = scores[0] > scores[1:].max(axis=0), scores.max(axis=0)

@@ -1,6 +1,7 @@
 """Dependence between pairs of columns: the Hilbert-Schmidt independence criterion (HSIC) of every pair, without gates.
 
-Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring statistical dependence with Hilbert-Schmidt norms", ALT 2005.
+Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring Statistical Dependence with Hilbert-Schmidt Norms", ALT
+2005.
 """
 
 from __future__ import annotations
@@ -93,3 +94,9 @@ def hsic_z_scores(bk: Backend, X: Array) -> Array:
     z: Array = np.divide(H - np.outer(trace, trace) / (n - 1), s, out=np.zeros((d, d)), where=s > 1e-12 * n)
     np.fill_diagonal(z, 0.0)
     return z
+
+
+def hsic_bytes(n: int, d: int, itemsize: int) -> int:
+    """Bytes that `hsic_z_scores` allocates: an array (d', n', n'), and about 7 of float64 (d', d')."""
+    rows, columns = min(n, _ROWS), min(d, _COLUMNS)
+    return columns * rows * rows * itemsize + 7 * 8 * columns * columns

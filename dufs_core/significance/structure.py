@@ -1,9 +1,8 @@
-"""Where the structure is: a small set of columns that the gates start from, found among all columns and decoys.
+"""Find the columns that gates start from: a small set with structure, among all columns and decoys.
 
-Nuisance columns hide the structure from gates that start half open. Ties between pairs of columns do not see the
-others, and a graph of the few columns with the strongest ties shows the rest. All of it treats a column and its decoys
-alike (`dufs_core.significance.decoys`); what is known to be shuffled, the calibration columns, only says what chance
-looks like.
+Nuisance columns hide the structure from gates that start half open. The dependence of a pair of columns does not see
+the others, and a graph of the few most dependent columns shows the rest. Columns and decoys are treated alike
+(`dufs_core.significance.decoys`); the calibration columns, which are known to be shuffled, give the null distribution.
 """
 
 from __future__ import annotations
@@ -26,24 +25,24 @@ ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
 _DECOYS = 8000  # of all columns, about
 _CALIBRATION = (400, 1000)  # fewest and most calibration columns
-_CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance tie them
+_CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
 _FEWEST_ROWS = 3  # that differ from a column's median: a rarer column cannot be told from its decoys
-_WAVES = 6  # most functions of a column whose correlations make a tie
-_LEAST_WAVE = 1e-3  # of its mean square must be left of one
-_PRODUCTS = 3e10  # multiply-adds that ties may take before fewer waves are used
-_TAIL = 0.1  # share of the calibration columns that the tail of chance is read from
-_LIKELY = 0.7  # ties count that fewer than D^-0.7 of all shuffled pairs reach
-MOST_PARTNERS = 64  # strongest ties of a column that count
+_FUNCTIONS = 6  # most functions of a column that are correlated with those of another
+_LEAST_LEFT = 1e-3  # of the mean square of a function, once it is orthogonal to those before
+_PRODUCTS = 3e10  # multiply-adds that the pairs may take before fewer functions are used
+_TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
+_LIKELY = 0.7  # a dependence counts that fewer than D^-0.7 of all shuffled pairs reach
+MOST_PARTNERS = 64  # strongest dependences of a column that count
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
 _SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
 _MOST_ROUNDS = 12
-BLOCK = 1 << 21  # entries of a block of ties
+BLOCK = 1 << 21  # entries of a block of pairs
 
 
 class Pool(NamedTuple):
-    """Columns, their decoys and calibration columns on at most 512 rows: clipped at 2 standard deviations, variance 1.
+    """Columns, decoys and calibration columns on at most 512 rows, clipped at 2 standard deviations, variance 1.
 
     Row p of X is column p for p < d, decoy number p // d of column p % d for p < (1 + M) d, else calibration.
     """
@@ -71,11 +70,11 @@ class Pool(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """A set of columns, and what it says about all others."""
+    """The set of columns found, and the dependence of all pairs."""
 
     members: Array  # (m,) positions in the pool, increasing
-    ties: Array  # (D,) evidence that a column's strongest tie is more than chance
-    excess: float  # what the evidence of the members exceeds chance by
+    dependence: Array  # (D,) evidence of a column's strongest dependence on another one
+    excess: float  # sum of the members' evidence above chance
 
 
 def n_decoys(d: int) -> int:
@@ -90,27 +89,27 @@ def n_calibration(d: int) -> int:
 
 def build_pool(bk: Backend, X: Any, columns: Array, seed: int) -> Pool:
     """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary in too few rows are left out."""
-    n = X.shape[0]
-    sampled = n > ROWS
-    rows = random.permutation(bk, seed, random.Stream.DECOYS, 1, n)[:ROWS] if sampled else slice(None)
-    x = bk.xp.ascontiguousarray(dense_block(bk, X, rows, columns).T)  # (d, n)
-    differs = (x != bk.xp.median(x, axis=1)[:, None].astype(x.dtype)).sum(axis=1)
-    judged = bk.to_host(differs >= _FEWEST_ROWS)
-    columns, x = columns[judged], x[bk.xp.asarray(judged)]
+    xp = bk.xp
+    rows = random.sample(bk, seed, random.Stream.DECOYS, 1, X.shape[0], ROWS)
+    x = xp.ascontiguousarray(dense_block(bk, X, rows, columns).T)  # (d, n)
+    differs = (x != xp.median(x, axis=1)[:, None].astype(x.dtype)).sum(axis=1)
+    varies = bk.to_host(differs >= _FEWEST_ROWS)
+    columns, x = columns[varies], x[xp.asarray(varies)]
     deviation = bk.to_host(x.std(axis=1))
     x = standardised(bk, x)
     d, n = x.shape
     M, C = n_decoys(d), n_calibration(d)
     copies = [x]
-    source = np.arange(C) * d // C if d > C else np.arange(C) % max(d, 1)
     if d:
-        order = random.orders(bk, seed, random.Stream.DECOYS, 0, M + -(-C // d), n, bk.xp.asarray(columns))
-        copies += [bk.xp.take_along_axis(x, order[m], axis=1) for m in range(M)]
-        at, source = M + np.arange(C) // d if d <= C else np.full(C, M), bk.xp.asarray(source)
-        copies.append(bk.xp.take_along_axis(x[source], order[bk.xp.asarray(at), source], axis=1))
+        order = random.orders(bk, seed, random.Stream.DECOYS, 0, M + -(-C // d), n, xp.asarray(columns))
+        copies += [xp.take_along_axis(x, order[m], axis=1) for m in range(M)]
+        number = np.arange(C)  # calibration columns: of evenly spread columns, or of every column several times
+        at, source = (M + number // d, number % d) if d <= C else (np.full(C, M), number * d // C)
+        at, source = xp.asarray(at), xp.asarray(source)
+        copies.append(xp.take_along_axis(x[source], order[at, source], axis=1))
     middle = float(np.median(deviation)) if d else 1.0
     tiebreak = random.permutation(bk, seed, random.Stream.DECOYS, 2, d * (1 + M) + C)
-    return Pool(bk.xp.concatenate(copies), columns, deviation / middle, M, rows, bk.to_host(tiebreak), seed)
+    return Pool(xp.concatenate(copies), columns, deviation / middle, M, rows, bk.to_host(tiebreak), seed)
 
 
 def standardised(bk: Backend, x: Array, rows: slice = slice(None)) -> Array:
@@ -125,36 +124,36 @@ def standardised(bk: Backend, x: Array, rows: slice = slice(None)) -> Array:
 
 
 def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) -> Structure:
-    """The set of columns with the most evidence, from two starts: many tied columns, or the strongest pair.
+    """The set of columns with the most evidence, from two starts: many dependent columns, or the most dependent pair.
 
-    From a set S the evidence of each column is that of its score on the graph of S (`scores`), or of its strongest tie,
-    whichever is more; S is then the best columns and decoys of which, by their evidence, at most a share is
-    there by chance, until it stays the same (of large sets nearly). Of the two ends the one with more evidence counts,
-    sum over S of (E_k - log D)+.
+    From a set S the evidence of each column is that of its score on the graph of S (`scores`), or of its strongest
+    dependence, whichever is larger. The next S is the best columns and decoys, as many as keep the expected share of
+    chance among them below a limit; this repeats until S stays the same (large sets nearly). Of the two ends the one
+    with the larger sum over S of (E_k - log D)+ is taken.
     """
-    strongest, ties = _ties(bk, pool, threads)
+    strongest, graph = _pair_dependence(bk, pool, threads)
     evidence = chance(strongest[pool.competing :])(strongest)
-    v = np.asarray(ties.sum(axis=1)).ravel()
+    v = np.asarray(graph.sum(axis=1)).ravel()
     for _ in range(_ROUNDS):
-        v = ties @ v
+        v = graph @ v
         v = v / max(float(v.max(initial=0.0)), float(np.finfo(v.dtype).tiny))
-    pairs, v = pool.best(evidence[: pool.competing], 2), v[: pool.competing]
+    pair, v = pool.best(evidence[: pool.competing], 2), v[: pool.competing]
     several = pool.best(v, min(MOST_GATES, max(2, int((v > 0).sum()))))
-    starts = (several, _SHARES), (pairs, _SHARES[-1:])
+    starts = (several, _SHARES), (pair, _SHARES[-1:])
     ends = [_settled(bk, pool, S, evidence, shares, objective, threads) for S, shares in starts]
     members, excess = max(ends, key=lambda end: end[1])
     return Structure(np.sort(members), evidence, excess)
 
 
-def evidence_of(pool: Pool, score: Array, ties: Array) -> Array:
-    """The evidence E (D,) that each column is more than chance: of its score, or of its strongest tie."""
-    return np.maximum(chance(score[pool.competing :])(score), ties)
+def evidence_of(pool: Pool, score: Array, dependence: Array) -> Array:
+    """Evidence E (D,) that each column is more than chance: of its score, or the other evidence if that is larger."""
+    return np.maximum(chance(score[pool.competing :])(score), dependence)
 
 
 def chance(null: Array) -> Callable[[Array], Array]:
     """-log P(a shuffled column has more than s), as a function of s, from the values of shuffled columns.
 
-    Beyond the value that one in ten reaches the tail is exponential, with their mean excess.
+    Beyond their 0.9 quantile the tail is exponential, with their mean excess.
     """
     null = np.sort(null.astype(np.float64))
     count = len(null)
@@ -174,9 +173,9 @@ def chance(null: Array) -> Callable[[Array], Array]:
 def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: Objective, threads: int = 1) -> Array:
     """The gated Laplacian score of every column of the pool, on the graph of the members without the column itself.
 
-    s_k = x_k' P^t x_k / n, at most about 1: how much of a column its neighbours on the graph tell. P is the random
-    walk on the members times sqrt(weights), by the objective's rules; for a member k it is that of the others, so that
-    scores compare, whether a column is in the graph or not. Returns (D,) float64, NumPy.
+    s_k = x_k' P^t x_k / n, at most about 1. P is the random walk on the members times sqrt(weights), by the objective's
+    rules; for a member k on the other members, so that scores compare, whether a column is in the graph or not.
+    Returns (D,) float64, NumPy.
     """
     xp = bk.xp
     n = pool.X.shape[1]
@@ -207,14 +206,20 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
 
 
 def _settled(
-    bk: Backend, pool: Pool, members: Array, ties: Array, shares: tuple[float, ...], objective: Objective, threads: int
+    bk: Backend,
+    pool: Pool,
+    members: Array,
+    dependence: Array,
+    shares: tuple[float, ...],
+    objective: Objective,
+    threads: int,
 ) -> tuple[Array, float]:
     """The set that `members` lead to, and its evidence."""
     objective = replace(objective, power=1)
     for turn in range(_MOST_ROUNDS):
         share = shares[min(turn, len(shares) - 1)]
         score = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
-        evidence = evidence_of(pool, score, ties)
+        evidence = evidence_of(pool, score, dependence)
         order = pool.best(evidence[: pool.competing], MOST_GATES)
         by_chance = pool.competing * np.exp(-evidence[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(by_chance <= share)
@@ -225,25 +230,24 @@ def _settled(
     return members, float(np.maximum(evidence[members] - log(pool.competing), 0).sum())
 
 
-def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
-    """The strongest tie of every column, (D,), and the likely ties as a sparse matrix (D, D).
+def _pair_dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
+    """The strongest dependence of every column, (D,), and the likely ones as a sparse matrix (D, D).
 
-    The tie of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of wave a of one with wave b of the
-    other, w_a = a^(-1/2): wave 1 is the column itself, wave a > 1 cos(pi a u), u the rank / n, made orthogonal to those
-    before. So many waves as their products allow, 6 for small data: a ring or two moons need them, monotone ties do
-    not.
+    The dependence of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of function a of one with
+    function b of the other, w_a = a^(-1/2) (`_functions`). As many functions as their products allow, 6 for small data:
+    a ring or two moons need them, monotone dependence does not.
     """
     xp = bk.xp
     D, n = pool.X.shape
-    count = int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _WAVES))
-    waves, exist = _waves(bk, pool, count)
+    count = int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _FUNCTIONS))
+    functions, exist = _functions(bk, pool, count)
     weight = np.arange(1, count + 1) ** -0.5
 
-    def tied(block: slice) -> Array:
+    def dependence(block: slice) -> Array:
         Q = xp.zeros((block.stop - block.start, D), dtype=pool.X.dtype)
         for a in range(count):
             for b in range(count):
-                r = waves[a][block] @ waves[b].T
+                r = functions[a][block] @ functions[b].T
                 r *= r
                 r -= exist[a][block, None] * exist[b]
                 r *= pool.X.dtype.type(weight[a] * weight[b])
@@ -252,12 +256,12 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
         return Q
 
     blocks = list(_blocks(D, D))
-    sample = tied(slice(pool.competing, min(D, pool.competing + blocks[0].stop)))
+    sample = dependence(slice(pool.competing, min(D, pool.competing + blocks[0].stop)))
     tail = D**-_LIKELY / sqrt(pi * max(_LIKELY * log(D), 1.0))
     likely = float(xp.quantile(sample[:, : pool.competing].ravel().astype(np.float32), 1 - tail))
 
     def strongest_and_likely(block: slice) -> tuple[Array, Array, Array, Array]:
-        Q = tied(block)
+        Q = dependence(block)
         strongest = bk.to_host(Q.max(axis=1))
         crowded = xp.flatnonzero((likely < Q).sum(axis=1) > MOST_PARTNERS)
         if len(crowded):  # column by column: its decoys may be in another block
@@ -272,29 +276,30 @@ def _ties(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     return strongest, sparse.csr_array((np.sqrt(value - likely), (row, column)), shape=(D, D))
 
 
-def _waves(bk: Backend, pool: Pool, count: int) -> tuple[list[Array], list[Array]]:
-    """Waves 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n); and which of them exist, (D,).
+def _functions(bk: Backend, pool: Pool, count: int) -> tuple[list[Array], list[Array]]:
+    """Functions 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n); which of them exist, (D,).
 
-    Each is orthogonal to those before it, and 0 where little is left of it: a column of two values has one wave.
+    Function 1 is the column itself, function a > 1 cos(pi a u), u the rank / n, made orthogonal to those before it, and
+    0 where little is left of it: a column of two values has one function.
     """
     n = pool.X.shape[1]
     size: float = n**-0.25  # a product of two is then sqrt(n) times their correlation
-    waves, exist = [pool.X * pool.X.dtype.type(size)], [bk.xp.ones(len(pool.X), dtype=pool.X.dtype)]
+    functions, exist = [pool.X * pool.X.dtype.type(size)], [bk.xp.ones(len(pool.X), dtype=pool.X.dtype)]
     if count == 1:
-        return waves, exist
+        return functions, exist
     u = (rankdata(bk.to_host(pool.X), axis=1) - 0.5) / n
     basis = [bk.to_host(pool.X).astype(np.float64) / sqrt(n)]
     for a in range(2, count + 1):
-        wave = np.cos(pi * a * u)
-        wave -= wave.mean(axis=1, keepdims=True)
+        f = np.cos(pi * a * u)
+        f -= f.mean(axis=1, keepdims=True)
         for before in basis + basis:  # once more, for what rounding leaves
-            wave -= (wave * before).sum(axis=1, keepdims=True) * before
-        square = (wave * wave).sum(axis=1, keepdims=True)
-        wave *= np.where(square > _LEAST_WAVE * n, 1 / np.sqrt(np.maximum(square, _LEAST_WAVE * n)), 0)
-        basis.append(wave)
-        waves.append(bk.xp.asarray((wave / size).astype(pool.X.dtype)))
-        exist.append(bk.xp.asarray((square[:, 0] > _LEAST_WAVE * n).astype(pool.X.dtype)))
-    return waves, exist
+            f -= (f * before).sum(axis=1, keepdims=True) * before
+        square = (f * f).sum(axis=1, keepdims=True)
+        f *= np.where(square > _LEAST_LEFT * n, 1 / np.sqrt(np.maximum(square, _LEAST_LEFT * n)), 0)
+        basis.append(f)
+        functions.append(bk.xp.asarray((f / size).astype(pool.X.dtype)))
+        exist.append(bk.xp.asarray((square[:, 0] > _LEAST_LEFT * n).astype(pool.X.dtype)))
+    return functions, exist
 
 
 def _blocks(count: int, width: int) -> Iterator[slice]:
@@ -303,7 +308,7 @@ def _blocks(count: int, width: int) -> Iterator[slice]:
 
 
 def _mapped(function: Callable[[Any], Any], blocks: Iterable[Any], threads: int) -> Iterable[Any]:
-    """function of every block, in order; the blocks and so the bits do not depend on the number of threads."""
+    """function(block) for every block, in order; the bits do not depend on the number of threads."""
     if threads == 1:
         return [function(block) for block in blocks]
     with ThreadPoolExecutor(threads) as executor:
