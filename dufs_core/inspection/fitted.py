@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.selection.graph_rules import order_of
+from dufs_core.selection.presets import order_of
 
 Kind = Literal["decoys", "gates", "path", "scores"]
 

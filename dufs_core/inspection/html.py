@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from html import escape
 from importlib.util import find_spec
@@ -17,18 +17,10 @@ from dufs_core.data.accept import host_array
 from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.fitted import kind_of
 
+Rows = Sequence[Mapping[str, Any]]
 _MOST_ROWS = 500  # of kept and of dropped features each
-_HEADS = {
-    "rank": "rank",
-    "feature": "feature",
-    "q_value": "q-value",
-    "evidence": "evidence",
-    "score": "score",
-    "probability": "P(z > 0)",
-    "group": "group",
-    "stability": "stability",
-    "reason": "why",
-}
+_COLUMNS = ("rank", "feature", "q_value", "evidence", "score", "probability", "group", "stability", "reason")
+_HEADS = {"q_value": "q-value", "probability": "P(z > 0)", "reason": "why"}
 _PAGE = Template("""\
 <!DOCTYPE html>
 <html lang="en">
@@ -59,21 +51,14 @@ $dropped
 _FIGURE = Template('<figure><img alt="$what" src="data:image/png;base64,$data"><figcaption>$what</figcaption></figure>')
 
 
-def page(
-    title: str,
-    notes: Iterable[str],
-    rows: Sequence[Mapping[str, Any]],
-    groups: Sequence[str],
-    settings: str,
-    pictures: Sequence[str],
-) -> str:
+def page(title: str, notes: Sequence[str], rows: Rows, groups: Sequence[str], settings: str, pictures: str) -> str:
     """Fill in the page; `pictures` are HTML already."""
     kept = [row for row in rows if row["selected"]]
     dropped = [row for row in rows if not row["selected"]]
     return _PAGE.substitute(
         title=escape(title),
         notes=_items(notes),
-        pictures="\n".join(pictures),
+        pictures=pictures,
         n_kept=len(kept),
         kept=_table(kept),
         groups=f"<ol>{_items(groups)}</ol>" if groups else "<p>none</p>",
@@ -83,42 +68,40 @@ def page(
     )
 
 
-def _items(texts: Iterable[str]) -> str:
+def _items(texts: Sequence[str]) -> str:
     return "".join(f"<li>{escape(text)}</li>" for text in texts)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> str:
+def _table(rows: Rows) -> str:
     if not rows:
         return "<p>none</p>"
-    columns = {
-        name: "t" if name in ("feature", "reason") else "n"
-        for name in _HEADS
-        if name in rows[0] and any(row[name] is not None for row in rows)
-    }
-    lines = "".join(f'<th class="{kind}">{escape(_HEADS[name])}</th>' for name, kind in columns.items())
+    shown = [name for name in _COLUMNS if any(row.get(name) is not None for row in rows)]
+    kinds = {name: "t" if name in ("feature", "reason") else "n" for name in shown}  # text or numbers
+    head = "".join(f'<th class="{kind}">{escape(_HEADS.get(name, name))}</th>' for name, kind in kinds.items())
+    lines = [f"<tr>{head}</tr>"]
     for row in rows[:_MOST_ROWS]:
-        cells = "".join(f'<td class="{kind}">{escape(_cell(row[name]))}</td>' for name, kind in columns.items())
-        lines += f"</tr>\n<tr>{cells}"
-    more = len(rows) - _MOST_ROWS
-    said = f'\n<p class="more">and {more} more, lower in rank: report.frame() has all</p>' if more > 0 else ""
-    return f"<table><tr>{lines}</tr></table>{said}"
+        cells = "".join(f'<td class="{kind}">{escape(_cell(row[name]))}</td>' for name, kind in kinds.items())
+        lines.append(f"<tr>{cells}</tr>")
+    more = f"and {len(rows) - _MOST_ROWS} more, lower in rank: report.frame() has all"
+    table = "<table>{}</table>".format("\n".join(lines))
+    return table if len(rows) <= _MOST_ROWS else f'{table}\n<p class="more">{more}</p>'
 
 
 def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> list[str]:
+def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
     """The fit, and the data before and after the selection, as elements of the page."""
     if find_spec("matplotlib") is None:
-        return ["<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"]
+        return "<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"
     from dufs_core.inspection import plotting
 
-    first: dict[str, list[Callable[..., Any]]] = {
-        "path": [partial(plotting.lambda_path, names=names), plotting.path_criterion],
-        "scores": [],
-    }
-    fit = [*first.get(kind_of(selector), [plotting.loss_and_gates]), plotting.ranked_scores]
+    fit: list[Callable[..., Any]] = [plotting.loss_and_gates, plotting.ranked_scores]
+    if kind_of(selector) == "path":
+        fit[:1] = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
+    elif kind_of(selector) == "scores":
+        del fit[0]
 
     def draw_fit(axes: Any) -> None:
         for draw, ax in zip(fit, np.atleast_1d(axes), strict=True):
@@ -128,10 +111,10 @@ def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> list[s
         plotting.spectrum(selector, X, axes[0])
         plotting.embedding(selector, X, labels, axes[1:])
 
-    found = [_picture(len(fit), draw_fit, "The fit")]
+    found = _picture(len(fit), draw_fit, "The fit")
     if selector.support_.any() and host_array(X).shape[0] >= 3:  # as many eigenvectors
         what = "The random walk on the samples, and the samples in its eigenvectors, before and after the selection"
-        found.append(_picture(3, draw_data, what))
+        found += "\n" + _picture(3, draw_data, what)
     return found
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -30,21 +31,20 @@ class Report:
 
     Attributes
     ----------
+    title : str
     rows : list of dict
         A row for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
-        decoys; None where a feature was not judged), probability (DUFS only; None without a gate), group, group_best,
-        stability (where given). Features of a group are correlated; group_best says whether a feature is the
-        best-ranked one of its group. Features that are not selected, or rank behind 2000 selected ones, have the group
-        None.
+        decoys; None where a feature was not judged), probability (DUFS only; None without a gate), group (None unless
+        it is one of the 2000 best selected features), group_best (whether it ranks first in its group), stability
+        (where given).
     groups : list of list of int
-        Column indices of every group of two or more, best first.
+        Column indices of every group of two or more correlated features, best first.
     notes : list of str
         What there is to know about the fit, a sentence each.
     settings : dict
         Parameters of the selector.
     one_per_group : ndarray (n_features,) of bool
-        Of the 2000 best selected features those that correlate with no better one: ``X[:, report.one_per_group]``.
-    title : str
+        The best of every group: ``X[:, report.one_per_group]``.
     """
 
     title: str
@@ -86,14 +86,12 @@ class Report:
     def html(self) -> str:
         """One page that needs no other file; with pictures where matplotlib is installed."""
         selector, X, labels = self._drawn
-        pictures = html_page.pictures(selector, X, self._names(), labels)
+        names = [row["feature"] for row in sorted(self.rows, key=itemgetter("index"))]
+        pictures = html_page.pictures(selector, X, names, labels)
         return html_page.page(self.title, self.notes, self.rows, self._named_groups(), self._settings_text(), pictures)
 
-    def _names(self) -> list[str]:
-        return [row["feature"] for row in sorted(self.rows, key=lambda row: int(row["index"]))]
-
     def _named_groups(self) -> list[str]:
-        names = self._names()
+        names = {row["index"]: row["feature"] for row in self.rows}
         return [", ".join(names[k] for k in group) for group in self.groups]
 
     def _settings_text(self) -> str:
@@ -121,28 +119,22 @@ def report(
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
-        Fitted.
+        Fitted, else NotFittedError.
     X : array-like (n_samples, n_features)
         The data it was fitted on, in any container that `fit` takes. Correlations are computed from at most 1024 rows.
     names : sequence, optional
         Names of the features; by default those of the fit, or x0, x1, ...
-    correlated : float, default 0.9
+    correlated : float in (0, 1], default 0.9
     stability : Stability or array-like (n_features,), optional
         Result of `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
     labels : array-like (n_samples,), optional
         Colours of the samples in the page's picture.
 
-    Returns
-    -------
-    Report
-
     Raises
     ------
-    NotFittedError
-        If the selector is not fitted.
     ValueError
-        If X, names or stability do not belong to the selector's features, X holds NaN or infinite values in selected
-        columns, or `correlated` is not in (0, 1].
+        If X, names or stability do not belong to the selector's features, or X holds NaN or infinite values in selected
+        columns.
 
     Examples
     --------
@@ -190,7 +182,7 @@ def report(
     several = [group for group in groups if len(group) > 1]
     settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {shape[0]} samples"
-    notes = [*_fit_notes(selector, shape[0]), *_selection_notes(selector, several, correlated, shape[0])]
+    notes = _notes(selector, several, correlated, shape[0])
     return Report(title, rows, several, notes, settings, best, (selector, X, labels))
 
 
@@ -223,7 +215,9 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
 def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
     kind, support, wanted = kind_of(selector), selector.support_, int(selector.support_.sum())
-    reasons = _reasons_with_decoys(selector) if kind == "decoys" else _reasons_by_score(selector)
+    explain = _by_competition(selector) if kind == "decoys" else _by_score(selector)
+    constant = column_mask(selector, "constant_features_")
+    reasons = ["constant: all its values are equal" if constant[k] else explain(k) for k in range(len(support))]
     if kind == "scores" or selector.n_features_to_select is not None:
         rank, scores, order = selector.ranking_, selector.scores_, selector.order_
         tied = np.zeros(len(rank), dtype=bool)
@@ -236,45 +230,39 @@ def _reasons(selector: Any) -> list[str]:
     return reasons
 
 
-def _reasons_by_score(selector: Any) -> list[str]:
-    kind, scores = kind_of(selector), selector.scores_
-    constant, aside = column_mask(selector, "constant_features_"), column_mask(selector, "excluded_features_")
-    turning = undecided(scores, selector.gate_sigma) if kind == "gates" else np.zeros(len(scores), dtype=bool)
-    reasons = []
-    for k, score in enumerate(scores):
-        if constant[k]:
-            reason = "constant: all its values are equal"
-        elif aside[k]:
-            reason = "took no part in the run that was kept; ranked by the first run"
-        elif kind == "scores":
-            reason = f"score {score:.4g}"
-        else:
-            reason = f"gate open: mu = {score:.2f} > 0" if score > 0 else f"gate closed: mu = {score:.2f}"
-            reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}" if kind == "gates" else ""
-            reason += ", undecided" if turning[k] else ""
-        reasons.append(reason)
-    return reasons
+def _by_score(selector: Any) -> Callable[[int], str]:
+    kind, scores, aside = kind_of(selector), selector.scores_, column_mask(selector, "excluded_features_")
+
+    def explain(k: int) -> str:
+        if aside[k]:
+            return "took no part in the run that was kept; ranked by the first run"
+        if kind == "scores":
+            return f"score {scores[k]:.4g}"
+        reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
+        if kind == "gates":
+            turning = ", undecided" if undecided(scores[k], selector.gate_sigma) else ""
+            reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}{turning}"
+        return reason
+
+    return explain
 
 
-def _reasons_with_decoys(selector: Any) -> list[str]:
+def _by_competition(selector: Any) -> Callable[[int], str]:
     q, evidence, best_decoy = selector.q_values_, selector.evidence_, selector.decoy_evidence_.max(axis=0)
-    constant, judged = column_mask(selector, "constant_features_"), is_judged(selector)
-    reasons = []
-    for k in range(len(q)):
+    judged = is_judged(selector)
+
+    def explain(k: int) -> str:
+        if not judged.any():
+            return "not judged: fewer than two features vary in enough rows"
+        if not judged[k]:
+            return "not judged: in too few rows it differs from its median to be told from shuffled copies"
         own, best = _told_apart(evidence[k], best_decoy[k])
-        if constant[k]:
-            reason = "constant: all its values are equal"
-        elif not judged.any():
-            reason = "not judged: fewer than two features vary in enough rows"
-        elif not judged[k]:
-            reason = "not judged: in too few rows it differs from its median to be told from shuffled copies"
-        elif evidence[k] <= best_decoy[k] and q[k] > selector.fdr:
-            reason = f"beaten by a decoy: evidence {own}, its decoys up to {best}"
-        else:
-            verdict = "found" if q[k] <= selector.fdr else f"not found at fdr {selector.fdr:g}"
-            reason = f"{verdict}, q = {rate_text(q[k])}: evidence {own}, its decoys at most {best}"
-        reasons.append(reason)
-    return reasons
+        if evidence[k] <= best_decoy[k] and q[k] > selector.fdr:
+            return f"beaten by a decoy: evidence {own}, its decoys up to {best}"
+        verdict = "found" if q[k] <= selector.fdr else f"not found at fdr {selector.fdr:g}"
+        return f"{verdict}, q = {rate_text(q[k])}: evidence {own}, its decoys at most {best}"
+
+    return explain
 
 
 def _told_apart(a: float, b: float) -> tuple[str, str]:
@@ -286,113 +274,25 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
     return f"{a:.3g}", f"{b:.3g}"
 
 
-def _fit_notes(selector: Any, n: int) -> list[str]:
-    """What there is to know about the fit on n rows."""
-    kind = kind_of(selector)
-    if kind == "path":
-        return _path_notes(selector)
-    if kind == "scores":
-        return []
-    notes = _decoy_notes(selector) if kind == "decoys" else _gate_notes(selector, n)
-    return [*notes, f"Computed by the engine {selector.engine_} on {selector.backend_}."]
-
-
-def _path_notes(path: Any) -> list[str]:
-    best, p = path.best_index_, path.p_value_[path.best_index_]
-    notes = [f"lam = {path.lams_[best]:.3g} is the best of {len(path.lams_)} values."]
-    if best == 0 and len(path.lams_) > 1:
-        notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
-    verdict = "more structure than" if p <= _SURE else "no more structure than"
-    return [*notes, f"On held-out rows its columns have {verdict} the same columns shuffled (p = {p:.2g})."]
-
-
-def _convergence(selector: Any, steps: str) -> str:
-    if selector.converged_:
-        return f"Converged ({steps})."
-    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
-
-
-def _gate_notes(selector: Any, n: int) -> list[str]:
-    """A fit without decoys: its runs, and the permutation test of the best one."""
-    runs = f"{selector.n_iter_} steps; the best of {selector.n_runs_} run" + "s" * (selector.n_runs_ > 1)
-    notes, excess, p = [_convergence(selector, runs)], selector.excess_score_, selector.p_value_
-    threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
-    if selector.stopped_by_hsic_:
-        pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
-        notes.append(f"{pairs} (p = {p:.2g}; excess score {excess:.3f}).")
-    else:
-        verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
-        shuffled = f"structure than the same columns shuffled (excess score {excess:.3g}, p = {p:.2g})"
-        notes.append(f"The open columns have {verdict} {shuffled}.")
-        if p <= _SURE and excess < threshold:
-            notes.append(
-                f"Convincing is an excess score of {threshold:.3f} for so many columns, since columns chosen from many "
-                f"have some by chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
-            )
-    if aside := len(selector.excluded_features_):
-        looked = len(selector.mu_) - aside - len(selector.constant_features_)
-        notes.append(
-            f"The run that was kept looked at the {looked} columns that depend most on another one; the other {aside} "
-            f"rank after them, in the order of the first run."
-        )
-    if order_rule(selector) == "diverse":
-        notes.append("Open features are ranked so that the first few complement each other, not by mu.")
-    return notes
-
-
-def _decoy_notes(selector: Any) -> list[str]:
-    """A fit in which decoys competed."""
-    q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
-    varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
-    found, copies = int((q <= fdr).sum()), len(selector.decoy_evidence_)
-    against = f"{copies} shuffled copies of each feature" if copies > 1 else "a shuffled copy of each feature"
-    notes = []
-    if not judged:
-        notes.append("Nothing was judged: a competition needs two features that vary in enough rows.")
-    elif found:
-        notes.append(
-            f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: in expectation at most this "
-            f"share of them is independent of all other features (the smallest q-value is {rate_text(smallest)}, from "
-            f"a competition with {against})."
-        )
-    else:
-        at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
-        notes.append(
-            f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."
-        )
-    if beyond := int((chosen & (q > fdr)).sum()):
-        what = f"{beyond} of the {int(chosen.sum())}" if beyond < chosen.sum() else "All"
-        wanted = f"n_features_to_select={selector.n_features_to_select}"
-        notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
-    if judged:
-        given = varying - len(selector.excluded_features_)
-        gates = f"{_features(given) if given else 'no feature'} with a gate"
-        notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates}"))
-        by = {"diverse": "so that the first few complement each other", "gates": "by their gates"}
-        if chosen.any() and (rule := order_rule(selector)) in by:
-            notes.append(f"Selected features are ranked {by[rule]}, not by evidence.")
-    if 0 < judged < varying:
-        some = _features(varying - judged, "is", "are")
-        notes.append(f"{some} not judged: such features differ from their median in too few rows.")
-    return notes
-
-
-def _features(count: int, singular: str = "", plural: str = "") -> str:
-    return f"1 feature {singular}".rstrip() if count == 1 else f"{count} features {plural}".rstrip()
-
-
-def _selection_notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
-    """What there is to know about the selected features."""
-    notes, selected = [], int(selector.support_.sum())
+def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
+    """What there is to know about the fit on n rows and the selected features."""
+    by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
+    kind, selected = kind_of(selector), int(selector.support_.sum())
+    notes = by_kind[kind](selector, n) if kind in by_kind else []
+    if kind in ("decoys", "gates"):
+        notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
+    usual, rule = "evidence" if kind == "decoys" else "gates", order_rule(selector)
+    if selected and rule != usual:
+        by = "so that the first few complement each other" if rule == "diverse" else f"by {rule}"
+        notes.append(f"Selected features are ranked {by}, not by {usual}.")
     if constant := len(selector.constant_features_):
         notes.append(f"{_features(constant, 'is', 'are')} constant.")
     if not selected:
         notes.append("Nothing is selected: set n_features_to_select to take the best of the ranking.")
     elif groups:
-        spare = sum(map(len, groups)) - len(groups)
         notes.append(
-            f"{spare} of the selected features correlate with a better one, |r| >= {correlated:g}: "
-            f"report.one_per_group is the selection without them."
+            f"{sum(map(len, groups)) - len(groups)} of the selected features correlate with a better one, "
+            f"|r| >= {correlated:g}: report.one_per_group is the selection without them."
         )
     else:
         notes.append(f"No two selected features correlate (|r| >= {correlated:g}).")
@@ -404,3 +304,79 @@ def _selection_notes(selector: Any, groups: list[list[int]], correlated: float, 
             f"others have no group, and report.one_per_group leaves them out."
         )
     return notes
+
+
+def _path_notes(path: Any, n: int) -> list[str]:
+    best, p = path.best_index_, path.p_value_[path.best_index_]
+    notes = [f"lam = {path.lams_[best]:.3g} is the best of {len(path.lams_)} values."]
+    if best == 0 and len(path.lams_) > 1:
+        notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
+    verdict = "more" if p <= _SURE else "no more"
+    return [
+        *notes,
+        f"On held-out rows its columns have {verdict} structure than the same columns shuffled (p = {p:.2g}).",
+    ]
+
+
+def _convergence(selector: Any, steps: str) -> str:
+    if selector.converged_:
+        return f"Converged ({steps})."
+    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
+
+
+def _gate_notes(selector: Any, n: int) -> list[str]:
+    """A fit without decoys: its runs, and the permutation test of the best one."""
+    excess, p, runs = selector.excess_score_, selector.p_value_, selector.n_runs_
+    notes = [_convergence(selector, f"{selector.n_iter_} steps; the best of {runs} run" + "s" * (runs > 1))]
+    if selector.stopped_by_hsic_:
+        pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
+        notes.append(f"{pairs} (p = {p:.2g}; excess score {excess:.3f}).")
+    else:
+        threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
+        verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
+        test = f"excess score {excess:.3g}, p = {p:.2g}"
+        notes.append(f"The open columns have {verdict} structure than the same columns shuffled ({test}).")
+        if verdict == "slightly more":
+            notes.append(
+                f"Convincing is an excess score of {threshold:.3f} for so many columns, since columns chosen from many "
+                f"have some by chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
+            )
+    if aside := len(selector.excluded_features_):
+        looked = len(selector.mu_) - aside - len(selector.constant_features_)
+        notes.append(
+            f"The run that was kept looked at the {looked} columns that depend most on another one; the other {aside} "
+            f"rank after them, in the order of the first run."
+        )
+    return notes
+
+
+def _decoy_notes(selector: Any, n: int) -> list[str]:
+    """A fit in which decoys competed."""
+    q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
+    varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
+    found, copies = int((q <= fdr).sum()), len(selector.decoy_evidence_)
+    against = f"{copies} shuffled copies of each feature" if copies > 1 else "a shuffled copy of each feature"
+    if not judged:
+        return ["Nothing was judged: a competition needs two features that vary in enough rows."]
+    if found:
+        verdict = f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: in expectation at most "
+        verdict += "this share of them is independent of all other features (the smallest q-value is "
+        notes = [f"{verdict}{rate_text(smallest)}, from a competition with {against})."]
+    else:
+        at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
+        notes = [f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."]
+    if beyond := int((chosen & (q > fdr)).sum()):
+        what = f"{beyond} of the {int(chosen.sum())}" if beyond < chosen.sum() else "All"
+        wanted = f"n_features_to_select={selector.n_features_to_select}"
+        notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
+    given = varying - len(selector.excluded_features_)
+    gates = f"{_features(given) if given else 'no feature'} with a gate"
+    notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates}"))
+    if judged < varying:
+        some = _features(varying - judged, "is", "are")
+        notes.append(f"{some} not judged: such features differ from their median in too few rows.")
+    return notes
+
+
+def _features(count: int, singular: str = "", plural: str = "") -> str:
+    return f"1 feature {singular}".rstrip() if count == 1 else f"{count} features {plural}".rstrip()

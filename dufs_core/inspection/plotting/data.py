@@ -13,7 +13,7 @@ from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, COLOURS, GREY, ORANGE, PALE
 from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
 from dufs_core.selection.base import check_fitted
-from dufs_core.selection.graph_rules import WIDE, GraphRules, graph_rules
+from dufs_core.selection.presets import WIDE, GraphRules, graph_rules
 
 _MOST_ROWS = 600  # of the eigenproblems
 _LISTED = 24  # labels of a legend
