@@ -22,12 +22,12 @@ import numpy as np
 from bench import steps as programs
 from dufs_core import DUFS
 from dufs_core.backend import Array, Backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.datasets import two_moons
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import gpu_dense as cuda
-from dufs_core.objective.engines.gpu_dense import CudaEngine, Replay, is_captured
+from dufs_core.objective.engines import gpu_plan
+from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.protocol import StepSize
 
 ROOT = Path(__file__).resolve().parents[1]
 # rows, columns of single training steps beside the peers'
@@ -156,12 +156,12 @@ def kernels(bk: Backend, quick: bool) -> list[dict[str, Any]]:
 @contextlib.contextmanager
 def _without_graphs() -> Iterator[None]:
     """Inside, no step is captured: the launches of one that would be are made one by one."""
-    capture = Replay._capture
-    Replay._capture = lambda self, run: setattr(self, "refused", "switched off")  # type: ignore[method-assign]
+    capture = gpu_plan.Replay._capture
+    gpu_plan.Replay._capture = lambda self, run: setattr(self, "refused", "switched off")  # type: ignore[method-assign]
     try:
         yield
     finally:
-        Replay._capture = capture  # type: ignore[method-assign]
+        gpu_plan.Replay._capture = capture  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -225,13 +225,18 @@ def steps(bk: Backend, quick: bool) -> list[dict[str, Any]]:
     """One training step of one draw: graphs on and off, its products alone, featselectlib and PyTorch on the card."""
     found = []
     for n, d in QUICK_STEPS if quick else STEPS:
-        record: dict[str, Any] = {"n": n, "d": d, "captured": is_captured(n, d, 1), "products": _products(bk, n, d)}
+        record: dict[str, Any] = {
+            "n": n,
+            "d": d,
+            "captured": gpu_plan.is_captured((n, d), 1, 1),
+            "products": _products(bk, n, d),
+        }
         record["ours"] = _step_times(bk, _ours(bk, n, d), quick)
         with _without_graphs():
             record["without_graphs"] = _step_times(bk, _ours(bk, n, d), quick)
         for name, limit in (("own_products", 1 << 62), ("library_products", 0)):  # what CAPTURED_WORK decides between
             if n * n * (n + d) <= OWN_WORK:
-                with changed(cuda, CAPTURED_WORK=limit):
+                with changed(gpu_plan, CAPTURED_WORK=limit):
                     record[name] = _step_times(bk, _ours(bk, n, d), quick)
         record["featselectlib"] = _peer(
             bk, lambda n=n, d=d: programs.featselectlib_stepper(n, d, os.cpu_count() or 1, "cuda"), quick

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.gpu_slices import _arrays, _timed, changed, machine
+from bench.gpu_slices import _arrays, _timed, machine
 from dufs_core.backend import Backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import gpu_streaming as cuda_streaming
+from dufs_core.objective.engines.choose import predicted_bytes
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
+from dufs_core.objective.protocol import StepSize
 
 SIZES = [(5000, 50), (20_000, 50), (20_000, 256), (100_000, 50), (100_000, 256)]  # rows, columns
 QUICK = [(5000, 50), (5000, 256)]
@@ -21,7 +20,7 @@ GRAM_ROWS = 20_000  # up to so many the Gram form is timed beside
 def streaming(bk: Backend, quick: bool) -> dict[str, Any]:
     """A step's time beside its floor and the Gram form's, its bytes beside the prediction.
 
-    The floor: 14 n^2 d multiply-adds at the rate of a product (see kernels/streaming.cu).
+    The floor: 13 n^2 d multiply-adds at the rate of a product (see dufs_core/objective/engines/gpu_streaming.py).
     """
     rates, found, pool = machine(bk, quick), [], bk.xp.get_default_memory_pool()
     for n, d in QUICK if quick else SIZES:
@@ -34,14 +33,10 @@ def streaming(bk: Backend, quick: bool) -> dict[str, Any]:
         repeats = 3 if n > GRAM_ROWS else 7
         record: dict[str, Any] = {
             "n": n, "d": d, "bytes": taken, "predicted": predicted_bytes("cuda_streaming", StepSize(n, d, 1, 4)),
-            "floor": 1e3 * 14 * n * n * d / rates["product_float32"],
+            "floor": 1e3 * 13 * n * n * d / rates["product_float32"],
             "engine": _timed(bk, lambda e=engine, m=moved: e(bk, Objective(), *m), repeats),
         }  # fmt: skip
         record["engine_over_floor"] = record["engine"]["median"] / record["floor"]
-        if d <= cuda_streaming.FUSED_COLUMNS:
-            with changed(cuda_streaming, FUSED_COLUMNS=0):
-                tiles = CudaStreamingEngine()
-                record["tiles_by_products"] = _timed(bk, lambda e=tiles, m=moved: e(bk, Objective(), *m), repeats)
         if n <= GRAM_ROWS:
             gram = CudaEngine()
             record["gram_form"] = _timed(bk, lambda e=gram, m=moved: e(bk, Objective(), *m), repeats)

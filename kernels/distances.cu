@@ -1,9 +1,17 @@
-// From the Gram matrices of all draws to their distances, and from the distances of the neighbours to the bandwidth.
-// Equations and names as in dufs_core.kernels.sweeps. Matrices (R, n, n) and vectors (R, n) are contiguous.
+// From Gram matrices to their distances and kernels, and from the distances of the neighbours to the bandwidth. A kernel
+// that works by rows takes any rows of the matrices of all draws: the first of them is row `first` of R n, and vectors
+// (R, n) are whole. A block works on one row.
 
 #include "common.cuh"
 
-// g_i = G_ii.
+// D_ij = max(g_i + g_j - 2 G_ij, 0), D_ii = 0.
+template <class T>
+__device__ T distance(T G, T gi, T gj, bool diagonal) {
+    const T value = gi + gj - 2 * G;
+    return value > 0 && !diagonal ? value : T(0);
+}
+
+// g_i = G_ii.      G (R, n, n).
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) diagonal(Global<const T> G, Index R, Index n, Global<T> g) {
     for (Index row = (Index)blockIdx.x * THREADS + threadIdx.x; row < R * n; row += (Index)gridDim.x * THREADS) {
@@ -11,27 +19,84 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) diagonal(Global<const T> G,
     }
 }
 
-// D_ij = max(g_i + g_j - 2 G_ij, 0), D_ii = 0; kth_i, the k-th smallest D_ij over j != i; largest_i = max_j D_ij.
-// One block for each row.
+// D; kth_i, the k-th smallest D_ij over j != i; neighbour_i, the first such j; largest_i = max_j D_ij. D may be G.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) distances(
-    Global<const T> G, Global<const T> g, Index R, Index n, Index k, Global<T> D, Global<T> kth, Global<T> largest) {
-    for (Index row = blockIdx.x; row < R * n; row += gridDim.x) {
-        const Index i = row % n, base = row * n, first = row - i;
-        const T gi = g[row];
+    Global<const T> G, Global<const T> g, Index first, Index rows, Index n, Index k, Global<T> D, Global<T> kth,
+    Global<Index> neighbour, Global<T> largest) {
+    for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
+        const Index at = first + row, i = at % n, others = at - i, base = row * n;
         T top = 0;
         for (Index j = threadIdx.x; j < n; j += THREADS) {
-            const T value = gi + g[first + j] - 2 * G[base + j];
-            const T clamped = value > 0 && j != i ? value : T(0);
-            D[base + j] = clamped;
-            top = clamped > top ? clamped : top;
+            const T value = distance<T>(G[base + j], g[at], g[others + j], i == j);
+            D[base + j] = value;
+            top = Larger::of(top, value);
         }
-        top = block_max(top);  // its barriers also make the row of D visible to the whole block
-        Index rank = k - 1;
+        top = block_reduce<Larger>(top);  // its barriers also make the row of D visible to the whole block
+        Index rank = k - 1, where = n;
         const T value = select<T>(D, base, n, i, rank);
+        for (Index j = threadIdx.x; j < n; j += THREADS) {
+            if (j != i && j < where && D[base + j] == value) where = j;
+        }
+        where = block_reduce<Smaller>(where);
         if (threadIdx.x == 0) {
-            largest[row] = top;
-            kth[row] = value;
+            kth[at] = value;
+            neighbour[at] = where;
+            largest[at] = top;
+        }
+    }
+}
+
+// K_ij = exp(-D_ij / b), K_ii = self_weight; deg_i = sum_j K_ij, and where q is not null q_i = deg_i^(-1/2) and
+// r_i = 1 / q_i (not sqrt(deg): the rounding of q then cancels). K may be G.
+template <class T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) affinity(
+    Global<const T> G, Global<const T> g, Global<const double> b, double self_weight, Index first, Index rows, Index n,
+    Global<T> K, Global<double> deg, Global<T> q, Global<T> r) {
+    const bool with_roots = q != nullptr;
+    for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
+        const Index at = first + row, i = at % n, others = at - i, base = row * n;
+        const T minus_inverse = T(-1 / b[at / n]);
+        double total = 0;
+        for (Index j = threadIdx.x; j < n; j += THREADS) {
+            const T D = distance<T>(G[base + j], g[at], g[others + j], i == j);
+            const T value = i == j ? T(self_weight) : exp(D * minus_inverse);
+            K[base + j] = value;
+            total += value;
+        }
+        total = block_sum(total);
+        if (threadIdx.x == 0) {
+            deg[at] = total;
+            if (with_roots) {
+                q[at] = T(1 / sqrt(total));
+                r[at] = 1 / q[at];
+            }
+        }
+    }
+}
+
+// The streaming form's last pass over some rows of one draw's G: it becomes C = -(E + E') / b, where E_ij = K_ij dS/dK_ij
+// and (E + E')_ij = K_ij (dots_ij - rho_i - rho_j); row_sums_i = sum_j C_ij, slopes_i = sum_j (E + E')_ij D_ij.
+template <class T>
+__global__ void __launch_bounds__(THREADS, RESIDENT) grad_distances(
+    Global<T> G, Global<const T> dots, Global<const T> g, Global<const double> b, Global<const T> rho, Index first,
+    Index rows, Index n, Global<double> row_sums, Global<double> slopes) {
+    const T minus_inverse = T(-1 / b[0]);
+    for (Index row = blockIdx.x; row < rows; row += gridDim.x) {
+        const Index i = first + row, base = row * n;
+        double sum = 0, slope = 0;
+        for (Index j = threadIdx.x; j < n; j += THREADS) {
+            const T D = distance<T>(G[base + j], g[i], g[j], i == j);
+            const T E = D > 0 ? exp(D * minus_inverse) * (dots[base + j] - (rho[i] + rho[j])) : T(0);
+            G[base + j] = E * minus_inverse;
+            sum += E;
+            slope += E * D;
+        }
+        sum = block_sum(sum);
+        slope = block_sum(slope);
+        if (threadIdx.x == 0) {
+            row_sums[i] = sum * minus_inverse;
+            slopes[i] = slope;
         }
     }
 }
@@ -40,8 +105,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) distances(
 template <class T>
 __device__ Index nth_equal(Global<const T> values, Index base, Index n, T value, Index nth) {
     SHARED(Index, found, 1);
-    const Index share = (n + THREADS - 1) / THREADS, start = threadIdx.x * share;
-    const Index stop = start + share < n ? start + share : n;
+    const Index count_each = (n + THREADS - 1) / THREADS, start = threadIdx.x * count_each;
+    const Index stop = start + count_each < n ? start + count_each : n;
     Index count = 0;
     for (Index j = start; j < stop; ++j) count += values[base + j] == value;
     Index before = block_sum_before(count);
@@ -62,7 +127,7 @@ __device__ Index nth_equal(Global<const T> values, Index base, Index n, T value,
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(
     Global<const T> kth, Global<const T> largest, Index R, Index n, Index low, double between, double factor,
-    bool zero_is_one, bool gradient, double relative, double absolute, Global<double> b, Global<double> degenerate,
+    bool degenerate_is_one, bool gradient, double relative, double absolute, Global<double> b, Global<double> degenerate,
     Global<Index> rows, Global<double> weights) {
     for (Index draw = blockIdx.x; draw < R; draw += gridDim.x) {
         const Index base = draw * n;
@@ -73,14 +138,14 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(
         const T high_value = select<T>(kth, base, n, -1, rank);
         Index second_row = nth_equal<T>(kth, base, n, high_value, rank);
         T top = 0;
-        for (Index i = threadIdx.x; i < n; i += THREADS) top = largest[base + i] > top ? largest[base + i] : top;
-        top = block_max(top);
+        for (Index i = threadIdx.x; i < n; i += THREADS) top = Larger::of(top, largest[base + i]);
+        top = block_reduce<Larger>(top);
 
         double first = 1 - between, second = between;
         double s = low_value * first + high_value * second;
         bool replaced;
-        if (zero_is_one) {
-            replaced = s < 1e-8;
+        if (degenerate_is_one) {
+            replaced = s < AUTHORS_ZERO;
             if (replaced) {
                 s = 1;
                 first = second = 0;
@@ -94,13 +159,14 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(
                 double smallest = infinity;
                 Index where = n;
                 for (Index i = threadIdx.x; i < n; i += THREADS) {
-                    const double value = kth[base + i];
-                    if (value > tiny && value < smallest) {
-                        smallest = value;
+                    if (kth[base + i] > tiny && kth[base + i] < smallest) {
+                        smallest = kth[base + i];
                         where = i;
                     }
                 }
-                where = block_argmin(smallest, where);
+                const double own = smallest;
+                smallest = block_reduce<Smaller>(smallest);
+                where = block_reduce<Smaller>(own == smallest ? where : n);
                 first = second = 0;
                 if (smallest < infinity) {
                     s = smallest;

@@ -1,9 +1,13 @@
 // Products and sums of small matrices, where a library call costs more than the arithmetic or cannot be part of a CUDA graph.
 
 #include "common.cuh"
-#include "tiles.cuh"
 
+constexpr int STEP = 16;  // depth of the operands' tiles in shared memory
+constexpr int PER_THREAD = 4;  // entries of C along one side
+constexpr int SIDE = TILE / PER_THREAD;  // threads along one side of a tile
 constexpr int LEFT_PITCH = TILE + 1;  // of the left operand's tile: its columns fall into different banks
+
+static_assert(THREADS == SIDE * SIDE, "the block covers a tile");
 
 // C_b = A_b' B_b (transposed: A is (m, p)) or A_b B_b (A is (p, m)), B (m, q), C (p, q), b = 0 .. batch - 1; a stride of
 // 0 uses the same matrix for the whole batch. A block computes 64 x 64 entries, a thread 4 x 4 in registers; the terms
@@ -17,11 +21,11 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) product(
     SHARED(T, right, STEP * TILE);
     const Index across = (q + TILE - 1) / TILE, down = (p + TILE - 1) / TILE;
     const int tx = threadIdx.x % SIDE, ty = threadIdx.x / SIDE;
-    const Index share = (m + parts - 1) / parts;
+    const Index terms = (m + parts - 1) / parts;
     for (Index tile = blockIdx.x; tile < parts * batch * down * across; tile += gridDim.x) {
         const Index target = tile / (down * across), place = tile - target * down * across;  // the matrix written
         const Index part = target / batch, which = target - part * batch;
-        const Index first = part * share, last = first + share < m ? first + share : m;
+        const Index first = part * terms, last = first + terms < m ? first + terms : m;
         const Index i0 = place / across * TILE, j0 = place % across * TILE;
         const Index A_base = which * A_stride, B_base = which * B_stride;
         T sums[PER_THREAD][PER_THREAD] = {};

@@ -1,5 +1,5 @@
-// Gram matrix and quadratic forms of sparse columns (dufs_core.data.sparse). Thin columns hold their values as they are, and
-// the mean m_k beside them; spread columns hold centred values, and an entry that is not stored stands for -m_k.
+// Gram matrix and quadratic forms of sparse columns (dufs_core.data.sparse). Sparse columns hold their values as they are,
+// and the mean m_k beside them; dense columns hold centred values, and an entry that is not stored stands for -m_k.
 //
 //   G_ij = sum_k z_k^2 x_ik x_jk - (a_i + a_j),   a_i = sum_k z_k^2 m_k x_ik - c / 2,   c = sum_k z_k^2 m_k^2
 //   (x - m 1)' M (x - m 1) = x' M x - 2 m x' (M 1) + m^2 1' M 1
@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) sparse_means(
             const double gate = z[draw * d + k];
             sum += gate * gate * shift[k] * (double)values[s];
         }
-        sum = lanes_sum<WARP>(sum);
+        sum = warp_reduce<Add>(sum);
         if (lane == 0) a[row] = sum - c[draw] / 2;
     }
 }
@@ -91,20 +91,20 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) sparse_dots(
         if (undecided) {
             for (Index p = first; p < last; ++p) {
                 const Index base = (draw * n + rows[p]) * n;
-                double moved = 0;
-                for (Index q = first + lane; q < last; q += WARP) moved += (double)M[base + rows[q]] * (double)values[q];
-                sum += (double)values[p] * moved;
+                double Mx = 0;
+                for (Index q = first + lane; q < last; q += WARP) Mx += (double)M[base + rows[q]] * (double)values[q];
+                sum += (double)values[p] * Mx;
             }
             for (Index p = first + lane; p < last; p += WARP) sum -= 2 * m * (double)values[p] * M1[draw * n + rows[p]];
         }
-        sum = lanes_sum<WARP>(sum);
+        sum = warp_reduce<Add>(sum);
         if (lane == 0) dots[at] = undecided ? 2 * gate * (sum + m * m * total[draw]) : 0.0;
     }
 }
 
-// Listed spread columns written out, a block for each.      out (count, n).
+// The listed ones of the dense columns, a block for each.      out (count, n).
 template <class T>
-__global__ void __launch_bounds__(THREADS, RESIDENT) written_out(
+__global__ void __launch_bounds__(THREADS, RESIDENT) dense_columns(
     Global<const T> values, Global<const int> rows, Global<const Index> starts, Global<const double> shift,
     Global<const Index> listed, Index count, Index n, Global<T> out) {
     for (Index c = blockIdx.x; c < count; c += gridDim.x) {

@@ -33,12 +33,15 @@ def libraries(build_folder):
 
 @pytest.fixture(scope="session")
 def run(libraries):
-    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in cuda.KERNELS."""
+    """run(kernel, dtype, grid, *arguments, **how): one launch of a kernel named as in cuda.KERNELS.
+
+    Arguments as for `cuda.Kernels.launch`.
+    """
 
     def launch(kernel, dtype, grid, *arguments, **how):
         file = cuda.file_of(kernel)
         name = cuda.instances(file, str(dtype))[cuda.KERNELS[file].index(kernel)]
-        libraries[file].launch(name, grid, *arguments, **how)
+        libraries[file].launch(name, grid, *cuda.passed(arguments), **how)
 
     return launch
 

@@ -35,10 +35,11 @@ def gram(n=70, R=2):
 
 def distances(library, n=70, **how):
     G = gram(n)
-    D, kth, largest = np.zeros_like(G), np.zeros((2, n)), np.zeros((2, n))
+    D, kth, neighbour, largest = np.zeros_like(G), np.zeros((2, n)), np.zeros((2, n), i64), np.zeros((2, n))
     g = np.ascontiguousarray(np.diagonal(G, axis1=1, axis2=2))
-    library.launch("distances<double>", 2 * n, G, g, i64(2), i64(n), i64(2), D, kth, largest, **how)
-    return D, kth, largest
+    sizes = (i64(0), i64(2 * n), i64(n), i64(2))
+    library.launch("distances<double>", 2 * n, G, g, *sizes, D, kth, neighbour, largest, **how)
+    return D, kth, neighbour, largest
 
 
 def with_faults(file, text, faults, folder):
@@ -70,7 +71,7 @@ def caught(library, right, launch):
 
 
 def test_index_past_the_end(broken):
-    loop = "for (Index j = threadIdx.x; j {} n; j += THREADS) {{\n            const T value = gi"
+    loop = "for (Index j = threadIdx.x; j {} n; j += THREADS) {{\n            const T value = distance"
     library = broken("distances.cu", loop.format("<"), loop.format("<="))
     with pytest.raises(KernelError, match=r"distances<double>: g\[140\], valid 0 to 139, block 70, thread 70"):
         distances(library)
@@ -84,26 +85,26 @@ def test_missing_bound(broken):
 
 
 def test_index_into_shared_memory(broken):
-    library = broken("backward.cu", "sums[m] += (Tm[at] + turned[tx * PITCH +",
+    library = broken("sweep.cu", "sums[m] += (Tm[at] + turned[tx * PITCH +",
                      "sums[m] += (Tm[at] + turned[(tx + 2) * PITCH +")  # fmt: skip
     T = gram(70, 1)
-    with pytest.raises(KernelError, match=r"degree_terms<double>: shared turned\[\d+\], valid 0 to 1055, block 0"):
-        library.launch("degree_terms<double>", 3, T, T, np.ones(70), np.ones(70), np.ones(70), i64(1), i64(70),
+    with pytest.raises(KernelError, match=r"grad_degrees<double>: shared turned\[\d+\], valid 0 to 1055, block 0"):
+        library.launch("grad_degrees<double>", 3, T, T, np.ones(70), np.ones(70), np.ones(70), i64(1), i64(70),
                        np.zeros(70))  # fmt: skip
 
 
 def test_missing_barrier_after_a_tile_is_loaded(broken, libraries):
-    library = broken("backward.cu", "matrix[base + j * n + i] : T(0);\n    }\n    __syncthreads();",
+    library = broken("sweep.cu", "matrix[base + j * n + i] : T(0);\n    }\n    __syncthreads();",
                      "matrix[base + j * n + i] : T(0);\n    }")  # fmt: skip
 
     def launch(chosen, **how):
-        T, share = gram(70, 1), np.zeros(70)
+        T, half_ddeg = gram(70, 1), np.zeros(70)
         T[0] += np.arange(70)  # not symmetric
-        chosen.launch("degree_terms<double>", 3, T, T, np.ones(70), np.ones(70), np.ones(70), i64(1), i64(70), share,
-                      **how)  # fmt: skip
-        return (share,)
+        chosen.launch("grad_degrees<double>", 3, T, T, np.ones(70), np.ones(70), np.ones(70), i64(1), i64(70),
+                      half_ddeg, **how)  # fmt: skip
+        return (half_ddeg,)
 
-    assert caught(library, libraries["backward.cu"], launch)
+    assert caught(library, libraries["sweep.cu"], launch)
 
 
 def test_missing_barrier_before_a_tile_is_replaced(broken, libraries):
@@ -119,9 +120,7 @@ def test_missing_barrier_before_a_tile_is_replaced(broken, libraries):
 
 
 def test_missing_barrier_between_two_sums(broken, libraries):
-    library = broken("affinity.cu", "    value = lanes_sum<WARP>(value);\n"
-                     "    __syncthreads();  // an earlier result may still be being read\n",
-                     "    value = lanes_sum<WARP>(value);\n")  # fmt: skip
+    library = broken("sweep.cu", "    __syncthreads();  // an earlier result may still be being read\n", "")
 
     def launch(chosen, **how):
         G, q = gram(300, 1), np.linspace(1, 2, 300)
@@ -129,7 +128,7 @@ def test_missing_barrier_between_two_sums(broken, libraries):
         chosen.launch("score<double>", 5, G, G, q, 1 / q, i64(1), i64(300), np.zeros_like(G), Wq, Wr, **how)
         return Wq, Wr
 
-    assert caught(library, libraries["affinity.cu"], launch)
+    assert caught(library, libraries["sweep.cu"], launch)
 
 
 def test_missing_barrier_before_digits_are_counted(broken, libraries):
@@ -138,31 +137,31 @@ def test_missing_barrier_before_digits_are_counted(broken, libraries):
     assert caught(library, libraries["distances.cu"], distances)
 
 
+def affinity(library, dtype, G, g, n, **how):
+    name = {"float32": "affinity<float>", "float64": "affinity<double>"}[dtype]
+    sizes = (f64(1), i64(0), i64(n), i64(n))
+    library.launch(name, n, G, g, np.ones(1), *sizes, G, np.zeros(n), None, None, **how)
+
+
 def test_barrier_that_some_threads_skip(broken):
-    library = broken(
-        "affinity.cu",
-        "        total = block_sum(total);\n",
-        "        if (threadIdx.x < 64) total = block_sum(total);\n",
-    )
-    D = gram(70, 1)
+    library = broken("distances.cu", "        total = block_sum(total);\n",
+                     "        if (threadIdx.x < 64) total = block_sum(total);\n")  # fmt: skip
     with pytest.raises(KernelError, match=r"affinity<double>: a barrier \(line \d+\) is not reached by every thread"):
-        library.launch("affinity<double>", 70, D, np.ones(1), f64(1), i64(1), i64(70), D.copy(), *np.zeros((3, 70)))
+        affinity(library, "float64", gram(70, 1), np.ones(70), 70)
 
 
 def test_indices_of_32_bits(broken):
     """The same arrays as in test_entries_beyond_32_bits, with an index cut to 32 bits."""
     n = 46_341
-    library = broken("affinity.cu", "exp(D[row * n + j] * minus_inverse);",
-                     "exp(D[(int)(row * n + j)] * minus_inverse);", "float32")  # fmt: skip
-    D, K = lazily(n * n, np.float32), lazily(n * n, np.float32)
-    q = np.zeros(n, np.float32)
-    arguments = (D, np.ones(1), f64(1), i64(1), i64(n), K, np.zeros(n), q, q.copy())
-    with pytest.raises(KernelError, match=r"affinity<float>: D\[-21474\d+\], valid 0 to 2147488280"):
-        library.launch("affinity<float>", n, *arguments, blocks=range(n - 1, n))
+    library = broken("distances.cu", "const T D = distance<T>(G[base + j], g[at]",
+                     "const T D = distance<T>(G[(int)(base + j)], g[at]", "float32")  # fmt: skip
+    G, g = lazily(n * n, np.float32), np.ones(n, np.float32)
+    with pytest.raises(KernelError, match=r"affinity<float>: G\[-21474\d+\], valid 0 to 2147488280"):
+        affinity(library, "float32", G, g, n, blocks=range(n - 1, n))
 
 
 def test_arguments_of_the_wrong_type(libraries):
-    library = libraries["affinity.cu"]
+    library = libraries["sweep.cu"]
     K, q = np.zeros((1, 4, 4)), np.ones(4)
     for arguments, message in (
         ((K, q, i64(1), 4), r"symmetrise<double>: n must be a NumPy scalar of int64; got int 4"),

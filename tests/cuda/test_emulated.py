@@ -45,55 +45,39 @@ def close(got, want, tolerance, what=""):
 # --- random numbers and gates ---------------------------------------------------------------------------------------
 
 
-def test_words_are_the_same_bits(run):
-    rng = np.random.default_rng(0)
-    draw, row, column = (rng.integers(0, high, 1001).astype(u64) for high in (1 << 28, 1 << 32, 1 << 32))
-    for seed, stream, step in ((0, 0, 1), (2**64 - 1, 4, 2**32 - 1), (0x0123456789ABCDEF, 3, 77)):
-        out = np.zeros(1001, u64)
-        run("words", "float32", 3, draw, row, column, i64(1001), u64(seed), u64(stream), u64(step), out)
-        want = random.words(bk, seed, random.Stream(stream), step, draw, row, column)
-        np.testing.assert_array_equal(out, want)
-
-
 @dtypes
 @pytest.mark.parametrize("draws", [1, 2, 5, 8])
-@pytest.mark.parametrize("rows", [None, np.array([7, 0, 2**31])])
-def test_normals(run, dtype, draws, rows):
+@pytest.mark.parametrize("step", [0, 9])
+def test_normals(run, dtype, draws, step):
     columns = np.array([3, 0, 2**32 - 1, 10, 65], dtype=u64)
-    n_rows = 1 if rows is None else len(rows)
-    out = np.full((draws, n_rows, 5), np.nan, dtype)
-    given = None if rows is None else rows.astype(u64)
-    run("normals<T>", dtype, 2, given, columns, i64(draws), i64(n_rows), i64(5), u64(2**63 + 5), u64(0), u64(9), out)
-    want = random.normals(bk, 2**63 + 5, random.Stream.GATES, 9, draws, rows, columns, f64).reshape(out.shape)
+    out = np.full((draws, 5), np.nan, dtype)
+    seed, clock, stream = np.array([2**63 + 5], u64), np.array([step - 1]), int(random.Stream.INITIAL_MU)
+    run("normals<T>", dtype, 2, columns, seed, clock, stream, 1, draws, 5, False, out)
+    want = random.normals(bk, 2**63 + 5, random.Stream.INITIAL_MU, step, draws, None, columns, f64)
     assert np.abs(out - want).max() <= (2e-15 if dtype == "float64" else 3e-7)  # log and cos differ in their last bit
 
 
 @dtypes
 @sizes
 @pytest.mark.parametrize("d", [1, 7, 64, 65])
-@pytest.mark.parametrize("per_sample", [False, True])
-def test_gated_data_and_column_dots(run, dtype, n, d, per_sample):
+def test_gated_data_and_column_dots(run, dtype, n, d):
     R, sigma = 3, 0.5
     X = gen.noise(n + 2, d)[:n].T.astype(dtype).copy()
-    mu, eps = np.linspace(-0.5, 1.5, d).astype(dtype), gen.draws(d, d, n if per_sample else None, R).astype(dtype)
+    mu, eps = np.linspace(-0.5, 1.5, d).astype(dtype), gen.draws(d, d, None, R).astype(dtype)
     Xt = np.full((R, d, n), np.nan, dtype)
-    shape = (i64(R), i64(0), i64(R), i64(d), i64(n))
-    run("gated<T>", dtype, 5, X, mu, eps, f64(sigma), np.bool_(per_sample), *shape, Xt)
+    gates = (sigma, R, 0, R, d, n)
+    run("gated<T>", dtype, 5, X, mu, eps, *gates, Xt)
     z, saved = gates_op.forward(bk, mu, eps, np.dtype(dtype).type(sigma))
-    columns = z.transpose(0, 2, 1) if per_sample else z[:, :, None]
-    np.testing.assert_array_equal(Xt, X * columns)
+    np.testing.assert_array_equal(Xt, X * z[:, :, None])
 
     M = np.random.default_rng(1).normal(size=(R, n, n))
     M += M.transpose(0, 2, 1)
-    Y = np.matmul(Xt.astype(f64) if per_sample else X.astype(f64), M).astype(dtype)
+    MX = np.matmul(X.astype(f64), M).astype(dtype)
     dots = np.full((R, d), np.nan)
-    run("column_dots<T>", dtype, 4, X, Y, mu, eps, f64(sigma), np.bool_(per_sample), *shape, dots)
-    Y, z, X = Y.astype(f64), z.astype(f64), X.astype(f64)
-    for r in range(R):
-        # gram.backward as a function of Y: dz = 2 z x'Y, or 2 X Y where every sample has its own gate
-        dz = 2 * (X * Y[r]).T if per_sample else 2 * z[r] * (X * Y[r]).sum(axis=1)
-        want = gates_op.backward(bk, gates_op.Saved(saved.undecided[r : r + 1]), dz[None])
-        close(dots[r], want, n * EPS["float64"] * 20 + (EPS["float32"] if dtype == "float32" else 0))
+    run("column_dots<T>", dtype, 4, X, MX, mu, eps, *gates, dots)
+    dz = 2 * z.astype(f64) * (X.astype(f64) * MX.astype(f64)).sum(axis=2)
+    want = np.where(saved.undecided, dz, 0)
+    close(dots, want, n * EPS["float64"] * 20 + (EPS["float32"] if dtype == "float32" else 0))
 
 
 @dtypes
@@ -103,8 +87,8 @@ def test_loss_and_its_gradient(run, dtype, lam):
     rng = np.random.default_rng(2)
     S, dots, mu = rng.random(R) * 50, rng.normal(size=(R, d)), rng.normal(size=d).astype(dtype)
     isolated, dmu, (value, share) = rng.random(R), np.full(d, np.nan, dtype), np.full((2, 1), np.nan)
-    price = np.array([np.nan if lam is None else lam])
-    run("loss<T>", dtype, 1, S, isolated, dots, mu, price, i64(1), i64(R), i64(d), i64(n), f64(sigma), f64(0.01), dmu,
+    lams = np.array([np.nan if lam is None else lam])
+    run("loss<T>", dtype, 1, S, isolated, dots, mu, lams, i64(1), i64(R), i64(d), i64(n), f64(sigma), f64(0.01), dmu,
         value, share)  # fmt: skip
     sum_p, saved_p = regulariser.forward(bk, mu.astype(f64), sigma)
     L, saved = loss_op.forward(bk, S, sum_p, n, lam, 0.01)
@@ -127,7 +111,7 @@ def test_optimiser_steps(run, dtype, d, code, rule, momentum):
     second = np.zeros(d if code == 1 else 1) if code else None
     for t in range(1, 6):
         grad = (rng.normal(size=d) * (t != 3)).astype(dtype)  # a gradient of 0 once
-        run("update<T>", dtype, 1, grad, np.array([t - 1]), np.array([0]), i64(1), i64(d), np.int32(code), f64(0.1),
+        run("update<T>", dtype, 1, grad, np.array([t - 1]), np.array([0]), i64(1), i64(d), code, f64(0.1),
             f64(momentum), params, first, second)  # fmt: skip
         want, state = rule(bk, want, grad.astype(f64), state)
     close(params, want, 20 * EPS[dtype])
@@ -142,7 +126,7 @@ def test_gate_noise(run, dtype, R):
     fits, columns = 3, np.array([3, 0, 2**32 - 1, 10, 65], dtype=u64)
     seeds, clock = np.array([5, 2**64 - 1, 0], dtype=u64), np.array([0, 7, 2**31])
     eps = np.full((fits, R, 5), np.nan, dtype)
-    run("gate_noise<T>", dtype, 2, columns, seeds, clock, i64(fits), i64(R), i64(5), eps)
+    run("normals<T>", dtype, 2, columns, seeds, clock, 0, fits, R, 5, True, eps)
     for fit in range(fits):
         want = trainer.gate_noise(bk, int(seeds[fit]), int(clock[fit]) + 1, R, None, columns, f64)
         assert np.abs(eps[fit] - want).max() <= (1e-15 if dtype == "float64" else 3e-7)
@@ -154,12 +138,12 @@ def test_gates_of_several_fits(run, dtype, first, R):
     n, d, per_fit = 9, 5, 2
     X, mu = gen.noise(n, d).T.astype(dtype).copy(), np.random.default_rng(0).random((3, d)).astype(dtype)
     eps, Y = gen.draws(1, d, count=R).astype(dtype), np.random.default_rng(1).normal(size=(R, d, n)).astype(dtype)
-    sizes = (f64(0.5), np.bool_(False), i64(R), i64(first), i64(per_fit), i64(d), i64(n))
+    sizes = (f64(0.5), i64(R), i64(first), i64(per_fit), i64(d), i64(n))
     Xt, dots = np.full((R, d, n), np.nan, dtype), np.full((R, d), np.nan)
     run("gated<T>", dtype, 3, X, mu, eps, *sizes, Xt)
     run("column_dots<T>", dtype, 2, X, Y, mu, eps, *sizes, dots)
     for r in range(R):
-        alone = (f64(0.5), np.bool_(False), i64(1), i64(0), i64(1), i64(d), i64(n))
+        alone = (f64(0.5), i64(1), i64(0), i64(1), i64(d), i64(n))
         Xt_r, dots_r = np.full((1, d, n), np.nan, dtype), np.full((1, d), np.nan)
         run("gated<T>", dtype, 3, X, mu[(first + r) // per_fit], eps[r], *alone, Xt_r)
         run("column_dots<T>", dtype, 2, X, Y[r], mu[(first + r) // per_fit], eps[r], *alone, dots_r)
@@ -185,7 +169,7 @@ def test_steps_of_several_fits(run, dtype, code):
         params, first = mu[rows].copy(), np.full((count, d), 0.1)
         second = np.full((count, d if code == 1 else 1), 0.2)
         clock, done, start = np.array([4, 9, 4])[rows], np.array([0, 1, 0])[rows], np.array([3])
-        run("update<T>", dtype, grid, dmu, clock, done, i64(count), i64(d), np.int32(code), f64(0.1),
+        run("update<T>", dtype, grid, dmu, clock, done, i64(count), i64(d), code, f64(0.1),
             f64(0.5 if code != 1 else 0), params, first, second)  # fmt: skip
         records = np.full((count, room, len(trainer.RECORD)), np.nan)
         run("record<T>", dtype, grid, value, share, S[draws], b[draws], degenerate[draws], params, start, *sizes,
@@ -257,14 +241,14 @@ def test_combine(run, dtype):
 
 
 def neighbours(run, G, k, grid=7):
-    """D, kth and largest of Gram matrices (R, n, n)."""
+    """D, kth, neighbour and largest of Gram matrices (R, n, n)."""
     R, n, _ = G.shape
     dtype = G.dtype
     g, D = np.full((R, n), np.nan, dtype), np.full_like(G, np.nan)
-    kth, largest = np.full((R, n), np.nan, dtype), np.full((R, n), np.nan, dtype)
-    run("diagonal<T>", dtype, 2, G, i64(R), i64(n), g)
-    run("distances<T>", dtype, grid, G, g, i64(R), i64(n), i64(k), D, kth, largest)
-    return D, kth, largest
+    kth, neighbour, largest = np.full((R, n), np.nan, dtype), np.full((R, n), -1), np.full((R, n), np.nan, dtype)
+    run("diagonal<T>", dtype, 2, G, R, n, g)
+    run("distances<T>", dtype, grid, G, g, 0, R * n, n, k, D, kth, neighbour, largest)
+    return D, kth, neighbour, largest
 
 
 @dtypes
@@ -273,11 +257,13 @@ def neighbours(run, G, k, grid=7):
 def test_distances_and_neighbours(run, dtype, n, d):
     _, G, _, G64 = data(2 if n < 257 else 1, d, n, dtype, seed=n)
     for k in {1, min(2, n - 1), n - 1}:
-        D, kth, largest = neighbours(run, G, k)
+        D, kth, neighbour, largest = neighbours(run, G, k)
         want, _ = distances_op.forward(bk, G64)
         close(D, want, 4 * EPS[dtype])
         assert (np.diagonal(D, axis1=1, axis2=2) == 0).all()
         np.testing.assert_array_equal(kth, bandwidth_op.neighbour_distances(bk, D, k))
+        np.testing.assert_array_equal(np.take_along_axis(D, neighbour[..., None], axis=2)[..., 0], kth)
+        assert (neighbour != np.arange(n)).all()
         np.testing.assert_array_equal(largest, D.max(axis=2))
 
 
@@ -286,9 +272,11 @@ def test_distances_of_equal_rows_are_zero(run):
     X = gen.twins(34, 5)
     G = (X @ X.T)[None]
     G[0, 3, 9] = G[0, 9, 3] = 1.01 * (G[0, 3, 3] + G[0, 9, 9]) / 2
-    D, kth, _ = neighbours(run, np.ascontiguousarray(G), 1)
+    D, kth, neighbour, _ = neighbours(run, np.ascontiguousarray(G), 1)
     assert D[0, 3, 9] == D[0, 9, 3] == 0
     assert (kth <= 1e-12).all()
+    others = D[0] + np.diag(np.full(34, np.inf))
+    np.testing.assert_array_equal(neighbour[0], others.argmin(axis=1))  # of equal distances the first
 
 
 def bandwidths(run, D, k, rule, factor, degenerate_rule):
@@ -349,28 +337,25 @@ def tolerance(dtype, d=1):
 @sizes
 @pytest.mark.parametrize("d", [1, 7, 64, 65])
 def test_kernel_and_degrees(run, dtype, n, d):
-    """From D, and from the data without D; degrees, their roots, the symmetric form."""
+    """From G; degrees, their roots, the symmetric form."""
     R = 2
-    Xt, _, Xt64, _ = data(R, d, n, dtype, seed=n + d)
-    D64 = ((Xt64[:, :, :, None] - Xt64[:, :, None, :]) ** 2).sum(axis=1)
+    _, G, _, _ = data(R, d, n, dtype, seed=n + d)
+    G = np.tril(G) + np.tril(G, -1).transpose(0, 2, 1)  # symmetric to the bit
+    D, _ = distances_op.forward(bk, G.astype(f64))
     b = np.array([0.7, 3.0]) * d
-    own = f64(0.25 if d in (7, 64) else 1)
-    want, _ = gaussian.forward(bk, D64, b, own)
+    self_weight = 0.25 if d in (7, 64) else 1.0
+    want, _ = gaussian.forward(bk, D, b, self_weight)
     A, deg, _ = normalise.forward(bk, want)
-    D = D64.astype(dtype)
-    for kernel in ("affinity<T>", "affinity_from_data<T>"):
-        K, degrees = np.full((R, n, n), np.nan, dtype), np.full((R, n), np.nan)
-        q, r = np.full((R, n), np.nan, dtype), np.full((R, n), np.nan, dtype)
-        shape = (i64(R), i64(n)) if kernel == "affinity<T>" else (i64(R), i64(d), i64(n))
-        run(kernel, dtype, 3, D if kernel == "affinity<T>" else Xt, b, own, *shape, K, degrees, q, r)
-        close(K, want, tolerance(dtype, d), kernel)
-        close(degrees, deg, tolerance(dtype, d), kernel)
-        close(q, deg**-0.5, tolerance(dtype, d))
-        close(r, deg**0.5, tolerance(dtype, d))
-        assert (np.diagonal(K, axis1=1, axis2=2) == own).all()
-        np.testing.assert_array_equal(K, K.transpose(0, 2, 1))
-        run("symmetrise<T>", dtype, 5, K, q, i64(R), i64(n))
-        close(K, A, tolerance(dtype, d))
+    K, degrees = np.full((R, n, n), np.nan, dtype), np.full((R, n), np.nan)
+    g, q, r = np.full((3, R, n), np.nan, dtype)
+    run("diagonal<T>", dtype, 2, G, R, n, g)
+    run("affinity<T>", dtype, 3, G, g, b, self_weight, 0, R * n, n, K, degrees, q, r)
+    for got, expected in ((K, want), (degrees, deg), (q, deg**-0.5), (r, deg**0.5)):
+        close(got, expected, 4 * tolerance(dtype, d))
+    assert (np.diagonal(K, axis1=1, axis2=2) == self_weight).all()
+    np.testing.assert_array_equal(K, K.transpose(0, 2, 1))
+    run("symmetrise<T>", dtype, 5, K, q, R, n)
+    close(K, A, 4 * tolerance(dtype, d))
 
 
 @dtypes
@@ -420,30 +405,26 @@ def sweep(run, G, t, rule, C=2.0, grid=3, **how):
     R, n, _ = G.shape
     dtype, size = G.dtype, (i64(R), i64(n))
     new = lambda *shape, of=dtype: np.full(shape, np.nan, of)  # noqa: E731
-    K, deg, q, r = new(R, n, n), new(R, n, of=f64), new(R, n), new(R, n)
-    D = kth = None
-    rows, weights, b = np.zeros((R, 2), i64), np.zeros((R, 2)), np.full(R, float(rule) if rule == 3.0 else np.nan)
+    A, deg, g, q, r = new(R, n, n), new(R, n, of=f64), new(R, n), new(R, n), new(R, n)
+    D, neighbour, rows, weights, b = None, None, np.zeros((R, 2), i64), np.zeros((R, 2)), np.full(R, 3.0)
     if isinstance(rule, str):
-        D, kth, _ = neighbours(run, G, 1)
+        D, _, neighbour, _ = neighbours(run, G, 1)
         b, _, rows, weights = bandwidths(run, D, 1, rule, C, "data")
-        run("affinity<T>", dtype, grid, D, b, f64(1), *size, K, deg, q, r, **how)
-    else:
-        distance, _ = distances_op.forward(bk, G)
-        run("affinity<T>", dtype, grid, distance, b, f64(1), *size, K, deg, q, r, **how)
-    run("symmetrise<T>", dtype, grid, K, q, *size, **how)
-    A = K
+    run("diagonal<T>", dtype, grid, G, *size, g, **how)
+    run("affinity<T>", dtype, grid, G, g, b, 1.0, 0, R * n, n, A, deg, q, r, **how)
+    run("symmetrise<T>", dtype, grid, A, q, *size, **how)
     At = A.copy() if t == 1 else np.matmul(A, A)
     H, Wq, Wr = G.copy(), new(R, n, of=f64), new(R, n, of=f64)
     run("score<T>", dtype, grid, At, H, q, r, *size, H, Wq, Wr, **how)
     S, isolated = new(R, of=f64), new(R, of=f64)
-    run("totals<T>", dtype, grid, Wr, q, deg, f64(1 + 1e-6), *size, S, isolated, **how)
+    run("reduce_scores<T>", dtype, grid, Wr, q, deg, 1 + 1e-6, *size, S, isolated, **how)
     np.testing.assert_allclose(isolated, (deg <= 1 + 1e-6).mean(axis=1))
     T = H / 2 if t == 1 else np.matmul(A, H)
-    share, row_sums, db = new(R, n), new(R, n, of=f64), new(R, -(-n // 32), of=f64)
-    run("degree_terms<T>", dtype, grid, T, A, q, Wq, Wr, *size, share, **how)
+    half_ddeg, row_sums, db = new(R, n), new(R, n, of=f64), new(R, -(-n // cuda.SWEEP_TILE), of=f64)
+    run("grad_degrees<T>", dtype, grid, T, A, q, Wq, Wr, *size, half_ddeg, **how)
     M = At if t == 2 else new(R, n, n)
-    run("backward<T>", dtype, grid, T, A, D, At, q, r, share, b, *size, M, row_sums, db, **how)
-    run("finish<T>", dtype, grid, M, D, kth, rows, weights, b, db, *size, row_sums, **how)
+    run("backward<T>", dtype, grid, T, A, D, At, q, r, half_ddeg, b, *size, M, row_sums, db, **how)
+    run("finish<T>", dtype, grid, M, neighbour, rows, weights, b, db, *size, row_sums, **how)
     return S, M
 
 
@@ -463,14 +444,12 @@ def test_grids_and_thread_orders_change_no_bit(run, dtype):
         np.testing.assert_array_equal(M, results[0][1])
     others = []
     for order in Order:
-        C, K = np.empty((2, 65, 65), dtype), np.empty((2, 65, 65), dtype)
-        deg, q, r = np.empty((2, 65)), np.empty((2, 65), dtype), np.empty((2, 65), dtype)
+        C, D = np.empty((2, 65, 65), dtype), np.empty((2, 65, 65), dtype)
+        kth, neighbour, largest = np.empty((2, 65), dtype), np.empty((2, 65), i64), np.empty((2, 65), dtype)
         run("product<T, true>", dtype, 3, Xt, Xt, *map(i64, (2, 65, 65, 9, 585, 585, 1)), C, order=order)
-        run("affinity_from_data<T>", dtype, 3, Xt, np.ones(2), f64(1), *map(i64, (2, 9, 65)), K, deg, q, r, order=order)
-        D, kth, largest = (np.empty((2, 65, 65), dtype), np.empty((2, 65), dtype), np.empty((2, 65), dtype))
         g = np.ascontiguousarray(np.diagonal(G, axis1=1, axis2=2))
-        run("distances<T>", dtype, 5, G, g, *map(i64, (2, 65, 2)), D, kth, largest, order=order)
-        others.append((C, K, deg, kth, largest))
+        run("distances<T>", dtype, 5, G, g, 0, 130, 65, 2, D, kth, neighbour, largest, order=order)
+        others.append((C, D, kth, neighbour, largest))
     for other in others[1:]:
         for a, c in zip(others[0], other, strict=True):
             np.testing.assert_array_equal(a, c)
@@ -489,20 +468,19 @@ def test_entries_beyond_32_bits(run, n):
     G, D = lazily(n * n, np.float32), lazily(n * n, np.float32)
     g, kth, largest = np.ones(n, np.float32), np.zeros(n, np.float32), np.zeros(n, np.float32)
     g[5] = 3
-    last = range(n - 1, n)
-    run("distances<T>", "float32", n, G, g, i64(1), i64(n), i64(1), D, kth, largest, blocks=last)
+    neighbour, last = np.zeros(n, i64), range(n - 1, n)
+    run("distances<T>", "float32", n, G, g, 0, n, n, 1, D, kth, neighbour, largest, blocks=last)
     want = np.full(n, 2, np.float32)
     want[5], want[-1] = 4, 0
     np.testing.assert_array_equal(D[n * (n - 1) :], want)
-    assert (kth[-1], largest[-1]) == (2, 4)
+    assert (kth[-1], neighbour[-1], largest[-1]) == (2, 0, 4)
     K, deg = D, np.zeros(n)
-    q, r = np.zeros(n, np.float32), np.zeros(n, np.float32)
-    run("affinity<T>", "float32", n, D, np.ones(1), f64(1), i64(1), i64(n), K, deg, q, r, blocks=last)
+    run("affinity<T>", "float32", n, G, g, np.ones(1), 1.0, 0, n, n, K, deg, None, None, blocks=last)
     want = np.exp(-want)
     close(K[n * (n - 1) :], want, 2e-7)
     assert deg[-1] == pytest.approx(want.sum(dtype=f64), rel=1e-6)
-    M, sums, db = G, np.zeros(n), np.zeros(-(-n // 32))
-    share, tiles = np.zeros(n, np.float32), len(db)
-    run("backward<T>", "float32", tiles, K, K, None, K, np.ones(n, np.float32), np.ones(n, np.float32), share,
-        np.ones(1), i64(1), i64(n), M, sums, db, blocks=range(tiles - 1, tiles))  # fmt: skip
+    M, sums, db = G, np.zeros(n), np.zeros(-(-n // cuda.SWEEP_TILE))
+    ones, half_ddeg, tiles = np.ones(n, np.float32), np.zeros(n, np.float32), len(db)
+    run("backward<T>", "float32", tiles, K, K, None, K, ones, ones, half_ddeg, np.ones(1), 1, n, M, sums, db,
+        blocks=range(tiles - 1, tiles))  # fmt: skip
     assert M[n * n - 1] == pytest.approx(1 + 2 * 2, rel=1e-6)  # A = T = K = 1 on the diagonal: E = 2, dD = -2

@@ -9,22 +9,21 @@ import pytest
 import reference
 
 from dufs_core.backend import get_backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.kernels import cuda
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import get_engine
-from dufs_core.objective.engines import gpu_dense as cuda_engine
+from dufs_core.objective.engines import gpu_plan
+from dufs_core.objective.engines.choose import get_engine, predicted_bytes
 from dufs_core.objective.engines.gpu_dense import CudaEngine
+from dufs_core.objective.protocol import StepSize
 
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
 SHAPES = [(2, 1), (9, 3), (33, 7), (9, 140)]  # the last: Gram matrices summed in parts
 
 
-def problem(n, d, per_sample=False, draws=2, dtype=np.float64):
+def problem(n, d, draws=2, dtype=np.float64):
     X, mu = gen.noise(n, d, seed=n), np.linspace(-0.2, 1.1, d)
-    return [a.astype(dtype) for a in (mu, gen.draws(d, d, n if per_sample else None, draws), X)]
+    return [a.astype(dtype) for a in (mu, gen.draws(d, d, None, draws), X)]
 
 
 def both(device, objective, mu, eps, X, engine=None, times=1):
@@ -50,20 +49,19 @@ def check(want, got, X, tolerance=1e-11):
 @pytest.fixture
 def large(monkeypatch):
     """Every step counts as one over many entries, its draws taken in turns."""
-    monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
-    monkeypatch.setattr(cuda_engine, "SELECTED_WORK", 0)
-    monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 0)
+    monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
+    monkeypatch.setattr(gpu_plan, "SELECTED_WORK", 0)
+    monkeypatch.setattr(gpu_plan, "ELEMENTS_TOGETHER", 0)
 
 
 @pytest.mark.parametrize(("n", "d"), SHAPES)
-@pytest.mark.parametrize("per_sample", [False, True])
 @pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
 @pytest.mark.parametrize("size", ["small", "large"])
-def test_numbers(device, request, n, d, per_sample, t, rule, lam, size):
+def test_numbers(device, request, n, d, t, rule, lam, size):
     if size == "large":
         request.getfixturevalue("large")
     objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam)
-    mu, eps, X = problem(n, d, per_sample)
+    mu, eps, X = problem(n, d)
     want, (got,) = both(device, objective, mu, eps, X)
     check(want, got, X)
 
@@ -83,13 +81,11 @@ def test_against_the_independent_reference(device, rule, k, t, lam):
     gen.assert_close(dmu.get(), gradient, 1e-10)
 
 
-def test_a_given_bandwidth_with_many_columns(device):
-    """Beyond the columns that fit registers, distances come from the Gram matrix."""
-    d = cuda_engine.FUSED_COLUMNS + 1
-    mu, eps, X = problem(9, d)
+def test_a_given_bandwidth_keeps_no_distances(device):
+    mu, eps, X = problem(9, 70)
     want, (got,) = both(device, Objective(bandwidth=40.0), mu, eps, X)
     check(want, got, X)
-    assert any(launch.kernel == "distances<double>" for launch in device.xp.launches)
+    assert not any(launch.kernel == "distances<double>" for launch in device.xp.launches)
 
 
 @pytest.mark.parametrize("size", ["small", "large"])
@@ -185,17 +181,15 @@ def test_minibatches_of_two_sizes_share_the_arrays(device):
 
 def test_the_cuda_engine_takes_what_is_predicted(device):
     """The bytes of the arrays of its plan, on the stand-in device."""
-    for n, d, draws, power, rule, per_sample in (
-        (40, 6, 4, 2, "max", False), (40, 6, 2, 4, "max", True), (30, 60, 2, 1, 2.0, False), (30, 70, 2, 2, 2.0, False)
-    ):  # fmt: skip
-        eps = gen.draws(0, d, n if per_sample else None, draws)
+    for n, d, draws, power, rule in ((40, 6, 4, 2, "max"), (40, 6, 2, 4, "max"), (30, 60, 2, 1, 2.0)):
+        eps = gen.draws(0, d, None, draws)
         arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
         engine = CudaEngine()
         engine(device, Objective(power=power, bandwidth=rule, n_neighbors=1), *arrays)
         (plan,) = engine._plans.values()
         held = [v for v in vars(plan).values() if hasattr(v, "nbytes")] + plan.powers + plan.terms
-        taken = sum({id(a._a.base if a._a.base is not None else a._a): a.nbytes for a in held}.values())
-        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str), per_sample))
+        taken = sum({id(a._a): a.nbytes for a in held}.values())
+        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str)))
         assert 0.6 * predicted <= taken <= 1.4 * predicted
 
 
@@ -216,9 +210,9 @@ def test_the_launches_of_a_step(device):
         ("symmetrise<float>", rows),
         ("product<float, true>", 2 * 2 * 2),
         ("score<float>", rows),
-        ("totals<float>", 2),
+        ("reduce_scores<float>", 2),
         ("product<float, true>", 2 * 2 * 2),
-        ("degree_terms<float>", tiles),
+        ("grad_degrees<float>", tiles),
         ("backward<float>", tiles),
         ("finish<float>", 2),
         ("product<float, false>", 2 * 1 * 2),
@@ -272,7 +266,7 @@ def test_engines_belong_to_backends(device):
             get_engine(name, backend, 1)
 
 
-def test_threads_of_kernels_and_launches_agree():
-    assert f"constexpr int THREADS = {cuda.THREADS};" in cuda.source("gates.cu")
-    assert f"constexpr int TILE = {cuda_engine._TILE};" in cuda.source("product.cu")
-    assert f"constexpr int TILE = {cuda_engine._BACKWARD_TILE};" in cuda.source("backward.cu")
+def test_constants_of_python_and_the_kernels_agree():
+    text = cuda.source("gates.cu")
+    for name, value in (("THREADS", cuda.THREADS), ("RECORD", 7), ("BETA2", 0.999), ("UNDECIDED_GATES", 4)):
+        assert f"#define {name} {value}\n" in text

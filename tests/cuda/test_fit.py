@@ -129,9 +129,8 @@ def test_data_of_the_device(device, scaling):
             scale_columns(moved, scaling, "float64", device.xp)
 
 
-@pytest.mark.parametrize("name", ["reference", "cuda"])
+@pytest.mark.parametrize(("name", "noise"), [("reference", "batch"), ("reference", "sample"), ("cuda", "batch")])
 @pytest.mark.parametrize("batch_size", [None, 6])
-@pytest.mark.parametrize("noise", ["batch", "sample"])
 def test_training(device, name, batch_size, noise):
     X, columns = gen.noise(13, 4), np.arange(4)
     schedule = Schedule(2, 5, 0.0, batch_size=batch_size, gate_noise=noise, noisy_start=True)

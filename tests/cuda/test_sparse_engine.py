@@ -14,8 +14,6 @@ from test_fit import on_gpu  # noqa: F401 (a fixture)
 
 from dufs_core import DUFS, fit_many
 from dufs_core.backend import get_backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.protocol import StepSize
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
@@ -23,10 +21,11 @@ from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
 from dufs_core.gradcheck.suite.registry import operations as registered
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import get_engine
-from dufs_core.objective.engines import gpu_dense as cuda_engine
+from dufs_core.objective.engines import gpu_plan
 from dufs_core.objective.engines import gpu_sparse as cuda_sparse
+from dufs_core.objective.engines.choose import get_engine, predicted_bytes
 from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
+from dufs_core.objective.protocol import StepSize
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")]
 cpu = get_backend("numpy")
@@ -34,7 +33,7 @@ QUICK = {"max_iter": 5, "max_runs": 1, "n_draws": 2, "random_state": 0, "dtype":
 
 
 def counts(n=40, d=30, seed=0):
-    """Thin and spread columns, an empty one and an empty row, and one at 1e4 + 0.1 N(0, 1)."""
+    """Sparse and dense columns, an empty one and an empty row, and one at 1e4 + 0.1 N(0, 1)."""
     rng = np.random.default_rng(seed)
     X = rng.normal(2.0, 1.0, size=(n, d)) * (rng.random((n, d)) < np.where(np.arange(d) < 22, 0.08, 0.5))
     X[:, d // 2] = 0
@@ -69,16 +68,16 @@ def compare(device, objective, X, dtype="float64", tolerance=1e-9):
 )  # fmt: skip
 def test_sparse_numbers(device, monkeypatch, objective, size):
     if size == "library products":
-        monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
-        monkeypatch.setattr(cuda_engine, "SELECTED_WORK", 0)
-        monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 0)
+        monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
+        monkeypatch.setattr(gpu_plan, "SELECTED_WORK", 0)
+        monkeypatch.setattr(gpu_plan, "ELEMENTS_TOGETHER", 0)
         monkeypatch.setattr(cuda_sparse, "COLUMNS", 3)
     compare(device, objective, counts())
     compare(device, objective, counts(), "float32", 1e-3)
 
 
 @pytest.mark.parametrize("columns", [slice(0, 15), slice(22, 29)])
-def test_only_thin_or_only_spread_columns(device, columns):
+def test_only_sparse_or_only_dense_columns(device, columns):
     compare(device, Objective(), counts()[:, columns])
 
 
@@ -153,7 +152,7 @@ def test_what_sparse_data_on_a_device_cannot_have(on_gpu, parameters, message): 
 
 def test_sparse_steps_on_a_full_device(device, monkeypatch):
     monkeypatch.setitem(fake_cupy.limits, "array", 1000)
-    with pytest.raises(MemoryLimitError, match=r"no memory left for steps over 40 rows and 30 sparse columns with 3"):
+    with pytest.raises(MemoryLimitError, match=r"no memory left for sparse steps over 40 rows and 30 columns with 3"):
         compare(device, Objective(), counts())
 
 
@@ -173,7 +172,7 @@ def test_the_sparse_engine_takes_what_is_predicted(device):
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        problem = StepSize(n, d, 4, 4, power, spread=int((~table.sparse_columns).sum()))
+        problem = StepSize(n, d, 4, 4, power, dense_columns=int((~table.sparse_columns).sum()))
         predicted = predicted_bytes("cuda_sparse", problem)
         buffers = 10**5  # of NumPy, where it sums float32 numbers in float64
         assert 0.8 * predicted <= peak <= 1.05 * predicted + buffers, (n, d, peak, predicted)

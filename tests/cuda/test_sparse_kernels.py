@@ -61,7 +61,7 @@ def launched(launch, c, grid=3, **how):
     launch("sparse_means", grid, *c.by_rows, c.m, c.z, c.c, *c.sizes, a, **how)
     launch("sparse_gram", grid, *c.by_rows, *c.by_columns, c.z, c.a, *c.sizes, G, **how)
     launch("sparse_dots", grid, *c.by_columns, c.m, c.z, c.M, c.M1, c.M1.sum(axis=1), *c.sizes, dots, **how)
-    launch("written_out", grid, *c.by_columns, c.m, listed, i64(c.d), i64(c.n), out, **how)
+    launch("dense_columns", grid, *c.by_columns, c.m, listed, i64(c.d), i64(c.n), out, **how)
     return a, G, dots, out
 
 
@@ -79,7 +79,7 @@ def test_sparse_columns(run, dtype, n, d):
     np.testing.assert_array_equal(out, c.full[::-1])
 
 
-def test_no_thin_column(run):
+def test_no_sparse_column(run):
     """G is 0, not what its memory held."""
     c = Columns(5, 2, "float64")
     nothing, sizes = c.parts(sparse.csr_array((5, 0))), tuple(map(i64, (2, 0, 5)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import fake_cupy
 import generators as gen
 import numpy as np
@@ -11,8 +9,7 @@ import pytest
 
 from dufs_core.backend import get_backend
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines import gpu_dense as cuda_engine
-from dufs_core.objective.engines import gpu_steps as cuda_steps
+from dufs_core.objective.engines import gpu_plan, gpu_steps
 from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import get_optimizer
@@ -28,9 +25,9 @@ OPTIMIZERS = [("sgd", 0.5, 0.0), ("sgd", 0.1, 0.5), ("adam", 0.05, 0.0), ("norma
 def size(request, monkeypatch):
     """The three ways that a step can be queued."""
     if request.param == "many entries":
-        monkeypatch.setattr(cuda_engine, "CAPTURED_WORK", 0)
-        monkeypatch.setattr(cuda_engine, "SELECTED_WORK", 0)
-        monkeypatch.setattr(cuda_engine, "ELEMENTS_TOGETHER", 300)
+        monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
+        monkeypatch.setattr(gpu_plan, "SELECTED_WORK", 0)
+        monkeypatch.setattr(gpu_plan, "ELEMENTS_TOGETHER", 300)
     with fake_cupy.refusing_captures("refused" if request.param == "launched" else ""):
         yield request.param
 
@@ -80,7 +77,7 @@ def population(lams=(None, 0.9, 0.05), optimizer=("normalized", 0.1, 0.0), tol=0
 
 def test_fits_together_are_the_bits_of_each_alone(device, size, monkeypatch):
     """They end at different steps, and are left out of the stack once they are half of it."""
-    monkeypatch.setattr(cuda_steps, "_ROOM", 5)
+    monkeypatch.setattr(gpu_steps, "_ROOM", 5)
     problems, X = population(), device.xp.asarray(np.asfortranarray(gen.noise(8, 4)))
     start = device.xp.asarray(np.linspace(0.3, 0.7, 12).reshape(3, 4))
     steps = CudaEngine().steps(device, problems, start)
@@ -124,9 +121,3 @@ def test_a_fit_is_saved_and_goes_on(device):
         resumed.load([saved])
         np.testing.assert_array_equal(resumed.advance(X, None, 5, 2)[0], want)
         np.testing.assert_array_equal(resumed.mu.get(), straight.mu.get())
-
-
-def test_one_gate_a_sample_is_left_to_the_trainer(device):
-    problem = population()[0]
-    problem = problem._replace(schedule=replace(problem.schedule, gate_noise="sample"))
-    assert CudaEngine().steps(device, [problem], device.xp.full((1, 4), 0.5)) is None

@@ -9,28 +9,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.kernels.cuda import RULES, blocks_for
-from dufs_core.objective.engines.gpu_dense import Plan, Replay, new_plan
-from dufs_core.objective.protocol import DECIDED_MARGIN, RECORD, RunSpec
+from dufs_core.backend.random import Stream
+from dufs_core.kernels.cuda import blocks_for
+from dufs_core.objective.engines.gpu_plan import Plan, Replay, memory_errors
+from dufs_core.objective.protocol import RunSpec
+from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _ROOM = 64  # captured steps between two looks of the host
 
 
 class CudaSteps:
-    """`dufs_core.objective.protocol.Steps`: the problems differ in seed and lam alone; mu (fits, d).
+    """`dufs_core.objective.protocol.Steps`: the specs differ in seed and lam alone; mu (fits, d).
 
     A fit that has ended keeps its mu. Once no more than half of the fits in hand still run, the others are left out.
     """
 
-    def __init__(self, bk: Backend, problems: Sequence[RunSpec], mu: Array) -> None:
-        self._bk, self._problems = bk, list(problems)
+    def __init__(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> None:
+        self._bk, self._specs = bk, list(specs)
         self._ended: dict[int, Array] = {}
-        optimizer, (F, d) = problems[0].optimizer, mu.shape
+        optimizer, (F, d) = specs[0].optimizer, mu.shape
         first = bk.xp.zeros((F, d), dtype=bk.xp.float64) if optimizer.name == "adam" or optimizer.momentum else None
         width = {"adam": d, "normalized": 1}.get(optimizer.name)
         second = None if width is None else bk.xp.zeros((F, width), dtype=bk.xp.float64)
@@ -40,10 +41,9 @@ class CudaSteps:
         """Advance these fits from now on, from these arrays, one row for each."""
         xp, F = self._bk.xp, len(fits)
         self._fits, self._mu, self._first, self._second = fits, mu, first, second
-        problems = [self._problems[fit] for fit in fits]
-        seeds = np.array([p.seed & 0xFFFFFFFFFFFFFFFF for p in problems], dtype=np.uint64)
-        self._seed = xp.asarray(seeds)
-        self._columns = xp.ascontiguousarray(xp.asarray(problems[0].columns, dtype=xp.uint64))
+        seeds = [self._specs[fit].seed & 0xFFFFFFFFFFFFFFFF for fit in fits]
+        self._seed = xp.asarray(np.array(seeds, dtype=np.uint64))
+        self._columns = xp.ascontiguousarray(xp.asarray(self._specs[0].columns, dtype=xp.uint64))
         self._clock, self._done = xp.zeros(F, dtype=xp.int64), xp.zeros(F, dtype=xp.int64)
         self._start = xp.zeros(1, dtype=xp.int64)
         self._records = xp.empty((F, _ROOM, len(RECORD)), dtype=xp.float64)
@@ -53,11 +53,11 @@ class CudaSteps:
     def mu(self) -> Array:
         """The gate parameters of all fits (fits, d), a fresh array."""
         rows = dict(zip(self._fits, self._mu, strict=True)) | self._ended
-        return self._bk.xp.stack([rows[fit] for fit in range(len(self._problems))])
+        return self._bk.xp.stack([rows[fit] for fit in range(len(self._specs))])
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         """Up to `count` steps from number `step` on; every fit ends by itself."""
-        found: list[list[Array]] = [[np.empty((0, len(RECORD)))] for _ in self._problems]
+        found: list[list[Array]] = [[np.empty((0, len(RECORD)))] for _ in self._specs]
         taken = 0
         while taken < count and self._fits:
             plan, replay = self._plan(batch)
@@ -90,33 +90,28 @@ class CudaSteps:
     def _plan(self, batch: Array) -> tuple[Plan, Replay]:
         found = self._plans.get(batch.shape)
         if found is None:
-            problems = [self._problems[fit] for fit in self._fits]
-            draws = len(problems) * problems[0].schedule.n_draws
-            plan = new_plan(self._bk, [p.objective for p in problems], batch, (draws, batch.shape[1]))
+            specs = [self._specs[fit] for fit in self._fits]
+            draws = len(specs) * specs[0].schedule.n_draws
+            with memory_errors("steps" if len(specs) == 1 else f"{len(specs):,} fits at once", batch.shape, draws):
+                plan = Plan(self._bk, [spec.objective for spec in specs], batch.shape, draws, batch.dtype)
             plan.mu = self._mu  # all plans, one for each size of a batch, move the same gates
             found = self._plans[batch.shape] = plan, Replay(self._bk, plan.captured)
         return found
 
     def _step(self, plan: Plan) -> None:
-        launch, dtype = self._bk.kernels.launch, plan.dtype
-        optimizer, schedule = self._problems[0].optimizer, self._problems[0].schedule
-        F, R, d, n = plan.fits, plan.per_fit, plan.d, plan.n
-        fits, draws, columns = map(np.int64, (F, R, d))
-        groups = -(-max(1, R // 2) // 4)
-        launch(
-            "gate_noise<T>", dtype, blocks_for(F * groups * d), self._columns, self._seed, self._clock, fits, draws,
-            columns, plan.eps,
-        )  # fmt: skip
+        optimizer, schedule = self._specs[0].optimizer, self._specs[0].schedule
+        F, R, d, n, mu, clock, done = plan.fits, plan.per_fit, plan.d, plan.n, self._mu, self._clock, self._done
+        counters = F * -(-max(1, R // 2) // 4) * d
+        gates = int(Stream.GATES)
+        plan.launch(
+            "normals<T>", blocks_for(counters), self._columns, self._seed, clock, gates, F, R, d, True, plan.eps
+        )
         plan.run()
-        launch(
-            "update<T>", dtype, F, plan.dmu, self._clock, self._done, fits, columns, np.int32(RULES[optimizer.name]),
-            np.float64(optimizer.learning_rate), np.float64(optimizer.momentum), self._mu, self._first, self._second,
-        )  # fmt: skip
-        launch(
-            "record<T>", dtype, F, plan.loss, plan.alone, plan.S, plan.b, plan.degenerate, self._mu, self._start, fits,
-            draws, columns, *map(np.int64, (n, _ROOM)), np.float64(DECIDED_MARGIN * plan.objective.gate_sigma),
-            np.float64(schedule.tol * d), self._clock, self._done, self._records,
-        )  # fmt: skip
+        rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate), float(optimizer.momentum))
+        plan.launch("update<T>", F, plan.dmu, clock, done, F, d, *rule, mu, self._first, self._second)
+        reported = (plan.loss, plan.mean_isolated, plan.S, plan.b, plan.degenerate, mu, self._start)
+        limits = (DECIDED_MARGIN * plan.objective.gate_sigma, float(schedule.tol * d))
+        plan.launch("record<T>", F, *reported, F, R, d, n, _ROOM, *limits, clock, done, self._records)
 
     def save(self, fit: int) -> dict[str, Array]:
         """mu and the optimiser's memory of one fit, on the host; of one that was left out, mu."""
@@ -131,5 +126,5 @@ class CudaSteps:
         mu, first, second = (
             xp.asarray(np.stack([one[part] for one in saved])) if part in saved[0] else None for part in parts
         )
-        self._take(list(range(len(self._problems))), mu, first, second)
+        self._take(list(range(len(self._specs))), mu, first, second)
         self._ended = {}
