@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from dufs_core.kernels.compile import inlined, inner
+from dufs_core.kernels.vector import Code, operation
 
 CHUNK = 512  # columns at a time: their words and normals stay in the first-level cache
 
@@ -24,25 +24,34 @@ _MASK, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _QUARTER, _EIGHTH, _30, _3 = np.uint64(1 << 30), np.uint64(1 << 29), np.uint64(30), np.uint64(3)
 _MANTISSA, _ONE_BITS, _52 = np.uint64((1 << 52) - 1), np.uint64(1023 << 52), np.uint64(52)
 _LN2, _SQRT2, _TO_ANGLE = log(2.0), sqrt(2.0), 2 * pi / 2.0**32
-_L3, _L5, _L7, _L9, _L11, _L13, _L15, _L17, _L19, _L21 = (2.0 / i for i in range(3, 22, 2))
-_S3, _S5, _S7, _S9, _S11, _S13, _S15 = ((-1.0) ** (i // 2) / factorial(i) for i in range(3, 16, 2))
-_C2, _C4, _C6, _C8, _C10, _C12, _C14, _C16 = ((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2))
 
 
-@intrinsic
-def _bits(typingctx: Any, x: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.IntType(64))
-
-    return types.uint64(types.float64), codegen
+@operation(lambda x: types.uint64(types.float64))
+def _bits(code: Code, x: Any) -> Any:
+    return code.builder.bitcast(x, ir.IntType(64))
 
 
-@intrinsic
-def _from_bits(typingctx: Any, bits: Any) -> Any:
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.bitcast(args[0], ir.DoubleType())
+@operation(lambda bits: types.float64(types.uint64))
+def _from_bits(code: Code, bits: Any) -> Any:
+    return code.builder.bitcast(bits, ir.DoubleType())
 
-    return types.float64(types.uint64), codegen
+
+def _series(*coefficients: float) -> Any:
+    """The operation w -> sum_i coefficients[i] w^i, by Horner's rule."""
+
+    @operation(lambda w: types.float64(types.float64))
+    def polynomial(code: Code, w: Any) -> Any:
+        value, *others = (ir.Constant(ir.DoubleType(), c) for c in reversed(coefficients))
+        for coefficient in others:
+            value = code.builder.fadd(coefficient, code.builder.fmul(w, value))
+        return value
+
+    return polynomial
+
+
+_artanh = _series(*(2.0 / i for i in range(3, 22, 2)))
+_sine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(3, 16, 2)))
+_cosine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2)))
 
 
 @inlined
@@ -56,17 +65,7 @@ def _radius(word: Any) -> Any:
     e = e + 1.0 if large else e
     s = (m - 1.0) / (m + 1.0)
     w = s * s
-    p = _L19 + w * _L21
-    p = _L17 + w * p
-    p = _L15 + w * p
-    p = _L13 + w * p
-    p = _L11 + w * p
-    p = _L9 + w * p
-    p = _L7 + w * p
-    p = _L5 + w * p
-    p = _L3 + w * p
-    logarithm = (e - 32.0) * _LN2 + (2.0 * s + s * w * p)
-    return np.sqrt(-2.0 * logarithm)
+    return np.sqrt(-2.0 * ((e - 32.0) * _LN2 + (2.0 * s + s * w * _artanh(w))))
 
 
 @inlined
@@ -75,20 +74,8 @@ def _sine_and_cosine(word: Any) -> Any:
     quarters = (word + _EIGHTH) >> _30
     rest = np.float64(np.int64(word) - np.int64(quarters << _30)) * _TO_ANGLE
     w = rest * rest
-    p = _S13 + w * _S15
-    p = _S11 + w * p
-    p = _S9 + w * p
-    p = _S7 + w * p
-    p = _S5 + w * p
-    p = _S3 + w * p
-    sine = rest + rest * w * p
-    p = _C14 + w * _C16
-    p = _C12 + w * p
-    p = _C10 + w * p
-    p = _C8 + w * p
-    p = _C6 + w * p
-    p = _C4 + w * p
-    cosine = 1.0 + w * (_C2 + w * p)
+    sine = rest + rest * w * _sine(w)
+    cosine = 1.0 + w * _cosine(w)
     q = quarters & _3
     odd = (q & np.uint64(1)) == np.uint64(1)
     first = cosine if odd else sine

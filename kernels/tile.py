@@ -14,78 +14,64 @@ from typing import Any
 
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic
 
-from dufs_core.kernels.vector import LANES, call, element, splat
+from dufs_core.kernels.vector import LANES, Code, operation
 
 ROWS = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # rows of a tile: as many as registers hold
 
 
-def _product(accumulate: bool) -> Any:
-    """The code generator of a tile product that adds to C or overwrites it."""
+def _product(code: Code, accumulate: bool) -> None:
+    builder, length = code.builder, code.args[6]
+    left, right, out = code.pointer(0), code.pointer(2), code.pointer(4)
+    number, index = out.type.pointee, length.type
+    vector = ir.VectorType(number, LANES)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = context.get_value_type(signature.args[0].dtype)
-        vector, index = ir.VectorType(number, LANES), args[1].type
-        lane_size = context.get_abi_sizeof(number)
+    def row(i: int) -> Any:
+        return builder.gep(out, [ir.Constant(index, i * LANES)])
 
-        def pointer(i: int) -> Any:
-            return element(context, builder, signature.args[i], args[i], args[i + 1])
+    start = [code.load(row(i)) if accumulate else code.splat(0.0, number) for i in range(ROWS)]
+    entry, loop, done = builder.block, builder.append_basic_block("rows"), builder.append_basic_block("done")
+    nothing, one, run = ir.Constant(index, 0), ir.Constant(index, 1), ir.Constant(index, LANES)
+    builder.cbranch(builder.icmp_signed(">", length, nothing), loop, done)
 
-        def row(base: Any, i: int) -> Any:
-            return builder.bitcast(builder.gep(base, [ir.Constant(index, i * LANES)]), vector.as_pointer())
+    builder.position_at_end(loop)
+    k, a, b = builder.phi(index), builder.phi(left.type), builder.phi(right.type)
+    sums = [builder.phi(vector) for _ in range(ROWS)]
+    columns, updated = code.load(b), []
+    for i in range(ROWS):
+        value = builder.load(builder.gep(a, [ir.Constant(index, i)]))
+        updated.append(code.call("fmuladd", code.splat(value, number), columns, sums[i]))
+    following = builder.add(k, one)
+    for phi, before, after in (
+        (k, nothing, following),
+        (a, left, builder.gep(a, [run])),
+        (b, right, builder.gep(b, [run])),
+        *zip(sums, start, updated, strict=True),
+    ):
+        phi.add_incoming(before, entry)
+        phi.add_incoming(after, loop)
+    builder.cbranch(builder.icmp_signed("<", following, length), loop, done)
 
-        left, right, out, length = pointer(0), pointer(2), pointer(4), args[6]
-        zero = splat(builder, 0.0, number)
-        start = [builder.load(row(out, i), align=lane_size) if accumulate else zero for i in range(ROWS)]
-
-        entry, loop, done = builder.block, builder.append_basic_block("rows"), builder.append_basic_block("done")
-        nothing, one, run = ir.Constant(index, 0), ir.Constant(index, 1), ir.Constant(index, LANES)
-        builder.cbranch(builder.icmp_signed(">", length, nothing), loop, done)
-
-        builder.position_at_end(loop)
-        k, a, b = builder.phi(index), builder.phi(left.type), builder.phi(right.type)
-        sums = [builder.phi(vector) for _ in range(ROWS)]
-        columns = builder.load(builder.bitcast(b, vector.as_pointer()), align=lane_size)
-        updated = []
-        for i in range(ROWS):
-            value = builder.load(builder.gep(a, [ir.Constant(index, i)]))
-            updated.append(call(builder, "fmuladd", vector, splat(builder, value, number), columns, sums[i]))
-        following = builder.add(k, one)
-        for phi, before, after in (
-            (k, nothing, following),
-            (a, left, builder.gep(a, [run])),
-            (b, right, builder.gep(b, [run])),
-            *zip(sums, start, updated, strict=True),
-        ):
-            phi.add_incoming(before, entry)
-            phi.add_incoming(after, loop)
-        builder.cbranch(builder.icmp_signed("<", following, length), loop, done)
-
-        builder.position_at_end(done)
-        results = [builder.phi(vector) for _ in range(ROWS)]
-        for i in range(ROWS):
-            results[i].add_incoming(start[i], entry)
-            results[i].add_incoming(updated[i], loop)
-        for i in range(ROWS):
-            builder.store(results[i], row(out, i), align=lane_size)
-        return context.get_dummy_value()
-
-    return codegen
+    builder.position_at_end(done)
+    results = [builder.phi(vector) for _ in range(ROWS)]
+    for i in range(ROWS):
+        results[i].add_incoming(start[i], entry)
+        results[i].add_incoming(updated[i], loop)
+    for i in range(ROWS):
+        code.store(results[i], row(i))
 
 
-def _signature(L: Any, R: Any, C: Any) -> Any:
-    offset = types.intp
-    return types.void(L, offset, R, offset, C, offset, offset)
+def _signature(L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> Any:
+    return types.void(L, types.intp, R, types.intp, C, types.intp, types.intp)
 
 
-@intrinsic
-def tile_set(typingctx: Any, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> Any:
+@operation(_signature)
+def tile_set(code: Code, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> None:
     """C = sum over `length` rows of L' R. l0, r0, c0: where in the flat arrays the tile's first numbers are."""
-    return _signature(L, R, C), _product(accumulate=False)
+    _product(code, accumulate=False)
 
 
-@intrinsic
-def tile_add(typingctx: Any, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> Any:
+@operation(_signature)
+def tile_add(code: Code, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> None:
     """C += sum over `length` rows of L' R. l0, r0, c0: where in the flat arrays the tile's first numbers are."""
-    return _signature(L, R, C), _product(accumulate=True)
+    _product(code, accumulate=True)

@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from inspect import Parameter, signature
 from math import factorial
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global, signature
+from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.core.typing.templates import signature as call_signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
 LANES = 16  # one AVX-512 register of float32, two AVX2 registers
+CONTRACT = ("contract",)  # a * b + c may become one instruction
 
 
 class Lanes(types.Type):  # type: ignore[misc]
@@ -36,249 +39,192 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
         super().__init__(manager, lanes, ir.VectorType(number, LANES))
 
 
-def splat(builder: Any, value: Any, number: Any) -> Any:
-    """The IR of a vector that holds `value` in every lane."""
-    kind = ir.VectorType(number, LANES)
-    if isinstance(value, int | float):
-        return ir.Constant(kind, [value] * LANES)
-    undefined, first = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
-    everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
-    return builder.shuffle_vector(builder.insert_element(undefined, value, first), undefined, everywhere)
+class Code:
+    """What writes the instructions of an operation, with the arguments of this call of it."""
 
+    def __init__(self, context: Any, builder: Any, types_: Any, args: Any) -> None:
+        self.context, self.builder, self.types, self.args = context, builder, types_, args
 
-def call(builder: Any, name: str, result: Any, *args: Any) -> Any:
-    """The IR of a call to the LLVM intrinsic llvm.<name> for the type of the arguments."""
-    kind = args[-1].type
-    bits = 32 if kind.element == ir.FloatType() else 64
-    function = ir.FunctionType(result, [a.type for a in args])
-    return builder.call(cgutils.get_or_insert_function(builder.module, function, f"llvm.{name}.v{LANES}f{bits}"), args)
+    def pointer(self, i: int) -> Any:
+        """Where the number is that arguments i and i + 1 say: an array, and a position in the flat array."""
+        array = self.context.make_array(self.types[i])(self.context, self.builder, self.args[i])
+        return self.builder.gep(array.data, [self.args[i + 1]])
 
+    def splat(self, value: Any, number: Any) -> Any:
+        """A vector that holds `value` in every lane."""
+        kind = ir.VectorType(number, LANES)
+        if isinstance(value, int | float):
+            return ir.Constant(kind, [value] * LANES)
+        undefined, first = ir.Constant(kind, ir.Undefined), ir.Constant(ir.IntType(32), 0)
+        everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
+        return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, first), undefined, everywhere)
 
-def element(context: Any, builder: Any, array_type: Any, array: Any, offset: Any) -> Any:
-    """The IR of a pointer to a number of an array, counted through the flat array."""
-    return builder.gep(context.make_array(array_type)(context, builder, array).data, [offset])
-
-
-def _number(lanes: Any) -> Any:
-    return ir.FloatType() if lanes.number is types.float32 else ir.DoubleType()
-
-
-def _size(array: Any) -> int:
-    return int(array.dtype.bitwidth) // 8
-
-
-@intrinsic
-def small_code(typingctx: Any) -> Any:
-    """Ask LLVM not to unroll or copy the function around it: its loops are vectors already, and compile time counts."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.function.attributes.add("optsize")
-        builder.function.attributes.add("noinline")
-        return context.get_dummy_value()
-
-    return types.void(), codegen
-
-
-@intrinsic
-def load(typingctx: Any, array: Any, offset: Any) -> Any:
-    """The LANES numbers from position `offset` of the flat array on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = element(context, builder, array, *args)
+    def load(self, place: Any) -> Any:
+        """The vector from a pointer to its first number on."""
         kind = ir.VectorType(place.type.pointee, LANES)
-        return builder.load(builder.bitcast(place, kind.as_pointer()), align=_size(array))
+        return self.builder.load(self.builder.bitcast(place, kind.as_pointer()), align=_size(place.type.pointee))
 
-    return Lanes(array.dtype)(array, types.intp), codegen
+    def store(self, vector: Any, place: Any) -> None:
+        """Write a vector from a pointer to its first number on."""
+        place_of_vector = self.builder.bitcast(place, vector.type.as_pointer())
+        self.builder.store(vector, place_of_vector, align=_size(place.type.pointee))
+
+    def call(self, name: str, *args: Any) -> Any:
+        """LLVM's own function llvm.<name> for these vectors."""
+        kind = args[-1].type
+        function = ir.FunctionType(kind, [a.type for a in args])
+        full_name = f"llvm.{name}.v{LANES}f{8 * _size(kind.element)}"
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function, full_name), args)
 
 
-@intrinsic
-def store(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+def _size(number: Any) -> int:
+    return 4 if number == ir.FloatType() else 8
+
+
+def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
+    """Make emit(code, *values) an operation of compiled code; `typed` gives its signature from the argument types."""
+
+    def decorate(emit: Callable[..., Any]) -> Any:
+        def definition(typingctx: Any, *arguments: Any) -> Any:
+            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+                result = emit(Code(context, builder, signature.args, args), *args)
+                return context.get_dummy_value() if result is None else result
+
+            return typed(*arguments), codegen
+
+        definition.__name__, definition.__doc__ = emit.__name__, emit.__doc__
+        parameters = list(signature(emit).parameters.values())[1:]
+        context = Parameter("typingctx", Parameter.POSITIONAL_OR_KEYWORD)
+        definition.__signature__ = signature(emit).replace(parameters=[context, *parameters])  # type: ignore[attr-defined]
+        return intrinsic(definition)
+
+    return decorate
+
+
+@operation(lambda: types.void())
+def small_code(code: Code) -> None:
+    """Ask LLVM not to unroll or copy the function around it: its loops are vectors already, and compile time counts."""
+    code.builder.function.attributes.add("optsize")
+    code.builder.function.attributes.add("noinline")
+
+
+@operation(lambda array, offset: Lanes(array.dtype)(array, types.intp))
+def load(code: Code, array: Any, offset: Any) -> Any:
+    """The LANES numbers from position `offset` of the flat array on."""
+    return code.load(code.pointer(0))
+
+
+@operation(lambda array, offset, value: types.void(array, types.intp, value))
+def store(code: Code, array: Any, offset: Any, value: Any) -> None:
     """Write LANES numbers from position `offset` of the flat array on."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        place = element(context, builder, array, *args[:2])
-        builder.store(args[2], builder.bitcast(place, args[2].type.as_pointer()), align=_size(array))
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, value), codegen
+    code.store(value, code.pointer(0))
 
 
-@intrinsic
-def get(typingctx: Any, array: Any, offset: Any) -> Any:
+@operation(lambda array, offset: array.dtype(array, types.intp))
+def get(code: Code, array: Any, offset: Any) -> Any:
     """The number at position `offset` of the flat array."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return builder.load(element(context, builder, array, *args))
-
-    return array.dtype(array, types.intp), codegen
+    return code.builder.load(code.pointer(0))
 
 
-@intrinsic
-def put(typingctx: Any, array: Any, offset: Any, value: Any) -> Any:
+@operation(lambda array, offset, value: types.void(array, types.intp, array.dtype))
+def put(code: Code, array: Any, offset: Any, value: Any) -> None:
     """Write one number at position `offset` of the flat array. (An indexed write costs its bounds arithmetic.)"""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        builder.store(args[2], element(context, builder, array, *args[:2]))
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, array.dtype), codegen
+    code.builder.store(value, code.pointer(0))
 
 
-@intrinsic
-def transpose(typingctx: Any, X: Any, rows: Any, first: Any, start: Any, out: Any, offset: Any) -> Any:
+@operation(lambda X, rows, first, start, out, offset: types.void(X, rows, types.intp, types.intp, out, types.intp))
+def transpose(code: Code, X: Any, rows: Any, first: Any, start: Any, out: Any, offset: Any) -> None:
     """Columns start to start + LANES of the LANES rows rows[first], ... of X (d, n), as the columns of out at `offset`.
 
     Four rounds of perfect shuffles: as many instructions as numbers / 4, instead of two for each number.
     """
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        index = args[2].type
-        n = builder.extract_value(context.make_array(X)(context, builder, args[0]).shape, 1)
-        vectors = []
-        for lane in range(LANES):
-            row = builder.load(element(context, builder, rows, args[1], builder.add(args[2], ir.Constant(index, lane))))
-            place = element(context, builder, X, args[0], builder.add(builder.mul(row, n), args[3]))
-            kind = ir.VectorType(place.type.pointee, LANES)
-            vectors.append(builder.load(builder.bitcast(place, kind.as_pointer()), align=_size(X)))
-        half = LANES // 2
-        halves = [
-            ir.Constant(
-                ir.VectorType(ir.IntType(32), LANES), [i // 2 + (LANES if i % 2 else 0) + k for i in range(LANES)]
-            )
-            for k in (0, half)
-        ]
-        for _ in range(LANES.bit_length() - 1):
-            vectors = [
-                builder.shuffle_vector(vectors[i], vectors[i + half], mask) for i in range(half) for mask in halves
-            ]
-        for lane, vector in enumerate(vectors):
-            place = element(context, builder, out, args[4], builder.add(args[5], ir.Constant(index, lane * LANES)))
-            builder.store(vector, builder.bitcast(place, kind.as_pointer()), align=_size(X))
-        return context.get_dummy_value()
-
-    return types.void(X, rows, types.intp, types.intp, out, types.intp), codegen
+    builder, index = code.builder, first.type
+    data = code.context.make_array(code.types[0])(code.context, builder, X)
+    n, listed, vectors = builder.extract_value(data.shape, 1), code.pointer(1), []
+    for lane in range(LANES):
+        row = builder.load(builder.gep(listed, [ir.Constant(index, lane)]))
+        vectors.append(code.load(builder.gep(data.data, [builder.add(builder.mul(row, n), start)])))
+    half, kind, target = LANES // 2, ir.VectorType(ir.IntType(32), LANES), code.pointer(4)
+    masks = [ir.Constant(kind, [i // 2 + (LANES if i % 2 else 0) + k for i in range(LANES)]) for k in (0, half)]
+    for _ in range(LANES.bit_length() - 1):
+        vectors = [builder.shuffle_vector(vectors[i], vectors[i + half], mask) for i in range(half) for mask in masks]
+    for lane, vector in enumerate(vectors):
+        code.store(vector, builder.gep(target, [ir.Constant(index, lane * LANES)]))
 
 
-@intrinsic
-def spread(typingctx: Any, value: Any) -> Any:
+@operation(lambda value: Lanes(value)(value))
+def spread(code: Code, value: Any) -> Any:
     """`value` in every lane."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return splat(builder, args[0], args[0].type)
-
-    return Lanes(value)(value), codegen
+    return code.splat(value, value.type)
 
 
-@intrinsic
-def constant(typingctx: Any, array: Any, value: Any) -> Any:
+@operation(lambda array, value: Lanes(array.dtype)(array, types.float64))
+def constant(code: Code, array: Any, value: Any) -> Any:
     """`value` (float64) in every lane, in the dtype of the array."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        kind = context.get_value_type(signature.args[0].dtype)
-        number = args[1] if kind == ir.DoubleType() else builder.fptrunc(args[1], kind)
-        return splat(builder, number, kind)
-
-    return Lanes(array.dtype)(array, types.float64), codegen
+    number = code.context.get_value_type(code.types[0].dtype)
+    return code.splat(value if number == value.type else code.builder.fptrunc(value, number), number)
 
 
-@intrinsic
-def distance(typingctx: Any, gi: Any, gj: Any, Gij: Any) -> Any:
+@operation(lambda gi, gj, Gij: gi(gi, gj, Gij))
+def distance(code: Code, gi: Any, gj: Any, Gij: Any) -> Any:
     """D_ij = max(g_i + g_j - 2 G_ij, 0)."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        flags, number = ("contract",), _number(gi)
-        product = builder.fmul(splat(builder, 2.0, number), args[2], flags=flags)
-        D = builder.fsub(builder.fadd(*args[:2], flags=flags), product, flags=flags)
-        zero = splat(builder, 0.0, number)
-        return builder.select(builder.fcmp_ordered(">", D, zero), D, zero)
-
-    return gi(gi, gj, Gij), codegen
+    builder, number = code.builder, gi.type.element
+    product = builder.fmul(code.splat(2.0, number), Gij, flags=CONTRACT)
+    D, zero = builder.fsub(builder.fadd(gi, gj, flags=CONTRACT), product, flags=CONTRACT), code.splat(0.0, number)
+    return builder.select(builder.fcmp_ordered(">", D, zero), D, zero)
 
 
-@intrinsic
-def total(typingctx: Any, value: Any) -> Any:
+@operation(lambda value: value.number(value))
+def total(code: Code, value: Any) -> Any:
     """The sum over the lanes, in their order."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = _number(value)
-        sum_ = ir.Constant(number, 0.0)
-        for lane in range(LANES):
-            sum_ = builder.fadd(sum_, builder.extract_element(args[0], ir.Constant(ir.IntType(32), lane)))
-        return sum_
-
-    return value.number(value), codegen
+    result = ir.Constant(value.type.element, 0.0)
+    for lane in range(LANES):
+        result = code.builder.fadd(result, code.builder.extract_element(value, ir.Constant(ir.IntType(32), lane)))
+    return result
 
 
-@intrinsic
-def widen(typingctx: Any, value: Any) -> Any:
+@operation(lambda value: Lanes(types.float64)(value))
+def widen(code: Code, value: Any) -> Any:
     """The same numbers in float64."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        if value.number is types.float64:
-            return args[0]
-        return builder.fpext(args[0], ir.VectorType(ir.DoubleType(), LANES))
-
-    return Lanes(types.float64)(value), codegen
+    wide = ir.VectorType(ir.DoubleType(), LANES)
+    return value if value.type == wide else code.builder.fpext(value, wide)
 
 
-def _select(predicate: str) -> Callable[..., Any]:
-    """An intrinsic: `inside` in the lanes whose number is `predicate` to `lane`, `outside` in the others."""
-
-    def typed(typingctx: Any, lane: Any, inside: Any, outside: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            index = args[0].type
-            numbers = ir.Constant(ir.VectorType(index, LANES), list(range(LANES)))
-            chosen = builder.icmp_signed(predicate, numbers, splat(builder, args[0], index))
-            return builder.select(chosen, args[1], args[2])
-
-        return inside(types.intp, inside, outside), codegen
-
-    return typed
+def _select(code: Code, predicate: str, lane: Any, inside: Any, outside: Any) -> Any:
+    numbers = ir.Constant(ir.VectorType(lane.type, LANES), list(range(LANES)))
+    chosen = code.builder.icmp_signed(predicate, numbers, code.splat(lane, lane.type))
+    return code.builder.select(chosen, inside, outside)
 
 
-@intrinsic
-def in_lane(typingctx: Any, lane: Any, inside: Any, outside: Any) -> Any:
+@operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
+def in_lane(code: Code, lane: Any, inside: Any, outside: Any) -> Any:
     """`inside` in one lane (none, where there is no lane of that number), `outside` in the others."""
-    return _select("==")(typingctx, lane, inside, outside)
+    return _select(code, "==", lane, inside, outside)
 
 
-@intrinsic
-def below_lane(typingctx: Any, lane: Any, inside: Any, outside: Any) -> Any:
+@operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
+def below_lane(code: Code, lane: Any, inside: Any, outside: Any) -> Any:
     """`inside` in the lanes below `lane`, `outside` in the others."""
-    return _select("<")(typingctx, lane, inside, outside)
+    return _select(code, "<", lane, inside, outside)
 
 
-@intrinsic
-def where_positive(typingctx: Any, condition: Any, value: Any) -> Any:
+@operation(lambda condition, value: value(condition, value))
+def where_positive(code: Code, condition: Any, value: Any) -> Any:
     """`value` in the lanes where condition > 0, else 0."""
-
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        zero = splat(builder, 0.0, _number(condition))
-        return builder.select(builder.fcmp_ordered(">", args[0], zero), args[1], zero)
-
-    return value(condition, value), codegen
+    zero = code.splat(0.0, condition.type.element)
+    return code.builder.select(code.builder.fcmp_ordered(">", condition, zero), value, zero)
 
 
-def _by_comparison(predicate: str) -> Callable[..., Any]:
-    def typed(typingctx: Any, a: Any, b: Any) -> Any:
-        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-            return builder.select(builder.fcmp_ordered(predicate, *args), *args)
-
-        return a(a, b), codegen
-
-    return typed
-
-
-@intrinsic
-def larger(typingctx: Any, a: Any, b: Any) -> Any:
+@operation(lambda a, b: a(a, b))
+def larger(code: Code, a: Any, b: Any) -> Any:
     """a where a > b, else b."""
-    return _by_comparison(">")(typingctx, a, b)
+    return code.builder.select(code.builder.fcmp_ordered(">", a, b), a, b)
 
 
-@intrinsic
-def smaller(typingctx: Any, a: Any, b: Any) -> Any:
+@operation(lambda a, b: a(a, b))
+def smaller(code: Code, a: Any, b: Any) -> Any:
     """a where a < b, else b."""
-    return _by_comparison("<")(typingctx, a, b)
+    return code.builder.select(code.builder.fcmp_ordered("<", a, b), a, b)
 
 
 def _arithmetic(function: Any, instruction: str) -> None:
@@ -288,12 +234,12 @@ def _arithmetic(function: Any, instruction: str) -> None:
     class Typing(AbstractTemplate):  # type: ignore[misc]
         def generic(self, args: Any, kws: Any) -> Any:
             if len(args) == 2 and isinstance(args[0], Lanes) and args[0] == args[1]:
-                return signature(args[0], *args)
+                return call_signature(args[0], *args)
             return None
 
     @lower_builtin(function, Lanes, Lanes)
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return getattr(builder, instruction)(*args, flags=("contract",))  # a * b + c may become one instruction
+        return getattr(builder, instruction)(*args, flags=CONTRACT)
 
 
 _arithmetic(operator.add, "fadd")
@@ -305,36 +251,30 @@ _FLOAT32 = (32, 23, 127, -87.0, 1.4426950408889634, 0.693359375, -2.12194440e-4,
 _FLOAT64 = (64, 52, 1023, -708.0, 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 13)
 
 
-@intrinsic
-def exp_nonpositive(typingctx: Any, x: Any) -> Any:
+@operation(lambda x: x(x))
+def exp_nonpositive(code: Code, x: Any) -> Any:
     """exp(x) for x <= 0, lane by lane: x = m ln 2 + r with |r| <= ln(2) / 2, exp(x) = 2^m p(r).
 
     ln 2 is split in two so that r is exact; p is the Taylor polynomial of degree 7 (float32) or 13 (float64), whose
     truncation error is below half a unit in the last place; 2^m is built from its bits. Below -87 (float32) or -708
     (float64) the result is 0.
     """
+    builder, number = code.builder, x.type.element
+    bits, mantissa, bias, lowest, log2e, high, low, degree = _FLOAT32 if _size(number) == 4 else _FLOAT64
+    integers = ir.VectorType(ir.IntType(bits), LANES)
 
-    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        number = _number(x)
-        bits, mantissa, bias, lowest, log2e, high, low, degree = _FLOAT32 if x.number is types.float32 else _FLOAT64
-        integers, kind = ir.VectorType(ir.IntType(bits), LANES), args[0].type
+    def vector(value: float) -> Any:
+        return code.splat(value, number)
 
-        def constant(value: float) -> Any:
-            return splat(builder, value, number)
+    def fused(a: Any, b: Any, c: Any) -> Any:
+        return code.call("fmuladd", a, b, c)
 
-        def fused(a: Any, b: Any, c: Any) -> Any:
-            return call(builder, "fmuladd", kind, a, b, c)
-
-        y = builder.select(builder.fcmp_ordered(">", args[0], constant(lowest)), args[0], constant(lowest))
-        m = call(builder, "floor", kind, fused(y, constant(log2e), constant(0.5)))
-        r = fused(m, constant(-low), fused(m, constant(-high), y))
-        p = constant(1 / factorial(degree))
-        for power in range(degree - 1, -1, -1):
-            p = fused(r, p, constant(1 / factorial(power)))
-        exponent = builder.add(builder.fptosi(m, integers), ir.Constant(integers, [bias] * LANES))
-        scale = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [mantissa] * LANES)), kind)
-        return builder.select(
-            builder.fcmp_ordered(">=", args[0], constant(lowest)), builder.fmul(p, scale), constant(0.0)
-        )
-
-    return x(x), codegen
+    y = builder.select(builder.fcmp_ordered(">", x, vector(lowest)), x, vector(lowest))
+    m = code.call("floor", fused(y, vector(log2e), vector(0.5)))
+    r = fused(m, vector(-low), fused(m, vector(-high), y))
+    p = vector(1 / factorial(degree))
+    for power in range(degree - 1, -1, -1):
+        p = fused(r, p, vector(1 / factorial(power)))
+    exponent = builder.add(builder.fptosi(m, integers), ir.Constant(integers, [bias] * LANES))
+    scale = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [mantissa] * LANES)), x.type)
+    return builder.select(builder.fcmp_ordered(">=", x, vector(lowest)), builder.fmul(p, scale), vector(0.0))
