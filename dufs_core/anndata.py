@@ -1,7 +1,4 @@
-"""Selection of genes in AnnData objects, in scanpy's manner: results go into .var and .uns.
-
-Only the object's attributes are used; the package anndata is not imported here.
-"""
+"""Select genes of AnnData objects in scanpy's manner, results in .var and .uns; the package anndata is not imported."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, unwrap
 from dufs_core.errors import DufsWarning, did_you_mean, user_stacklevel
 from dufs_core.selection.dufs import DUFS
@@ -53,15 +49,14 @@ def select_features(
     -------
     DUFS
         The fitted selector, for `dufs_core.report` and `dufs_core.inspection.plotting`; adata.var_names are its
-        `var_names_`, by which these and get_feature_names_out call the columns. Written into adata:
+        `var_names_`, by which these and get_feature_names_out call the columns.
 
-        ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best), ``.var["dufs_q_value"]``,
-        ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate), ``.var["dufs_selected"]`` (bool), and
-        ``.uns["dufs"]`` with the parameters ("none" for None), layer, the smallest rate at which a gene is found, the
-        price of an open gate, the number of steps and whether it converged. With ``fdr=None`` there are no q-values and
-        no evidence, and ``.uns["dufs"]`` has the permutation gap and its p-value instead of rate and price. What an
-        earlier call with the same `key_added` wrote is replaced. A backed file changes only when it is written
-        (``adata.write()``).
+        Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
+        ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
+        ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer, n_iter,
+        converged, n_selected, smallest_fdr and lam. With ``fdr=None`` excess_score and p_value take the place of the
+        last two, and there are no q-values and no evidence. What an earlier call with the same `key_added` wrote is
+        replaced. A backed file changes only when it is written (``adata.write()``).
 
     Raises
     ------
@@ -80,10 +75,11 @@ def select_features(
         raise TypeError(
             f"adata must be an AnnData object; got {type(adata).__name__}. Other data go to DUFS().fit(X) directly"
         )
+    layers = ", ".join(map(repr, adata.layers)) or "none"
     if layer is not None and layer not in adata.layers:
-        raise ValueError(f"adata has no layer {layer!r}; its layers are {', '.join(map(repr, adata.layers)) or 'none'}")
+        raise ValueError(f"adata has no layer {layer!r}; its layers are {layers}")
     if layer is None and adata.X is None:
-        raise ValueError(f"adata has no .X: name one of its layers, {', '.join(map(repr, adata.layers)) or 'none'}")
+        raise ValueError(f"adata has no .X: name one of its layers, {layers}")
     if subset and adata.isbacked:
         raise ValueError(
             "subset=True changes an object in memory, and this one is backed by a file: use adata.to_memory() first, "
@@ -95,8 +91,7 @@ def select_features(
             hint = "; it is n_features_to_select here" if name == "n_top_genes" else did_you_mean(name, known)
             raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
-    selector = DUFS(scaling=scaling, **parameters)
-    selector.fit(X)
+    selector = DUFS(scaling=scaling, **parameters).fit(X)
     if (largest := _largest_count(X)) > _COUNT:
         warnings.warn(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
@@ -105,29 +100,18 @@ def select_features(
             DufsWarning, stacklevel=user_stacklevel(),
         )  # fmt: skip
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # adata.X, for transform, is an array without names
-    columns: dict[str, Array] = {
-        "score": selector.scores_,
-        "rank": selector.ranking_,
-        "probability": selector.gate_probabilities_,
-        "selected": selector.support_,
-    }
-    decoys = {"q_value": "q_values_", "evidence": "evidence_"}
-    judged: dict[str, Any]
+    columns = {"score": "scores_", "rank": "ranking_", "probability": "gate_probabilities_", "selected": "support_"}
+    decoys, judged = {"q_value": "q_values_", "evidence": "evidence_"}, ("smallest_fdr", "lam")
     if selector.fdr is None:
-        judged = {"excess_score": selector.excess_score_, "p_value": selector.p_value_}
-        for name in decoys:  # of an earlier call
-            adata.var.drop(columns=f"{key_added}_{name}", errors="ignore", inplace=True)
-    else:
-        columns |= {name: getattr(selector, attribute) for name, attribute in decoys.items()}
-        judged = {"smallest_fdr": selector.smallest_fdr_, "lam": _storable(selector.lam_)}
-    for name, values in columns.items():
-        adata.var[f"{key_added}_{name}"] = values
-    settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
+        decoys, judged = {}, ("excess_score", "p_value")
+        earlier = [f"{key_added}_q_value", f"{key_added}_evidence"]
+        adata.var.drop(columns=earlier, errors="ignore", inplace=True)
+    for name, attribute in (columns | decoys).items():
+        adata.var[f"{key_added}_{name}"] = getattr(selector, attribute)
+    params = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     adata.uns[key_added] = {
-        "params": {k: _storable(v) for k, v in settings.items()} | {"layer": _storable(layer)},
-        **judged,
-        "n_iter": selector.n_iter_,
-        "converged": selector.converged_,
+        "params": {k: _storable(v) for k, v in (params | {"layer": layer}).items()},
+        **{name: _storable(getattr(selector, f"{name}_")) for name in (*judged, "n_iter", "converged")},
         "n_selected": int(selector.support_.sum()),
     }
     if subset:

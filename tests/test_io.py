@@ -384,8 +384,9 @@ def test_labels_and_identifiers_are_left_out(tmp_path, labels, index):
 
 def test_columns_that_do_not_exist(tmp_path):
     path = text_file(tmp_path, IRIS)
-    assert 'no column "kind"; its columns are "id", "sepal", "petal", "species"' in refused(path, labels="kind")
-    assert "columns 0 to 3, but no column 4" in refused(path, labels="4")
+    listed = 'give a number from 0 to 3, or a name; it has "id", "sepal", "petal", "species"'
+    assert f"no column 'kind'; {listed}" in refused(path, labels="kind")
+    assert f"no column '4'; {listed}" in refused(path, labels="4")
     assert "at once" in refused(path, labels="species", index_column="3")
     assert "no header" in refused(text_file(tmp_path, "1,2\n3,4\n"), labels="kind")
     assert "(0, 1)" in refused(text_file(tmp_path, "a,a\n3,4\n"), labels="a")

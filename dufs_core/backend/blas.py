@@ -14,12 +14,11 @@ _limits: Any = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Hold BLAS to one thread while any fit is inside.
+    """Hold BLAS to one thread while any fit is inside; the last one out restores what the first one found.
 
     Products of some hundred rows gain little from a second thread and wait for it: on two cores with other work the
-    waiting made fits 5 to 30 times slower. BLAS threads that have nothing to do also keep spinning for a while, on the
-    cores that the dense engine's threads need. The limit belongs to the whole process, so fits in several threads share
-    it, and the last one out restores what the first one found.
+    waiting made fits 5 to 30 times slower. Idle BLAS threads also keep spinning on the cores that the engine needs.
+    The limit belongs to the whole process, so fits in several threads share it.
     """
     global _users, _limits
     from threadpoolctl import threadpool_limits

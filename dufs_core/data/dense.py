@@ -83,20 +83,16 @@ def check_finite(X: Array, xp: Any = np) -> None:
 
 def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
     """How many values of X (n, d) are NaN or infinite; row and column of the first in the first such column, or -1."""
-    count, row, column = 0, -1, -1
     if X.dtype.kind != "f":
-        return count, row, column
+        return 0, -1, -1
     with np.errstate(over="ignore", invalid="ignore"):
         if bool(xp.isfinite(xp.sum(X, dtype=np.float64))):  # what is not finite stays so in sums
-            return count, row, column
-    for columns, block in _blocks(X, xp):
-        bad = ~xp.isfinite(block)
-        if bad.any():
-            if not count:
-                first = int(xp.flatnonzero(bad.any(axis=0))[0])
-                row, column = int(xp.flatnonzero(bad[:, first])[0]), columns.start + first
-            count += int(bad.sum())
-    return count, row, column
+            return 0, -1, -1
+    bad = ~xp.isfinite(X)
+    if not bad.any():
+        return 0, -1, -1
+    column = int(bad.any(axis=0).argmax())
+    return int(bad.sum()), int(bad[:, column].argmax()), column
 
 
 def check_stored(X: Any) -> None:

@@ -78,21 +78,9 @@ def statistics(X: Any) -> Statistics:
 class OnDiskMatrix:
     """Data on disk with the scaling of their columns: a `dufs_core.data.matrix.ScaledMatrix` of dense rows.
 
-    Parameters
-    ----------
-    bk : Backend
-        Where batches go.
-    X
-        See the module.
-    scaling : "columns", "global" or "none"
-        The numbers differ from those of `dufs_core.data.dense.scale_columns` in rounding, since the mean and the
-        variance are added up in another order.
-    dtype : float32 or float64
-
-    Raises
-    ------
-    ValueError
-        If values are not finite, or their squares overflow or vanish in float64 or, after scaling, in `dtype`.
+    The numbers differ from those of `dufs_core.data.dense.scale_columns` in rounding, since the mean and the variance
+    are added up in another order. Raises ValueError if values are not finite, or their squares overflow or vanish in
+    float64 or, after scaling, in `dtype`.
     """
 
     def __init__(self, bk: Backend, X: Any, scaling: str, dtype: Any) -> None:

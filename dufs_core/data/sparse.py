@@ -31,17 +31,10 @@ def sparse_columns(X: Any) -> Array:
 
 
 class ScaledSparseMatrix:
-    """Scaled sparse data (n, d), as the training loop and the search take them.
+    """Scaled sparse data (n, d), as the training loop and the search take them: a `dufs_core.data.matrix.ScaledMatrix`.
 
-    Attributes
-    ----------
-    matrix : scipy.sparse.csc_array, or csr_array where rows will be taken
-        Stored values in the dtype of the fit, on the host.
-    shift : ndarray (d,), float64
-        m, the means of the scaled columns.
-    sparse_columns : ndarray (d,) of bool
-    bk : Backend
-        Where rows that are asked for come from, and dense parts go.
+    matrix: CSC, or CSR where rows will be taken, on the host; shift (d,) float64, the means m of the scaled columns;
+    sparse_columns (d,) bool; bk: where rows that are asked for come from, and dense blocks go.
     """
 
     def __init__(self, matrix: Any, shift: Array, sparse_columns: Array, bk: Backend | None = None) -> None:
@@ -72,21 +65,8 @@ class ScaledSparseMatrix:
 def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | None = None) -> ScaledData:
     """Scale sparse data as `dufs_core.data.dense.scale_columns` scales dense ones, to the same numbers within rounding.
 
-    Parameters
-    ----------
-    X : scipy sparse matrix or array (n, d), CSR or CSC
-        Any real dtype and index dtype; duplicates are summed, stored zeros are zeros. Not written to.
-    scaling : "columns", "global" or "none"
-    dtype : float32 or float64
-    by_rows : bool
-        Whether rows will be taken (minibatches).
-    bk : Backend, optional
-        Of the matrix; NumPy by default. Scaling is done on the host.
-
-    Raises
-    ------
-    ValueError
-        As `dufs_core.data.dense.scale_columns`.
+    X (n, d), CSR or CSC, of any real dtype, is not written to; duplicates are summed, stored zeros are zeros. by_rows:
+    whether rows will be taken (minibatches). bk: of the result; scaling is done on the host. Raises the same errors.
     """
     check_scaling(scaling)
     check_stored(X)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +15,6 @@ from dufs_core.backend import Array
 from dufs_core.errors import FileFormatError
 
 _LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
-_LISTED = 12  # arrays in a message
 
 
 @dataclass(frozen=True)
@@ -68,11 +68,10 @@ def choose(
     found = _find_labels(path, variables, labels, chosen, *(chosen.shape[::-1] if transpose else chosen.shape))
     notes = []
     if len(variables) > 1 and variable is None:
+        note = f"{path.name}: {chosen.name} ({chosen.size_text}) is the table"
+        note += f", {found.name} are labels and not used" if found else ""
         left_out = ", ".join(v.name for v in variables if v is not chosen and v is not found)
-        notes.append(
-            f"{path.name}: {chosen.name} ({chosen.size_text}) is the table{f', {found.name} are labels and not used' if found else ''}"
-            f"{f', left out: {left_out}' if left_out else ''}"
-        )
+        notes.append(note + (f", left out: {left_out}" if left_out else ""))
     if chosen.kind.startswith("sparse"):
         notes.append(
             f"{path.name}: {chosen.name} is sparse and is made dense here, {math.prod(chosen.shape):,} numbers; in "
@@ -104,8 +103,7 @@ def _no_numbers(path: Path, v: Variable) -> FileFormatError:
 
 
 def _listed(variables: Sequence[Variable]) -> str:
-    more = [f"and {len(variables) - _LISTED} more"] * (len(variables) > _LISTED)
-    return ", ".join([*map(str, variables[:_LISTED]), *more]) or "nothing"
+    return shorten(", ".join(map(str, variables)) or "nothing", 800, placeholder=" ...")
 
 
 def _find(path: Path, variables: Sequence[Variable], name: str) -> Variable:

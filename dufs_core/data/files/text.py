@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
+from textwrap import shorten
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def read_text(
             yield _convert(path, place, [cells[j] for j in features], features, called, decimal)
 
     X = np.fromiter(numbers(), dtype=np.dtype((np.float64, (len(features),))))
-    if features[-1] == width - 1 and not (names and names[-1]) and np.isnan(X[:, -1]).all():
+    if len(features) > 1 and features[-1] == width - 1 and not (names and names[-1]) and np.isnan(X[:, -1]).all():
         X, features = X[:, :-1], features[:-1]  # every line ends with a delimiter
     read_as = {
         "format": "text", "delimiter": _DELIMITERS[delimiter], "decimal_mark": decimal, "header": header,
@@ -89,7 +90,7 @@ def read_text(
         "index_columns": [called[j] for j in left_out], "transposed": transpose,
     }  # fmt: skip
     feature_names = tuple(names[j] or f"x{j}" for j in features) if names else None
-    whole = all(re.fullmatch(r"[+-]?\d+", cell) for cell in label_cells)
+    whole = all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in label_cells)
     found = np.array(label_cells, dtype=int if whole else str) if label_cells else None
     return Table(X, feature_names, found, read_as, tuple(notes))
 
@@ -219,19 +220,13 @@ def _looks_like_header(rows: Sequence[Sequence[str]], decimal: str) -> bool:
 def _column(path: Path, wanted: str, names: Sequence[str] | None, width: int) -> int:
     """The position of a column given by name, or by number from 0 (negative: from the end)."""
     places = [j for j, name in enumerate(names or ()) if name == wanted]
-    if not places and re.fullmatch(r"-?\d+", wanted):
-        if -width <= int(wanted) < width:
-            return int(wanted) % width
-        raise FileFormatError(f"{path} has columns 0 to {width - 1}, but no column {wanted}")
+    if not places and re.fullmatch(r"-?\d+", wanted) and -width <= int(wanted) < width:
+        return int(wanted) % width
     if len(places) == 1:
         return places[0]
-    if places:
-        numbers = ", ".join(map(str, places))
-        raise FileFormatError(f'{path} has several columns "{wanted}"; give the number of the one meant ({numbers})')
-    if names is None:
-        raise FileFormatError(f'{path} has no header, so "{wanted}" names no column; give its number, 0 to {width - 1}')
-    shown = ", ".join(f'"{name}"' for name in names[:8]) + (f", ... ({width} in all)" if width > 8 else "")
-    raise FileFormatError(f'{path} has no column "{wanted}"; its columns are {shown}')
+    shown = shorten(", ".join(f'"{name}"' for name in names) if names else "no header", 300, placeholder=" ...")
+    found = f"several columns {wanted!r} ({', '.join(map(str, places))})" if places else f"no column {wanted!r}"
+    raise FileFormatError(f"{path} has {found}; give a number from 0 to {width - 1}, or a name; it has {shown}")
 
 
 def _convert(
