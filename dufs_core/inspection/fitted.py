@@ -12,7 +12,7 @@ from dufs_core.selection.presets import order_of
 Kind = Literal["decoys", "gates", "path", "scores"]
 
 
-def kind_of(selector: Any) -> Kind:
+def selector_kind(selector: Any) -> Kind:
     """DUFS with decoys or without (fdr=None), LambdaPath, or a selector with scores alone."""
     if hasattr(selector, "lams_"):
         return "path"
@@ -35,4 +35,4 @@ def is_judged(selector: Any) -> Array:
 
 def order_rule(selector: Any) -> str:
     """What the selected columns are ordered by: "evidence", "gates" (their scores) or "diverse"."""
-    return order_of(selector) if kind_of(selector) in ("decoys", "gates") else "gates"
+    return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"

@@ -15,7 +15,7 @@ import numpy as np
 
 from dufs_core.data.accept import host_array
 from dufs_core.errors import DufsWarning, user_stacklevel
-from dufs_core.inspection.fitted import kind_of
+from dufs_core.inspection.fitted import selector_kind
 
 Rows = Sequence[Mapping[str, Any]]
 _MOST_ROWS = 500  # of kept and of dropped features each
@@ -98,9 +98,9 @@ def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
     from dufs_core.inspection import plotting
 
     fit: list[Callable[..., Any]] = [plotting.loss_and_gates, plotting.ranked_scores]
-    if kind_of(selector) == "path":
+    if selector_kind(selector) == "path":
         fit[:1] = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
-    elif kind_of(selector) == "scores":
+    elif selector_kind(selector) == "scores":
         del fit[0]
 
     def draw_fit(axes: Any) -> None:

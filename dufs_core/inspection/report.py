@@ -13,7 +13,7 @@ from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
 from dufs_core.inspection import html as html_page
-from dufs_core.inspection.fitted import column_mask, is_judged, kind_of, order_rule
+from dufs_core.inspection.fitted import column_mask, is_judged, order_rule, selector_kind
 from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
@@ -163,7 +163,7 @@ def report(
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
     best[[group[0] for group in groups]] = True
-    kind, reasons = kind_of(selector), _reasons(selector)
+    kind, reasons = selector_kind(selector), _reasons(selector)
     optional: dict[str, tuple[Array, Array]] = {}  # values (d,), and where they mean something
     if kind == "decoys":
         judged = is_judged(selector)
@@ -214,7 +214,7 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
 
 def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
-    kind, support, wanted = kind_of(selector), selector.support_, int(selector.support_.sum())
+    kind, support, wanted = selector_kind(selector), selector.support_, int(selector.support_.sum())
     explain = _by_competition(selector) if kind == "decoys" else _by_score(selector)
     constant = column_mask(selector, "constant_features_")
     reasons = ["constant: all its values are equal" if constant[k] else explain(k) for k in range(len(support))]
@@ -231,7 +231,7 @@ def _reasons(selector: Any) -> list[str]:
 
 
 def _by_score(selector: Any) -> Callable[[int], str]:
-    kind, scores, aside = kind_of(selector), selector.scores_, column_mask(selector, "excluded_features_")
+    kind, scores, aside = selector_kind(selector), selector.scores_, column_mask(selector, "excluded_features_")
 
     def explain(k: int) -> str:
         if aside[k]:
@@ -277,7 +277,7 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
 def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
     """What there is to know about the fit on n rows and the selected features."""
     by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
-    kind, selected = kind_of(selector), int(selector.support_.sum())
+    kind, selected = selector_kind(selector), int(selector.support_.sum())
     notes = by_kind[kind](selector, n) if kind in by_kind else []
     if kind in ("decoys", "gates"):
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")

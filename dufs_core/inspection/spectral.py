@@ -43,6 +43,7 @@ def affinity(
         b = bandwidth_factor times this statistic of the squared distances to the n_neighbors-th other row; a number
         is b itself.
     n_neighbors : int
+        1 to n - 1.
     bandwidth_factor : float
     self_loops : bool
         Whether K_ii is 1, or as good as 0 (`dufs_core.objective.ops.normalise.SELF_WEIGHT`).
@@ -54,8 +55,7 @@ def affinity(
     Raises
     ------
     ValueError
-        If X is not a finite table, its squared distances overflow, n_neighbors is not in 1..n - 1, the bandwidth is not
-        a rule or positive number, or the factor not a positive number.
+        If X is not a finite table, its squared distances overflow, or a parameter is out of range.
     """
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2 or len(X) < 2:
@@ -89,23 +89,9 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
     psi_2 tells them apart (arXiv 2007.04728, section 3). In a graph of several pieces lambda_2 = 1 too, and psi_1 and
     psi_2 are some basis of the vectors that are constant on each piece.
 
-    Parameters
-    ----------
-    K : array-like (n, n)
-        Symmetric, not negative, every row with a positive sum.
-    n_vectors : int
-        1 to n.
-
-    Returns
-    -------
-    Spectrum
-        Vectors have unit length. The largest entry of each in size is positive (the first of several within one part
-        in 10^6), so that the sign does not depend on the machine.
-
-    Raises
-    ------
-    ValueError
-        If K is not such a matrix, or n_vectors out of range.
+    K (n, n) symmetric, not negative, every row with a positive sum; n_vectors from 1 to n; else ValueError. Vectors
+    have unit length, and the largest entry of each in size is positive (the first of several within one part in 10^6),
+    so that the sign does not depend on the machine.
     """
     K = _checked(K)
     n = len(K)

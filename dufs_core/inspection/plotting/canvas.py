@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.inspection.fitted import column_mask, is_judged, kind_of
+from dufs_core.inspection.fitted import column_mask, is_judged, selector_kind
 
 BLUE, ORANGE, GREY, PALE = "#1f5fa8", "#c8590a", "#8a8a8a", "#d9d9d9"
 COLOURS = (BLUE, ORANGE, "#2c8c5a", "#8e4fb0", "#b8860b", "#c23b6b", "#4c9fb8", "#6b5b45")
@@ -113,16 +113,16 @@ def escape_mathtext(text: Any) -> str:
 
 def values_of(selector: Any) -> tuple[Array, str]:
     """What the columns of a fitted selector are compared by (d,), and its name: evidence, mu, or a score."""
-    if kind_of(selector) == "decoys":
+    if selector_kind(selector) == "decoys":
         return selector.evidence_, "evidence"
-    return selector.scores_, "score" if kind_of(selector) == "scores" else r"gate parameter $\mu$"
+    return selector.scores_, "score" if selector_kind(selector) == "scores" else r"gate parameter $\mu$"
 
 
 def excluded_mask(selector: Any) -> tuple[Array, str]:
     """The columns (d,) bool that took no part in the fit, whose values only say so, and what they are called."""
     constant = column_mask(selector, "constant_features_")
     kind, others = "set aside", column_mask(selector, "excluded_features_")
-    if kind_of(selector) == "decoys":
+    if selector_kind(selector) == "decoys":
         kind, others = "not judged", ~is_judged(selector) & ~constant
     kinds = (("constant", constant), (kind, others))
     return constant | others, " or ".join(name for name, mask in kinds if mask.any())

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.inspection.fitted import is_judged, kind_of
+from dufs_core.inspection.fitted import is_judged, selector_kind
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, GREY, ORANGE, PALE, SMALL
 from dufs_core.objective.rules import DECIDED_MARGIN
@@ -26,7 +26,7 @@ def loss_and_gates(selector: Any, ax: Any = None) -> Any:
     ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
     title = "training" if len(history["step"]) else "no steps: no features to compare"
     ax.set(xlabel="step", ylabel="loss", title=title)
-    gates = "open gates, decoys included" if kind_of(selector) == "decoys" else "open gates"
+    gates = "open gates, decoys included" if selector_kind(selector) == "decoys" else "open gates"
     return canvas.twin_steps(ax, history["step"], history["open_gates"], gates, "steps-post", 1.05)
 
 
@@ -39,7 +39,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     after its first run) are not drawn.
     """
     check_fitted(selector)
-    ax, kind = canvas.axes_of(ax), kind_of(selector)
+    ax, kind = canvas.axes_of(ax), selector_kind(selector)
     (values, y), (absent, why) = canvas.values_of(selector), canvas.excluded_mask(selector)
     order = np.argsort(-values, kind="stable") if kind == "decoys" else selector.order_
     values, chosen = values[order], selector.support_[order]
