@@ -7,7 +7,6 @@ import warnings
 from abc import ABC, abstractmethod
 from contextlib import nullcontext
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -18,12 +17,14 @@ from dufs_core.backend.memory import check_squares
 from dufs_core.data.accept import accept
 from dufs_core.data.scaling import check_scaling
 from dufs_core.errors import all_constant, user_stacklevel
-from dufs_core.objective.ops.bandwidth import check_n_neighbors
+from dufs_core.objective.ops.bandwidth import check_bandwidth, check_n_neighbors
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.parameters import is_int, n_wanted, seed_of
+from dufs_core.selection.parameters import check_positive, check_whole, is_whole, n_wanted, seed_of
 
 DEFAULT_CLUSTERS = 5
 _SMALL_ROWS = 256  # fits of at most so many rows run on one BLAS thread, as in DUFS
+_WHOLE = {"power", "n_neighbors", "max_iter", "n_partitions", "n_subspaces"}
+_POSITIVE = {"bandwidth_factor", "learning_rate", "alpha", "beta", "gamma", "tol"}
 _PARAMETERS = """n_features_to_select : int, float or None, default None
     An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
     half of the columns (no constant one).
@@ -45,10 +46,9 @@ n_features_in_, feature_names_in_
 class Baseline(ColumnSelector, ABC):
     """A selector that scores every column once.
 
-    A subclass gives `_check(n, d)`, its parameters' limits, and `_score(X, columns, n_selected, seed)`, the scores of
-    the columns that are not constant. Constant columns get a score below 0 and below every other, so they rank last;
-    no method sees them, so they change no other score. "{parameters}" and "{attributes}" in a subclass' docstring
-    stand for those that all share.
+    A subclass gives `_score(X, columns, n_selected, seed)`, the scores of the columns that are not constant. Constant
+    columns get a score below 0 and below every other, so they rank last; no method sees them. "{parameters}" and
+    "{attributes}" in a subclass' docstring stand for those that all share.
     """
 
     n_features_to_select: int | float | None = None
@@ -67,9 +67,19 @@ class Baseline(ColumnSelector, ABC):
         """How many n x n arrays of float64 `_score` holds at once."""
         return 0
 
-    @abstractmethod
-    def _check(self, n: int, d: int) -> None:
-        """Raise ValueError for a parameter that cannot be used with n rows and d columns."""
+    def _check(self, n: int) -> None:
+        """Raise ValueError for a parameter that cannot be used with n rows."""
+        for name, value in self.get_params(deep=False).items():
+            if name in _WHOLE:
+                check_whole(name, value)
+                if name == "n_neighbors":
+                    check_n_neighbors(value, n)
+            elif name in _POSITIVE:
+                check_positive(name, value)
+            elif name == "bandwidth":
+                check_bandwidth(value)
+        if hasattr(self, "n_clusters"):
+            self._clusters(n)
 
     @abstractmethod
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
@@ -99,7 +109,7 @@ class Baseline(ColumnSelector, ABC):
         n, d = accepted.X.shape
         wanted = max(1, d // 2) if self.n_features_to_select is None else n_wanted(self.n_features_to_select, d)
         check_scaling(self.scaling)
-        self._check(n, d)
+        self._check(n)
         check_squares(get_backend("numpy"), type(self).__name__, n, self._squares())
         seed = seed_of(self.random_state)
         data = accepted.scaled(self.scaling, np.dtype(self.dtype))
@@ -122,31 +132,12 @@ class Baseline(ColumnSelector, ABC):
         self.constant_features_ = np.flatnonzero(data.constant)
         return self
 
-    def _check_whole(self, **lowest: int) -> None:
-        """Raise ValueError unless each parameter named is a whole number of at least that much."""
-        for name, least in lowest.items():
-            value = getattr(self, name)
-            if not is_int(value) or value < least:
-                raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}")
-
-    def _check_positive(self, *names: str) -> None:
-        """Raise ValueError unless each parameter named is a positive finite number."""
-        for name in names:
-            value = getattr(self, name)
-            if not isinstance(value, Real) or not 0 < float(value) < float("inf"):
-                raise ValueError(f"{name} must be a positive number; got {value!r}")
-
-    def _check_neighbours(self, n: int) -> None:
-        """Raise ValueError unless n_neighbors is a whole number from 1 to n - 1."""
-        self._check_whole(n_neighbors=1)
-        check_n_neighbors(self.n_neighbors, n)
-
     def _clusters(self, n: int) -> int:
         """n_clusters, or 5 (fewer for very few rows) for None. Raises ValueError unless 1 <= n_clusters <= n - 1."""
         given = self.n_clusters
         if given is None:
             return min(DEFAULT_CLUSTERS, n - 1)
-        if not is_int(given) or not 1 <= given <= n - 1:
+        if not is_whole(given) or not 1 <= given <= n - 1:
             raise ValueError(
                 f"n_clusters must be None or a whole number from 1 to the number of rows minus 1, {n - 1}; "
                 f"got {given!r}"

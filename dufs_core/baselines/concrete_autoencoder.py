@@ -14,9 +14,8 @@ from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import softmax, value_and_grad
-from dufs_core.errors import invalid_choice
 from dufs_core.objective.optimizers import State, adam
-from dufs_core.selection.parameters import is_int
+from dufs_core.selection.parameters import check_choice, check_whole, is_whole
 
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
 
@@ -163,17 +162,15 @@ class ConcreteAutoencoder(Baseline):
     batch_size: int | None = None
     dtype: Literal["float32", "float64"] = "float32"
 
-    def _check(self, n: int, d: int) -> None:
-        self._check_whole(max_iter=1)
-        self._check_positive("learning_rate")
+    def _check(self, n: int) -> None:
+        super()._check(n)
         if self.batch_size is not None:
-            self._check_whole(batch_size=1)
-        if any(not is_int(width) or width < 1 for width in self.hidden):
+            check_whole("batch_size", self.batch_size)
+        if any(not is_whole(width) or width < 1 for width in self.hidden):
             raise ValueError(f"hidden must hold whole numbers of at least 1; got {self.hidden!r}")
         if len(self.temperatures) != 2 or not all(0 < float(T) < float("inf") for T in self.temperatures):
             raise ValueError(f"temperatures must be two positive numbers, first and last; got {self.temperatures!r}")
-        if self.dtype not in ("float32", "float64"):
-            raise invalid_choice("dtype", self.dtype, ("float32", "float64"))
+        check_choice("dtype", self.dtype, ("float32", "float64"))
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -72,14 +71,6 @@ def symmetric_graph(near: Neighbours, weights: Array) -> Any:
     W = csr_array((weights.ravel(), near.indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
     W.sort_indices()
     return W.maximum(W.T).tocsr()
-
-
-def check_bandwidth(rule: Any) -> None:
-    """Raise ValueError unless rule is "median", "q90", "max" or a positive number."""
-    if isinstance(rule, str):
-        quantile_of(rule)
-    elif not isinstance(rule, Real) or not 0 < float(rule) < float("inf"):
-        raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
 
 
 def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:

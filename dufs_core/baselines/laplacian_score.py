@@ -9,9 +9,9 @@ import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import check_bandwidth, degrees, heat_kernel, neighbours, warn_isolated
-from dufs_core.errors import invalid_choice
+from dufs_core.baselines.graphs import degrees, heat_kernel, neighbours, warn_isolated
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
+from dufs_core.selection.parameters import check_choice
 
 _SMALLEST = 1e-200  # weighted variances below have lost digits
 
@@ -74,13 +74,9 @@ class LaplacianScore(Baseline):
     def _squares(self) -> int:
         return 4 if self.variant == "random_walk" else 0
 
-    def _check(self, n: int, d: int) -> None:
-        if self.variant not in ("laplacian", "random_walk"):
-            raise invalid_choice("variant", self.variant, ("laplacian", "random_walk"))
-        self._check_whole(power=1)
-        self._check_positive("bandwidth_factor")
-        check_bandwidth(self.bandwidth)
-        self._check_neighbours(n)
+    def _check(self, n: int) -> None:
+        super()._check(n)
+        check_choice("variant", self.variant, ("laplacian", "random_walk"))
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         if self.variant == "laplacian":

@@ -131,12 +131,6 @@ class LLCFS(Baseline):
     def _squares(self) -> int:
         return 3
 
-    def _check(self, n: int, d: int) -> None:
-        self._check_whole(max_iter=1)
-        self._check_positive("beta", "tol")
-        self._check_neighbours(n)
-        self._clusters(n)
-
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         tau = np.full(X.shape[1], 1.0 / X.shape[1])
         self.converged_ = False

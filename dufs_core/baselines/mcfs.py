@@ -12,7 +12,7 @@ from sklearn.linear_model import lars_path, lars_path_gram
 
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import check_bandwidth, heat_kernel, neighbours, spectral_embedding
+from dufs_core.baselines.graphs import heat_kernel, neighbours, spectral_embedding
 
 
 def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
@@ -74,11 +74,6 @@ class MCFS(Baseline):
     n_clusters: int | None = None
     n_neighbors: int = 5
     bandwidth: Literal["median", "q90", "max"] | float = "median"
-
-    def _check(self, n: int, d: int) -> None:
-        check_bandwidth(self.bandwidth)
-        self._check_neighbours(n)
-        self._clusters(n)
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         W = heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth)

@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import check_bandwidth, cluster_indicators, heat_kernel, neighbours, normalised
+from dufs_core.baselines.graphs import cluster_indicators, heat_kernel, neighbours, normalised
 
 _OFFSET = 0.02  # added to the k-means indicators: a multiplicative step never leaves 0
 
@@ -155,13 +155,6 @@ class NDFS(Baseline):
 
     def _squares(self) -> int:
         return 4
-
-    def _check(self, n: int, d: int) -> None:
-        self._check_whole(max_iter=1)
-        self._check_positive("alpha", "beta", "gamma", "tol")
-        check_bandwidth(self.bandwidth)
-        self._check_neighbours(n)
-        self._clusters(n)
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         n = len(X)

@@ -60,10 +60,6 @@ class SRCFS(Baseline):
     n_partitions: int = 10
     n_subspaces: int = 20
 
-    def _check(self, n: int, d: int) -> None:
-        self._check_whole(n_partitions=1, n_subspaces=1)
-        self._check_neighbours(n)
-
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         keys = words(get_backend("numpy"), seed, Stream.PARTITION, 0, np.arange(self.n_partitions)[:, None], 0, columns)
         return self._mean_score(X, keys)
