@@ -1,4 +1,4 @@
-"""A sweep of 5 data sets x 8 prices x 5 seeds (bench/sweep.toml) beside the same fits in fresh processes.
+"""A sweep of 5 data sets x 8 values of lam x 5 seeds (bench/sweep.toml) beside the same fits in fresh processes.
 
     python -m bench.sweep [--max-iter N] [--every K] [--workers N] [--seconds S] [--out DIR] [--json FILE]
 

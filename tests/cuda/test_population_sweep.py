@@ -66,7 +66,7 @@ def counted_sizes(monkeypatch):
     found, advance = [], CudaSteps.advance
 
     def counted(self, *arguments):
-        found.append(len(self._problems))
+        found.append(len(self._specs))
         return advance(self, *arguments)
 
     monkeypatch.setattr(CudaSteps, "advance", counted)

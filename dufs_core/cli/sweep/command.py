@@ -29,29 +29,22 @@ def add_arguments(sweep: argparse.ArgumentParser) -> None:
     )
     where = sweep.add_mutually_exclusive_group()
     where.add_argument(
-        "--workers", type=_positive, default=1, metavar="N", help="processes, each with a fit (default: 1, this one)"
+        "--workers", type=int, default=1, metavar="N", help="processes, each with a fit (default: 1, this one)"
     )
     where.add_argument("--scheduler", metavar="ADDRESS", help="compute on the workers of this Dask scheduler")
     sweep.add_argument(
         "--dry-run", action="store_true", help="list the fits with their predicted memory; compute and write nothing"
     )
-    sweep.add_argument("--json", action="store_true", help="print one JSON object instead of the tables")
-    sweep.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no table")
-
-
-def _positive(text: str) -> int:
-    if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be at least 1; got {number}")
-    return number
-
-
-_positive.__name__ = "whole number"
+    sweep.add_argument("--json", action="store_true", help="print one JSON object instead of text")
+    sweep.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no counts")
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises JobError for what the user has to change."""
     from dufs_core.cli.sweep.job_file import JobError, read_job
 
+    if args.workers < 1:
+        raise JobError(f"--workers must be at least 1; got {args.workers}")
     job = read_job(args.job)
     if args.dry_run:
         return _dry_run(job, args)
@@ -90,14 +83,10 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
     if report.failed > 5:
         _say(f"{report.failed - 5} more fits failed; the table has their errors")
     if args.json:
-        document = {"out": str(store.directory), **asdict(report), "pending": report.pending}
-        print(json.dumps(document, allow_nan=False))
+        print(json.dumps({"out": str(store.directory), **asdict(report)}, allow_nan=False))
     elif not args.quiet:
-        if report.summary:
-            print(results.text_table(report.summary))
-        failed = f", {report.failed} FAILED" if report.failed else ""
-        pending = f", {report.pending} not computed" if report.pending else ""
-        print(f"\n{report.done} done{failed}{pending} in {report.seconds:.1f} s; results in {store.directory}")
+        counts = f"{report.done} done, {report.failed} failed, {report.pending} not computed"
+        print(f"{counts}, in {report.seconds:.1f} s; results in {store.directory}/results.csv")
     again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
     kept = f"{report.done} of {report.fits} fits are complete and kept"
     if report.disk_full is not None:
@@ -110,24 +99,18 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
 
 
 def _dry_run(job: Any, args: argparse.Namespace) -> int:
-    from dufs_core.cli.sweep.results import text_table
+    from dufs_core.cli.sweep.results import id_columns
     from dufs_core.cli.sweep.worker import predict
 
     predicted = predict(job.fits, in_this_process=args.workers == 1 and args.scheduler is None)
-    rows = [
-        {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
-        | {name: fit.settings[name] for name in job.mentioned}
-        | predicted[fit.id]
-        for fit in job.fits
-    ]
-    most = max((row["bytes"] for row in rows if "bytes" in row), default=None)
+    rows = [id_columns(fit) | {name: fit.settings[name] for name in job.varied} | predicted[fit.id] for fit in job.fits]
     if args.json:
-        print(json.dumps({"fits": rows, "bytes": most, "workers": args.workers}, allow_nan=False))
+        most = max((row["bytes"] for row in rows if "bytes" in row), default=None)
+        print(json.dumps({"fits": rows, "bytes": most}, allow_nan=False))
         return DONE
     for row in rows:
-        count = row.pop("bytes", None)
-        row |= {"memory": "?" if count is None else f"{count / 1e6:,.1f} MB", "error": row.pop("error", "")}
-        row.pop("engine", None)
-    print(text_table(rows))
-    print(f"\n{len(rows)} fits; memory is that of the data and the step of all fits that are computed together")
+        memory = row["error"] if "error" in row else f"{row['bytes'] / 1e6:,.1f} MB, {row['together']} together"
+        settings = ", ".join(f"{name} {row[name]}" for name in ("seed", *job.varied))
+        print(f"{row['id']}  {row['data']}, {settings}: {memory}")
+    print(f"{len(rows)} fits; memory is that of the data and of a step of the fits that are computed together")
     return DONE

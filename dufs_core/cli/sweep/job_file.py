@@ -33,27 +33,20 @@ _ELSEWHERE = {
     "verbose": "a sweep has one progress bar",
 }
 _MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}
-_FILE_OPTIONS = {  # type of an option of a data file, in Python and in words
-    "variable": (str, "a text"),
-    "labels": (str, "a text"),
-    "transpose": (bool, "true or false"),
-    "header": (bool, "true or false"),
-    "index_column": ((str, int, list), "the name or number of a column, or a list of them"),
-}
-_MOONS_OPTIONS = dict.fromkeys(_MOONS_DEFAULTS, ((int, float), "a number"))
+_MOONS_OPTIONS = dict.fromkeys(_MOONS_DEFAULTS, (int, float))
+_FILE_OPTIONS = {"variable": str, "labels": str, "transpose": bool, "header": bool, "index_column": (str, int, list)}
+_WORDS = {str: "a text", bool: "true or false", (int, float): "a number"}  # for types of options
+
+
+def _are_seeds(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(v) is int and 0 <= v < 2**32 for v in value)
+
+
 _NUMBERS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {  # default, check, in words
-    "seeds": (
-        [0],
-        lambda v: isinstance(v, list) and 0 < len(v) == len(set(map(str, v))) and all(map(_is_seed, v)),
-        "a list of different whole numbers from 0 to 2^32 - 1, as in [0, 1, 2]",
-    ),
+    "seeds": ([0], _are_seeds, "a list of whole numbers from 0 to 2^32 - 1, as in [0, 1, 2]"),
     "threads": (1, lambda v: type(v) is int and v >= 1, "a whole number of at least 1"),
     "checkpoint_seconds": (60, lambda v: type(v) in (int, float) and v >= 0, "a number of at least 0"),
 }
-
-
-def _is_seed(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 2**32
 
 
 class JobError(DufsError, ValueError):
@@ -86,10 +79,8 @@ class Fit:
     @property
     def id(self) -> str:
         """16 digits of the SHA-256 of all that the result depends on."""
-        identity = {
-            "settings": _without_limit(self.settings), "seed": self.seed, "threads": self.threads,
-            "data": self.data.described(), "version": __version__,
-        }  # fmt: skip
+        identity = {"settings": _without_limit(self.settings), "seed": self.seed, "threads": self.threads}
+        identity |= {"data": self.data.described(), "version": __version__}
         return sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -104,7 +95,6 @@ class Job:
 
     fits: tuple[Fit, ...]  # in the order of the file: data sets, grid, seeds
     varied: tuple[str, ...]  # the parameters of the grid
-    mentioned: tuple[str, ...]  # all parameters that the file sets
     checkpoint_seconds: float
     described: dict[str, Any]  # what a directory of results must agree with
 
@@ -150,10 +140,8 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
     if mistakes:
         raise JobError("; ".join(mistakes))
     fits: dict[str, Fit] = {}
-    described: dict[str, Any] = {
-        "version": __version__, "seeds": seeds, "threads": threads, "settings": _without_limit(common), "grid": grid,
-        "data": {},
-    }  # fmt: skip
+    described: dict[str, Any] = {"version": __version__, "seeds": seeds, "threads": threads, "grid": grid, "data": {}}
+    described["settings"] = _without_limit(common)
     for data, own in sets:
         if data.name in described["data"]:
             raise JobError(f'two data sets are called "{data.name}": give each its own name')
@@ -164,17 +152,10 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
             settings = _complete(common | own | dict(zip(grid, values, strict=True)))
             for fit in (Fit(data, settings, seed, threads) for seed in seeds):
                 if fit.id in fits:
-                    raise JobError(
-                        f'the fit of "{data.name}" with seed {fit.seed} would be computed twice (also as that of '
-                        f'"{fits[fit.id].data.name}"): the same data with the same settings are listed twice'
-                    )
+                    names = f'"{fits[fit.id].data.name}" and "{data.name}"'
+                    raise JobError(f"a fit would be computed twice ({names}): a seed, a value or the data are repeated")
                 fits[fit.id] = fit
-    mentioned = dict.fromkeys([*common, *grid, *itertools.chain(*(own for _, own in sets))])
-    mentioned.pop("preset", None)
-    return Job(tuple(fits.values()), tuple(grid), tuple(mentioned), float(seconds), described)
-
-
-# --- parts of the file -----------------------------------------------------------------------------------------------
+    return Job(tuple(fits.values()), tuple(grid), float(seconds), described)
 
 
 def _check_names(table: Mapping[str, Any], names: Any, where: str) -> None:
@@ -204,7 +185,8 @@ def _parameters(document: Mapping[str, Any], name: str, where: str) -> dict[str,
     for parameter in table:
         if parameter in _ELSEWHERE:
             raise JobError(f"{parameter} cannot stand in {where}: {_ELSEWHERE[parameter]}")
-    _check_names(table, [known for known in ("preset", *defaults) if known not in _ELSEWHERE], where)
+    presets = ["preset"] if where == "[settings]" else []
+    _check_names(table, [*presets, *(known for known in defaults if known not in _ELSEWHERE)], where)
     found: dict[str, Any] = {}
     for parameter, value in table.items():
         none = value == "none" and (parameter == "fdr" or defaults.get(parameter, "") is None)
@@ -215,13 +197,9 @@ def _parameters(document: Mapping[str, Any], name: str, where: str) -> dict[str,
 def _grid(document: Mapping[str, Any]) -> dict[str, list[Any]]:
     grid = {}
     for name, values in _table(document, "grid").items():
-        if name == "preset":
-            raise JobError("preset stands in [settings]: make one job file for each preset")
         if not isinstance(values, list) or not values:
             raise JobError(f"[grid] lists values to combine, as in {name} = [1, 2]; got {name} = {values!r}")
         grid[name] = [_parameters({"grid": {name: value}}, "grid", "[grid]")[name] for value in values]
-        if any(a == b and type(a) is type(b) for a, b in itertools.combinations(grid[name], 2)):
-            raise JobError(f"[grid] {name} lists a value twice: {values}")
     return grid
 
 
@@ -246,17 +224,16 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
     if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
         raise JobError(f'{where} needs a path, as in path = "measurements.csv"')
     own = _parameters(entry, "settings", f"settings of {where}")
-    if "preset" in own:
-        raise JobError(f"{where}: preset stands in [settings]")
     path, name = entry["path"], entry.get("name", Path(entry["path"]).stem)
     if not isinstance(name, str) or not re.fullmatch(r"[\w.+-][\w .+-]*", name):
         raise JobError(f"{where}: a name is made of letters, digits, spaces and . _ + -; got {name!r}")
-    options: dict[str, tuple[Any, str]] = _MOONS_OPTIONS if path == MOONS else _FILE_OPTIONS
+    options: dict[str, Any] = _MOONS_OPTIONS if path == MOONS else _FILE_OPTIONS
     _check_names(entry, ["path", "name", "settings", *options], where)
     given = {key: value for key, value in entry.items() if key in options}
     for key, value in given.items():
-        types, words = options[key]
+        types = options[key]
         if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+            words = _WORDS.get(types, "the name or number of a column, or a list of them")
             raise JobError(f"{where}: {key} must be {words}; got {value!r}")
     try:
         if path == MOONS:

@@ -8,13 +8,14 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 from dufs_core.cli.sweep.job_file import JobError
-from dufs_core.cli.sweep.results import Result, error_line
+from dufs_core.cli.sweep.results import Result
 from dufs_core.cli.sweep.worker import Task, busy, work
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
@@ -37,9 +38,7 @@ def processes(count: int) -> Iterator[Pool]:
     """`count` processes on this machine; a new set after one of them died."""
     from joblib.externals.loky import get_reusable_executor
 
-    def executor() -> Any:
-        return get_reusable_executor(count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
-
+    executor = partial(get_reusable_executor, count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
     try:
         yield Pool(lambda task: executor().submit(work, task), count, os.getpid())
     finally:
@@ -75,43 +74,44 @@ def cluster(address: str) -> Iterator[Pool]:
     except (OSError, ValueError) as error:
         raise JobError(f"no Dask scheduler answers at {address}: {error}") from error
     with client:
-        try:
-            client.wait_for_workers(1, timeout=_PATIENCE)
-        except TimeoutError as error:
-            raise JobError(f"the Dask scheduler at {address} had no worker for {_PATIENCE} s") from error
+        threads = sum(client.nthreads().values())
+        if not threads:
+            raise JobError(f"the Dask scheduler at {address} has no workers")
         executor = client.get_executor(pure=False)
-        yield Pool(lambda task: executor.submit(work, task), 2 * sum(client.nthreads().values()), None)
+        yield Pool(partial(executor.submit, work), 2 * threads, None)
 
 
 def in_workers(
     tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool], tell_workers: Callable[[], None]
-) -> Iterator[tuple[Task, list[Result] | BaseException]]:
+) -> Generator[tuple[Task, list[Result] | BaseException]]:
     """Compute tasks in workers; yields each with its results as they come, or with the error that ended it.
 
     When a worker dies, nobody says of which task: the fits of those in hand are computed again, one at a time, and one
     during which a worker dies again is given up. Once `stop` is true no task is begun, the workers are told, and what
-    they have in hand is waited for.
+    they have in hand is waited for. They are told, too, when this ends otherwise.
     """
     first, again, in_hand = deque(tasks), deque[Task](), dict[Future[list[Result]], tuple[Task, bool]]()
-    while in_hand or ((first or again) and not stop()):
-        queue, width = (first, pool.width) if first else (again, 1)
-        while queue and len(in_hand) < width and not stop():
-            task = queue.popleft()
-            try:
+    try:
+        while in_hand or ((first or again) and not stop()):
+            queue, width = (first, pool.width) if first else (again, 1)
+            while queue and len(in_hand) < width and not stop():
+                task = queue.popleft()
                 in_hand[pool.submit(task)] = task, queue is again
-            except Exception as error:
-                raise InterruptedFit(f"No worker takes fits any more ({error_line(error)})") from error
-        done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
-        if stop():
-            tell_workers()
-        for future in done:
-            task, alone = in_hand.pop(future)
-            failure = CancelledError() if future.cancelled() else future.exception()
-            if isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
-                raise InterruptedFit("The Dask scheduler is gone")
-            if type(failure).__name__ in _DIED and not alone:
-                again.extend(task._replace(fits=(fit,)) for fit in task.fits)
-            elif failure is not None and disk_is_full(failure):
-                raise failure
-            else:
-                yield task, future.result() if failure is None else failure
+            done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
+            if stop():
+                tell_workers()
+            for future in done:
+                task, alone = in_hand.pop(future)
+                failure = CancelledError() if future.cancelled() else future.exception()
+                if isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
+                    raise InterruptedFit("The Dask scheduler is gone")
+                if type(failure).__name__ in _DIED and not alone:
+                    again.extend(task._replace(fits=(fit,)) for fit in task.fits)
+                elif failure is not None and disk_is_full(failure):
+                    raise failure
+                else:
+                    yield task, future.result() if failure is None else failure
+    finally:
+        if in_hand:
+            with suppress(OSError):
+                tell_workers()

@@ -4,12 +4,12 @@
     fits/ID.npz          one file per fit that is over: the row of the table, mu, ranking, support, q-values, history
     checkpoints/ID.ckpt  checkpoints of fits in progress
     log.jsonl            what happened, one JSON object a line
-    results.csv          the table, one row per fit; summary.csv: means over the seeds
+    results.csv          the table, one row per fit
     lock                 locked by the job that works here
     stop.JOB             tells the workers of one job to save and end
 
 A fit is over when its file is there: it is written beside its place, flushed and renamed, so a row is complete or does
-not exist, and the identity is its name, so none can exist twice. Tables are made from these files, again at each end.
+not exist, and the identity is its name, so none can exist twice. The table is made from these files, at each end.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,7 +36,7 @@ from dufs_core.selection.checkpoint import Checkpoint, differences
 FORMAT = 1
 _COLUMNS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "n_found", "smallest_fdr", "price", "excess_score", "p_value", "backend", "engine", "together", "seconds",
+    "n_found", "smallest_fdr", "found_lam", "excess_score", "p_value", "backend", "engine", "together", "seconds",
     "warnings",
 )  # fmt: skip
 
@@ -82,7 +81,7 @@ def result_of(fit: Fit, selector: Any) -> Result:
     if selector.fdr is None:
         return Result(row | {"excess_score": selector.excess_score_, "p_value": selector.p_value_}, arrays)
     n_found = int((selector.q_values_ <= selector.fdr).sum())
-    row |= {"n_found": n_found, "smallest_fdr": selector.smallest_fdr_, "price": selector.lam_}
+    row |= {"n_found": n_found, "smallest_fdr": selector.smallest_fdr_, "found_lam": selector.lam_}
     return Result(row, arrays | {"q_values": selector.q_values_, "evidence": selector.evidence_})
 
 
@@ -94,24 +93,23 @@ class Store:
         self.plan = self.directory / "sweep.json"
         self.lock = self.directory / "lock"
         self.stop = self.directory / f"stop.{os.urandom(8).hex()}"  # workers of an earlier job may look for theirs yet
-        self._fits = self.directory / "fits"
         self.checkpoints = self.directory / "checkpoints"
+        self._fits = self.directory / "fits"
         self._log = self.directory / "log.jsonl"
 
     def check(self, resume: bool) -> None:
-        """Make sure, before anything is made, that the directory is new, or a sweep's that is to be resumed."""
-        if not self.directory.exists():
-            return
-        if not self.directory.is_dir():
-            raise JobError(f"{self.directory} is not a directory")
-        if self.plan.exists():
-            if resume:
-                return
+        """Make the directory, unless it holds something else than this sweep that is to be resumed."""
+        if self.plan.exists() and not resume:
             raise JobError(f"{self.directory} holds a sweep: --resume goes on with it; a new one needs a new directory")
         mine = {path.name for path in (self._fits, self.checkpoints, self.lock, self._log)}
-        for path in self.directory.iterdir():  # a job that was killed at once leaves no more than these
-            if path.name not in mine and not path.name.startswith((f".{self.plan.name}.", "stop.")):
-                raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+            for path in [] if self.plan.exists() else self.directory.iterdir():
+                # a job that was killed at once leaves no more than these
+                if path.name not in mine and not path.name.startswith((f".{self.plan.name}.", "stop.")):
+                    raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
+        except OSError as error:
+            raise JobError(f"{self.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
 
     def open(self, job: Job) -> None:
         """Make what is missing; refuse another job than the one that the directory belongs to. The lock is held."""
@@ -120,46 +118,29 @@ class Store:
             for left in folder.glob(".*.tmp"):
                 left.unlink(missing_ok=True)
         atomic_io.remove_temporaries(self.plan)
-        now = json_value(job.described)
-        if self.plan.exists():
-            self._compare(now)
+        now = json_value({"format": FORMAT, **job.described})
+        if not self.plan.exists():
+            atomic_io.write_bytes(self.plan, (json.dumps(now, indent=1) + "\n").encode())
             return
-        document = {"format": FORMAT, "job": now}
-        atomic_io.write_bytes(self.plan, (json.dumps(document, indent=1) + "\n").encode())
-
-    def _compare(self, now: dict[str, Any]) -> None:
-        """Raise JobError unless the job is that of sweep.json."""
         try:
-            then = json.loads(self.plan.read_text("utf-8"))
-            if then["format"] != FORMAT:
-                raise JobError(f"{self.plan} has format {then['format']}; this version reads format {FORMAT}")
-            changed = differences(then["job"], now)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, JobError):
-                raise
-            raise JobError(
-                f"{self.plan} is damaged, or that of something else ({error_line(error)}). If the directory is that "
-                f"of this job, delete the file: fits that are done are kept; otherwise take another directory"
-            ) from error
+            changed = differences(json.loads(self.plan.read_text("utf-8")), now)
+        except (ValueError, AttributeError) as error:
+            advice = "if the directory is that of this job, delete the file: fits that are done are kept"
+            raise JobError(f"{self.plan} is damaged ({error}); {advice}") from error
         if changed:
-            raise JobError(
-                f"{self.directory} belongs to another job: {'; '.join(changed)}. Undo the change, or take another "
-                f"directory"
-            )
+            what = f"{self.directory} belongs to another job: {'; '.join(changed)}"
+            raise JobError(f"{what}. Undo the change, or take another directory")
 
-    def checkpoint(self, fit: Fit) -> Path:
-        """Where the checkpoint of a fit in progress is."""
-        return self.checkpoints / f"{fit.id}.ckpt"
+    def checkpoint(self, fit: Fit) -> Checkpoint:
+        """The checkpoint of a fit in progress."""
+        return Checkpoint(self.checkpoints / f"{fit.id}.ckpt")
 
     def save(self, fit: Fit, result: Result) -> None:
         """Keep a result. The checkpoint goes if the fit is done; one that failed is tried again."""
         packed = atomic_io.pack_npz({"row": np.array(json.dumps(json_value(result.row))), **result.arrays})
         atomic_io.write_bytes(self._fits / f"{fit.id}.npz", packed)
         if result.row["status"] == "done":
-            self.clear_checkpoint(fit)
-
-    def clear_checkpoint(self, fit: Fit) -> None:
-        Checkpoint(self.checkpoint(fit)).remove()
+            self.checkpoint(fit).remove()
 
     def result(self, fit: Fit) -> Result | None:
         """What is kept of a fit that is over. A damaged file is as good as none, and is removed."""
@@ -183,63 +164,14 @@ class Store:
                 line = "\n" + line
             file.write(line.encode())
 
-    def write_tables(self, job: Job) -> list[dict[str, Any]]:
-        """Write results.csv, one row for each fit that is over, and summary.csv; returns the rows of the latter."""
-        rows: list[dict[str, Any]] = []
-        points: dict[tuple[Any, ...], list[Result]] = {}
+    def write_table(self, job: Job) -> None:
+        """Write results.csv: one row for each fit that is over; None is an empty cell."""
+        buffer, own = io.StringIO(), [f"{name}_setting" if name in _COLUMNS else name for name in job.varied]
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(["id", "data", "seed", *own, *_COLUMNS])
         for fit in job.fits:
             result = self.result(fit)
             if result is not None:
-                settings = {_column(name): fit.settings[name] for name in job.mentioned}
-                rows.append(id_columns(fit) | settings | {name: result.row.get(name) for name in _COLUMNS})
-                support = {name: array for name, array in result.arrays.items() if name == "support"}
-                point = fit.data.name, *(fit.settings[name] for name in job.varied)
-                points.setdefault(point, []).append(Result(result.row, support))
-        judged = [name for name in ("smallest_fdr", "excess_score") if any(row[name] is not None for row in rows)]
-        names = ["data", *map(_column, job.varied)]
-        table = [dict(zip(names, point, strict=True)) | summary(some, judged) for point, some in points.items()]
-        for name, content in (("results.csv", rows), ("summary.csv", table)):
-            if content:
-                atomic_io.write_bytes(self.directory / name, csv_text(content).encode())
-        return table
-
-
-def _column(parameter: str) -> str:
-    """The name of a parameter's column: that of a result (bandwidth) is taken."""
-    return f"{parameter}_setting" if parameter in _COLUMNS else parameter
-
-
-def csv_text(table: Sequence[Mapping[str, Any]]) -> str:
-    """Rows as CSV; None is an empty cell, numbers read back to the same bits."""
-    buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, list(table[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(table)
-    return buffer.getvalue()
-
-
-def summary(results: Sequence[Result], judged: Sequence[str]) -> dict[str, Any]:
-    """Means over the seeds of one data set and point of the grid.
-
-    stability: the mean Jaccard index of the selections of two seeds, |A and B| / |A or B|, where one is not empty.
-    judged: which of smallest_fdr (fits with decoys) and excess_score (fdr=None) the fits of the job have.
-    """
-    done = [result for result in results if result.row["status"] == "done"]
-    pairs = combinations([result.arrays["support"] for result in done], 2)
-    names = ("n_selected", *judged, "n_iter", "seconds")
-    columns = {name: [result.row.get(name) for result in done] for name in names}
-    columns["stability"] = [float((a & b).sum() / (a | b).sum()) for a, b in pairs if (a | b).any()]
-    known = {name: [value for value in values if value is not None] for name, values in columns.items()}
-    means = {name: float(np.mean(values)) if values else None for name, values in known.items()}
-    return {"fits": len(results), "failed": len(results) - len(done)} | means
-
-
-def text_table(table: Sequence[Mapping[str, Any]]) -> str:
-    """Rows for reading."""
-
-    def cell(value: Any) -> str:
-        return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
-
-    cells = [list(table[0]), *(list(map(cell, row.values())) for row in table)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(f"{cell:>{width}}" for cell, width in zip(row, widths, strict=True)) for row in cells)
+                settings = [fit.settings[name] for name in job.varied]
+                writer.writerow([fit.id, fit.data.name, fit.seed, *settings, *map(result.row.get, _COLUMNS)])
+        atomic_io.write_bytes(self.directory / "results.csv", buffer.getvalue().encode())

@@ -27,16 +27,12 @@ class Report:
     fits: int
     done: int = 0
     failed: int = 0
+    pending: int = 0
     resumed: int = 0  # of the fits that were over, or begun, before this job
     seconds: float = 0.0
     interrupted: str | None = None  # by what
     disk_full: str | None = None
     errors: dict[str, str] = field(default_factory=dict)  # of the fits that failed, by identity
-    summary: list[dict[str, Any]] = field(default_factory=list)  # means over the seeds
-
-    @property
-    def pending(self) -> int:
-        return self.fits - self.done - self.failed
 
 
 class Signals:
@@ -90,7 +86,7 @@ def run(
     resume: bool,
     on_progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Compute what is missing of a sweep, in the workers of a pool or in this process, and write its tables.
+    """Compute what is missing of a sweep, in the workers of a pool or in this process, and write its table.
 
     resume: whether the directory may hold a part of this sweep already; fits that failed are tried again. on_progress
     is called at the start and after each fit. An interruption, or a full disk, is in the report, and no error. Raises
@@ -98,89 +94,73 @@ def run(
     """
     began = time.perf_counter()
     store.check(resume)
-    try:
-        store.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JobError(f"{store.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
     signals, report = Signals(), Report(len(job.fits))
     with locked(store.lock), signals.handled():
         try:
             store.open(job)
-            _compute_missing(job, store, workers, signals, report, on_progress)
-            report.summary = store.write_tables(job)
-            if report.interrupted is None:
-                store.log("finished", done=report.done, failed=report.failed)
-                for path in store.directory.glob("stop.*"):  # those of earlier jobs as well
-                    path.unlink(missing_ok=True)
-            else:
-                facts = {"signal": signals.received, "cause": report.interrupted}
-                store.log("interrupted", **facts, done=report.done, pending=report.pending)
+            missing = [fit for fit in job.fits if not _is_done(fit, store, report)]
+            report.pending = len(missing)
+            store.log("started", fits=report.fits, done=report.done)
+            on_progress(report)
+            try:
+                with closing(_computed(job, store, missing, workers, signals)) as computed:
+                    for fit, result in computed:
+                        _keep(fit, result, store, report)
+                        on_progress(report)
+                if report.pending:
+                    raise InterruptedFit("The sweep was asked to stop")
+            except InterruptedFit as error:
+                report.interrupted = str(error)
+            store.write_table(job)
+            event = "interrupted" if report.interrupted else "finished"
+            store.log(event, cause=report.interrupted, signal=signals.received, done=report.done, failed=report.failed)
+            for path in [] if report.interrupted else store.directory.glob("stop.*"):  # of earlier jobs as well
+                path.unlink(missing_ok=True)
         except OSError as error:
             if not disk_is_full(error):
                 raise
             report.disk_full = (error.strerror or str(error)).lower()
             with suppress(OSError):
-                store.log("disk full", error=report.disk_full, done=report.done, pending=report.pending)
+                store.log("disk full", error=report.disk_full, done=report.done)
     report.seconds = time.perf_counter() - began
     return report
 
 
-def _compute_missing(
-    job: Job,
-    store: Store,
-    workers: AbstractContextManager[Pool] | None,
-    signals: Signals,
-    report: Report,
-    on_progress: Callable[[Report], None],
-) -> None:
-    missing = []
-    for fit in job.fits:
-        result = store.result(fit)
-        if result is not None and result.row["status"] == "done":
-            store.clear_checkpoint(fit)
-            report.done, report.resumed = report.done + 1, report.resumed + 1
-        else:
-            report.resumed += store.checkpoint(fit).exists()
-            missing.append(fit)
-    store.log("started", fits=len(job.fits), done=report.done, workers=workers is not None)
-    on_progress(report)
-    try:
-        with closing(_computed(job, store, missing, workers, signals)) as computed:
-            for fit, result in computed:
-                store.save(fit, result)
-                status, error = result.row["status"], result.row.get("error")
-                if status == "done":
-                    report.done += 1
-                else:
-                    report.failed += 1
-                    report.errors[fit.id] = str(error)
-                store.log(status, **id_columns(fit), error=error, seconds=result.row.get("seconds"))
-                on_progress(report)
-        if report.pending:
-            raise InterruptedFit("The sweep was asked to stop")
-    except InterruptedFit as error:
-        report.interrupted = str(error)
+def _is_done(fit: Fit, store: Store, report: Report) -> bool:
+    result = store.result(fit)
+    done = result is not None and result.row["status"] == "done"
+    report.done += done
+    report.resumed += done or store.checkpoint(fit).exists()
+    if done:  # a job that was killed may have left it
+        store.checkpoint(fit).remove()
+    return done
 
 
 def _computed(
     job: Job, store: Store, missing: list[Fit], workers: AbstractContextManager[Pool] | None, signals: Signals
 ) -> Generator[tuple[Fit, Result]]:
-    def tasks(parent: int | None) -> list[Task]:
-        facts = str(store.checkpoints), job.checkpoint_seconds, str(store.stop), parent
-        return [Task(tuple(group), *facts) for group in group_fits(missing, in_this_process=workers is None)]
-
+    groups = group_fits(missing, in_this_process=workers is None)
+    facts = str(store.checkpoints), job.checkpoint_seconds, str(store.stop)
     if workers is None:
-        for task in tasks(None):
-            yield from zip(task.fits, compute(task, signals), strict=True)
+        for group in groups:
+            yield from zip(group, compute(Task(tuple(group), *facts, None), signals), strict=True)
         return
     with workers as pool:
-        try:
-            for task, found in in_workers(tasks(pool.parent), pool, signals, store.stop.touch):
+        tasks = [Task(tuple(group), *facts, pool.parent) for group in groups]
+        with closing(in_workers(tasks, pool, signals, store.stop.touch)) as computed:
+            for task, found in computed:
                 results = [failure(fit, found) for fit in task.fits] if isinstance(found, BaseException) else found
                 yield from zip(task.fits, results, strict=False)  # fewer results than fits: the task was stopped
-            store.stop.unlink(missing_ok=True)
-        except BaseException:  # workers elsewhere may still compute: they see the file when they look
-            if pool.parent is None:
-                with suppress(OSError):
-                    store.stop.touch()
-            raise
+    store.stop.unlink(missing_ok=True)
+
+
+def _keep(fit: Fit, result: Result, store: Store, report: Report) -> None:
+    store.save(fit, result)
+    status, error = result.row["status"], result.row.get("error")
+    report.pending -= 1
+    if status == "done":
+        report.done += 1
+    else:
+        report.failed += 1
+        report.errors[fit.id] = str(error)
+    store.log(status, **id_columns(fit), error=error, seconds=result.row.get("seconds"))

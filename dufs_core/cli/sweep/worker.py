@@ -48,14 +48,12 @@ class Task(NamedTuple):
 
 
 class StackError(Exception):
-    """A stack failed: its fits are to be computed one by one."""
+    """A stack failed: its fits are computed one by one."""
 
 
 def group_fits(fits: Sequence[Fit], in_this_process: bool) -> list[list[Fit]]:
-    """Fits that may be one stack together where a GPU computes, every other one by itself; in order.
-
-    With backend "auto" the backend of another process is not known here: there every fit is alone. So it is with
-    decoys: each fit has gates of other columns.
+    """Fits that may be a stack where a GPU computes, each other one alone: with decoys, whose gates are not those of
+    others, or with backend "auto" in another process, whose backend is not known here.
     """
     on_gpu = ("cupy", "auto") if in_this_process else ("cupy",)
     groups: dict[str, list[Fit]] = {}
@@ -191,12 +189,12 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
 
 def predict(fits: Sequence[Fit], in_this_process: bool) -> dict[str, dict[str, Any]]:
     """For the id of each fit its engine, how many are computed together, and the bytes of these; or its error."""
-    found: dict[str, dict[str, Any]] = {}
+    found = {}
     for group in group_fits(fits, in_this_process):
         size = size_of_stack(group)
-        for start in range(0, len(group), size):
-            stack = group[start : start + size]
-            found |= {fit.id: _predicted(fit, len(stack)) for fit in stack}
+        for position, fit in enumerate(group):
+            together = min(size, len(group) - position // size * size)
+            found[fit.id] = {"together": together} | _predicted(fit, together)
     return found
 
 
@@ -208,6 +206,6 @@ def _predicted(fit: Fit, together: int) -> dict[str, Any]:
             task = FitTask.begin(_selector(fit), X)
             engine = task.engine().name
         memory = bytes_together(task, together) if together > 1 else needed_bytes(engine, *task.memory)
+        return {"bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}
     except Exception as error:  # the sweep records it as the fit's
-        return {"together": together, "error": error_line(error)}
-    return {"together": together, "bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}
+        return {"error": error_line(error)}
