@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from typing import Any
 
-_NOT_THE_USER = (__name__.split(".")[0], "sklearn", "joblib", "contextlib")  # packages that stand between
+_NOT_THE_USER = (__name__.split(".")[0], "sklearn", "joblib", "contextlib", "functools")  # packages that stand between
 
 
 class DufsError(Exception):

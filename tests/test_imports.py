@@ -88,7 +88,10 @@ def test_no_circles():
         edges = {m: targets for m, targets in edges.items() if m not in leaves}
 
 
-def test_few_modules_for_a_selector():
+def test_nothing_optional_is_loaded_for_a_selector():
     code = "from dufs_core import DUFS; import sys; print(*(m for m in sys.modules if m.startswith('dufs_core')))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert len(loaded) <= 30, sorted(loaded)
+    parts = {"cli", "inspection", "kernels", "gradcheck", "baselines", "datasets"}
+    assert not [m for m in loaded if m.split(".")[1:2] and m.split(".")[1] in parts], sorted(loaded)
+    assert not [m for m in loaded if ".files" in m or "gpu" in m or m.endswith("cupy")], sorted(loaded)
+    assert len(loaded) <= 60, sorted(loaded)

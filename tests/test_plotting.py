@@ -17,7 +17,7 @@ from dufs_core.inspection import plotting
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.data import _rules as rules_of
 from dufs_core.selection.fit_warnings import rate_text
-from dufs_core.selection.graph_rules import LOCAL, WIDE
+from dufs_core.selection.presets import LOCAL, WIDE
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")

@@ -103,28 +103,26 @@ def test_paper_in_minibatches(engine, lam):
     compare(path, model, want)
 
 
-@engines
 @pytest.mark.parametrize(("lam", "rate"), [(None, 1.0), (0.1, 1.0), (0.7, 0.5)])
 @pytest.mark.parametrize("C", [1.0, 5.0])
-def test_authors_code(engine, lam, rate, C):
+def test_authors_code(lam, rate, C):
     """C = 1 is the default of their class, 5 stands in their example."""
     X = problem()
-    path, model = fit("authors_code", X, engine=engine, lam=lam, learning_rate=rate, bandwidth_factor=C)
+    path, model = fit("authors_code", X, lam=lam, learning_rate=rate, bandwidth_factor=C)
     want = reference.train_authors_code(X, noise(FULL, True), start(), FULL, rate=rate, lam=lam, C=C)
     # the regularised loss differs by the factor d, which the library puts into the rate
     scale = 1 if lam is None else D
     compare(path, model, want._replace(loss=want.loss * scale))
 
 
-@engines
 @pytest.mark.parametrize("lam", [None, 0.1])
-def test_authors_code_in_minibatches(engine, lam):
+def test_authors_code_in_minibatches(lam):
     """Full batches of 7 of 17 rows; which rows is taken from the library."""
     X = problem()
     plan = Schedule(n_draws=1, max_iter=STEPS, tol=0.0, batch_size=7, batches="wrap")
     rows = [part for epoch in range(4) for part in batches(bk, SEED, epoch, N, plan)]
     assert {len(r) for r in rows} == {7}
-    path, model = fit("authors_code", X, engine=engine, lam=lam, batch_size=7)
+    path, model = fit("authors_code", X, lam=lam, batch_size=7)
     want = reference.train_authors_code(X, noise(rows, True), start(), rows, rate=1.0, lam=lam)
     compare(path, model, want._replace(loss=want.loss * (1 if lam is None else D)))
 
@@ -146,12 +144,11 @@ def test_authors_code_replaces_a_bandwidth_of_zero_by_one():
     compare(path, model, want._replace(loss=want.loss * D), tolerance=1e-9)
 
 
-@engines
 @pytest.mark.parametrize("preset", ["paper", "authors_code"])
-def test_presets_are_far_from_each_other(engine, preset):
+def test_presets_are_far_from_each_other(preset):
     """The comparison can fail: each preset against the other one's trainer is wrong from the first step."""
     X = problem()
-    path, _ = fit(preset, X, engine=engine)
+    path, _ = fit(preset, X)
     other = (
         reference.train_authors_code(X, noise(FULL, True), start(), FULL, rate=1.0)
         if preset == "paper"

@@ -22,7 +22,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import clustering_accuracy, soft_precision_recall
 from dufs_core.inspection.spectral import affinity, spectral_embedding
 from dufs_core.objective.ops.regulariser import probabilities
-from dufs_core.selection.graph_rules import graph_rules
+from dufs_core.selection.presets import graph_rules
 from dufs_core.training.loop import StepInfo
 
 EVERY = 10  # epochs

@@ -19,7 +19,7 @@ from dufs_core.backend import Array
 from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.spectral import affinity
-from dufs_core.selection.graph_rules import graph_rules
+from dufs_core.selection.presets import graph_rules
 
 D = 10
 POINTS_KEPT = 300  # of a history, at most

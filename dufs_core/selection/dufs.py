@@ -3,79 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from dufs_core.errors import invalid_choice
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.fit_warnings import warn_about_fit
+from dufs_core.selection.parameters import check_choice
+from dufs_core.selection.presets import PRESETS
 from dufs_core.training.loop import Callback
 
 
+@dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
 class DUFS(ColumnSelector):
     """Differentiable unsupervised feature selection with a gated Laplacian.
 
-    Learns one stochastic gate z_k = clip(mu_k + gate_sigma eps_k, 0, 1), eps_k ~ N(0, 1), per column by
-    maximising the score of the gated data Xt = X * z on its own neighbourhood graph:
+    Learns a stochastic gate z_k = clip(mu_k + gate_sigma eps_k, 0, 1), eps_k ~ N(0, 1), for each column by maximising
+    the score of the gated data Xt = X * z on its own neighbourhood graph:
 
         S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,  K_ij = exp(-||xt_i - xt_j||^2 / b)
         lam >= 0:  minimise  -S / n + lam sum_k P(z_k > 0)          fdr=None, lam=None:  -S / (n sum_k P(z_k > 0))
 
-    OnDiskMatrix: Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
+    Source: Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
 
-    Which columns, and how many, says a competition with shuffled copies of all columns, decoys: the gates start from
-    the few columns and decoys that structure is found among, every column is scored on the graph of the open ones, and
-    so many are selected that in expectation at most a share `fdr` of them is nuisance
-    (`dufs_core.significance.decoys`).
+    Decoys, shuffled copies of all columns, decide which columns are selected and how many: the gates start from the
+    few columns and decoys that structure is found among, every column is scored on the graph of the open ones, and as
+    many are selected as keep the expected share of nuisance at `fdr` or below (`dufs_core.significance.decoys`).
 
     Parameters
     ----------
     fdr : float or None, default 0.1
-        False discovery rate: the expected share, among the selected columns, of columns that are independent of all
-        others. In finite samples, if these are independent of one another, too. None: no decoys; gates of all columns
-        start half open, and those with mu > 0 at the end are selected, as in the paper.
+        **What to select.** False discovery rate: the expected share, among the selected columns, of columns that are
+        independent of all others (in finite samples, if these are independent of one another, too). None: no decoys;
+        gates of all columns start half open, and those with mu > 0 at the end are selected, as in the paper.
     lam : float or None, default None
-        Price of an open gate in the regularised loss. None: the one that keeps 99% of shuffled columns shut; with
+        Regularisation strength: what an open gate costs. None: the value that keeps 99% of shuffled columns shut; with
         fdr=None the parameter-free loss.
     n_features_to_select : int, float or None, default None
-        None: those that `fdr` says. An int: exactly that many, best first. A float between 0 and 1: that share of the
-        columns, at least one.
+        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+        those that `fdr` admits.
     ranking : "diverse", "evidence", "gates" or None, default None
-        What comes first among the selected columns (fdr=None: the open ones). "evidence": the most `evidence_`.
-        "gates": the largest mu, the paper's order. "diverse": columns that together say most about the
-        structure of all of these, so that few of them do not repeat each other; for the first n_features_to_select
-        of them, or 300 (`dufs_core.selection.diverse_ranking`). The others follow by their evidence, or mu. None:
-        "diverse", with fdr=None "gates".
+        Order of the selected columns (fdr=None: of the open ones). "evidence": the most `evidence_` first. "gates":
+        the largest mu first, as in the paper. "diverse": first the columns that together say most about the structure
+        of all, so that few repeat each other, n_features_to_select of them or 300
+        (`dufs_core.selection.diverse_ranking`); then the others by evidence, or mu. None: "diverse", with fdr=None
+        "gates".
     power : int or None, default None
-        t, the power of the random walk. Without self-loops P has negative eigenvalues, so that S can be negative for an
-        odd power. None: 1; with fdr=None 2.
+        **Graph.** t, the power of the random walk. Without self-loops P has negative eigenvalues, and S can be negative
+        for an odd power. None: 1; with fdr=None 2.
     bandwidth : "max", "median", "q90", float or None, default None
         b = bandwidth_factor times the largest, the median or the 0.9 quantile of the squared distances to the
         n_neighbors-th other row, read from the gated data at every step; a number is b itself. None: "median"; with
         fdr=None "max".
     n_neighbors : int or None, default None
-        Counts other rows: a row is not its own neighbour. None: 5; with fdr=None 2.
+        Other rows: a row is not its own neighbour. None: 5; with fdr=None 2.
     bandwidth_factor : float or None, default None
         None: 1; with fdr=None 2.
     bandwidth_gradient : bool, default True
         Whether the gradient flows through the bandwidth. Without it gates hardly close.
     self_loops : bool or None, default None
-        Whether a row is its own neighbour (K_ii = 1, the paper's graph), or K_ii = 0. With thousands of columns all
-        rows are nearly as far from one another as from their neighbours: a row then outweighs its neighbours, unless
-        the bandwidth is so large that every row is one. Selections are judged (max_runs) with self-loops. None:
-        False; with fdr=None True.
+        Whether a row is its own neighbour, K_ii = 1 (the paper's graph) or K_ii = 0. With thousands of columns all
+        distances are nearly equal, and a row outweighs its neighbours unless the bandwidth is so large that every row
+        is one. Selections are tested (max_runs) with self-loops. None: False; with fdr=None True.
     gate_sigma : float, default 0.5
-        Standard deviation of the gate noise.
+        **Optimisation.** Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
         One noise vector for all rows (the paper), or one per row (the authors' code).
     n_draws : int or None, default None
-        Noise draws per step, in antithetic pairs (eps, -eps); 1 or an even number. None: 16 for steps on up to 256
+        Noise draws per step, in antithetic pairs (eps, -eps): 1 or an even number. None: 16 for steps on up to 256
         rows, 4 on more.
     optimizer : "normalized", "sgd" or "adam", default "normalized"
         See `dufs_core.objective.optimizers`. "normalized" divides the gradient by its running root mean square, so
-        that one
-        learning rate serves any number of columns.
+        that one learning rate serves any number of columns.
     learning_rate : float, default 0.005
         Average movement of a gate per step for "normalized" (gates decide within a distance of about 1).
     momentum : float, default 0.0
@@ -85,87 +85,85 @@ class DUFS(ColumnSelector):
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     max_runs : int, default 6
-        With fdr=None: most runs. A run ends the search whose selection has a permutation gap
-        (`dufs_core.significance.permutation_test`) of at
-        least 0.18, or 0.18 sqrt(10 / m) for m > 10 columns, at 100 rows (fewer rows ask for more); or whose
-        columns each depend on another of them more than the strongest of all pairs does in 19 data sets with shuffled
-        columns (`dufs_core.significance.hsic`). Otherwise the next run looks, with other draws, at the 20 columns
-        that depend
-        most on another one, later ones at the first 14, 10, 7, 5 of these. If none ends it, the run with the largest
-        gap is kept, and a warning says so. 1 trains once.
+        With fdr=None: most training runs. A run ends the search if its columns exceed shuffled ones by a score
+        (`dufs_core.significance.permutation_test`) of at least 0.18, or 0.18 sqrt(10 / m) for m > 10 columns, at 100
+        rows (fewer rows ask for more); or if each depends on another more than the strongest of all pairs does in 19
+        data sets with shuffled columns (`dufs_core.significance.hsic`). Otherwise the next run trains, with other
+        draws, on the 20 columns that depend most on another one, later ones on the first 14, 10, 7, 5 of these. If none
+        ends it, the run with the largest excess is kept, with a warning. 1 trains once.
     batch_size : int or None, default None
-        Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows, with decoys
-        a sample of at most 512, on which structure and scores are computed in any case.
-    scaling : "columns", "global" or "none", default "columns"
-        Mean 0 and variance 1 for each column; centred columns and one common scale (images); centred only.
-    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
-        See `dufs_core.objective.engines`; the numbers are the same within rounding. "dense" holds n x n arrays,
-        "streaming"
-        takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend, and sparse
-        X has an engine of its own.
-    backend : "auto", "numpy" or "cupy", default "auto"
-        Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
-        live on either side.
-    dtype : "float32" or "float64", default "float32"
-    max_memory : int or None, default None
-        Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more
-        is refused before it allocates anything.
-    n_jobs : int or None, default None
-        Threads of "dense" and "streaming"; None or -1: all cores. Results do not depend on it.
-    random_state : int, RandomState instance or None, default None
-    verbose : int, default 0
-        1: a progress bar on standard error.
-    callbacks : sequence of callables, default ()
-        Called with a `dufs_core.training.loop.StepInfo` after every step; one that returns True ends that run. A
-        `dufs_core.selection.checkpoint.Checkpoint` among them saves the state of the fit instead.
+        Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows; with decoys a
+        sample of at most 512, on which structure and scores are computed in any case.
     convention : "standard" or "authors_code", default "standard"
         "authors_code" follows the published code where it departs from the paper: learning_rate is per 1/d of the
         regularised loss, mu starts at 0.5 + truncated N(0, 0.01^2), minibatches always have batch_size rows and run
         on into the next shuffle, a bandwidth statistic below 1e-8 is replaced by 1, and 1e-6 is added to the mean open
         probability.
+    random_state : int, RandomState instance or None, default None
+    callbacks : sequence of callables, default ()
+        Called with a `dufs_core.training.loop.StepInfo` after every step; one that returns True ends that run. A
+        `dufs_core.Checkpoint` among them saves the state of the fit instead.
+    scaling : "columns", "global" or "none", default "columns"
+        **Machine and data.** Mean 0 and variance 1 for each column; centred columns and one common scale (images);
+        centred only.
+    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
+        See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
+        "streaming" takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend,
+        and sparse X has an engine of its own.
+    backend : "auto", "numpy" or "cupy", default "auto"
+        Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
+        live on either side.
+    dtype : "float32" or "float64", default "float32"
+    max_memory : int or None, default None
+        Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more is
+        refused before it allocates anything.
+    n_jobs : int or None, default None
+        Threads of "dense" and "streaming"; None or -1: all cores. Results do not depend on it.
+    verbose : int, default 0
+        1: a progress bar on standard error.
 
     Attributes
     ----------
     mu_ : ndarray (n_features,)
-        Gate parameters; columns that took no part are below all others: those set aside after the first run, in its
-        order, then the constant ones.
+        Gate parameters. Columns without a gate in the run that was kept are below all others: in the order of the
+        first run, then the constant ones.
     gate_probabilities_ : ndarray (n_features,)
         P(z > 0).
     scores_ : ndarray (n_features,)
         x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, open or closed, on the final
         graph without the column itself; columns clipped at two standard deviations. With fdr=None mu_.
+    order_ : ndarray (n_features,) of int
+        Column indices, best first, in the order of `ranking`; exact ties by column index.
+    ranking_ : ndarray (n_features,) of int
+        Rank of each column; 1 is best.
+    support_ : ndarray (n_features,) of bool
     q_values_ : ndarray (n_features,)
-        The smallest fdr at which each column is selected. This and the next five with decoys alone.
+        With decoys alone, as the next five: the smallest fdr at which each column is selected.
     evidence_ : ndarray (n_features,)
-        What competes: -log of the chance that a shuffled column has such a score on the final graph, on the one that
-        the gates started from, or such a tie with another column, whichever says most.
+        What competes: -log of the chance that a shuffled column has such a score on the final graph or on the one that
+        the gates started from, or depends so much on another column, whichever says most.
     decoy_evidence_ : ndarray (n_decoys, n_features)
         The same of the decoys; NaN for columns that are constant, or vary in fewer than three of the rows looked at.
     smallest_fdr_ : float
         At which something is selected; 1 if nothing is at any.
     lam_ : float
-        The price of an open gate.
+        The regularisation strength that was used.
     n_gates_ : int
         The columns and decoys that had gates; `history_` counts both.
-    order_ : ndarray (n_features,) of int
-        Column indices, best first, in the order of `ranking`; exact ties by column index.
-    support_ : ndarray (n_features,) of bool
+    excess_score_, p_value_ : float
+        With fdr=None alone, as the next: how much better than shuffled columns those with mu > 0 are, and the p-value
+        for these columns on the rows that chose them, too small for that reason (`LambdaPath` has one on other rows).
+        0.05 where `stopped_by_hsic_`, whatever the excess: tight clusters have none.
+    stopped_by_hsic_ : bool
+        Whether the dependence of pairs of columns ended the search (see max_runs).
     bandwidth_, loss_ : float
         Means over the draws of the last step.
-    excess_score_, p_value_ : float
-        With fdr=None. How much better than shuffled columns those with mu > 0 are, and the p-value for these columns on
-        the rows that chose them, which the choice makes small: see `LambdaPath` for one on other rows. 0.05 where their
-        ties in pairs ended the search (see max_runs), whatever the gap: tight clusters have none.
-    stopped_by_hsic_ : bool
-        With fdr=None: whether they did.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
-    n_iter_ : int
-    n_runs_ : int
+    n_iter_, n_runs_ : int
     converged_ : bool
-    constant_features_ : ndarray of int
-    excluded_features_ : ndarray of int
-        Neither constant nor part of the run that was kept: with decoys those that no gate was given.
+    constant_features_, excluded_features_ : ndarray of int
+        Excluded: neither constant nor part of the run that was kept; with decoys those that no gate was given.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
@@ -179,77 +177,43 @@ class DUFS(ColumnSelector):
     array([0, 1])
     """
 
-    def __init__(
-        self,
-        *,
-        fdr: float | None = 0.1,
-        lam: float | None = None,
-        n_features_to_select: int | float | None = None,
-        ranking: Literal["evidence", "gates", "diverse"] | None = None,
-        power: int | None = None,
-        bandwidth: Literal["median", "q90", "max"] | float | None = None,
-        n_neighbors: int | None = None,
-        bandwidth_factor: float | None = None,
-        bandwidth_gradient: bool = True,
-        self_loops: bool | None = None,
-        gate_sigma: float = 0.5,
-        gate_noise: Literal["batch", "sample"] = "batch",
-        n_draws: int | None = None,
-        optimizer: Literal["normalized", "sgd", "adam"] = "normalized",
-        learning_rate: float = 0.005,
-        momentum: float = 0.0,
-        max_iter: int = 2000,
-        tol: float = 0.01,
-        max_runs: int = 6,
-        batch_size: int | None = None,
-        scaling: Literal["columns", "global", "none"] = "columns",
-        engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto",
-        backend: Literal["auto", "numpy", "cupy"] = "auto",
-        dtype: Literal["float32", "float64"] = "float32",
-        max_memory: int | None = None,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-        callbacks: Sequence[Callback | checkpoint.Checkpoint] = (),
-        convention: Literal["standard", "authors_code"] = "standard",
-    ) -> None:
-        self.fdr = fdr
-        self.lam = lam
-        self.n_features_to_select = n_features_to_select
-        self.ranking = ranking
-        self.power = power
-        self.bandwidth = bandwidth
-        self.n_neighbors = n_neighbors
-        self.bandwidth_factor = bandwidth_factor
-        self.bandwidth_gradient = bandwidth_gradient
-        self.self_loops = self_loops
-        self.gate_sigma = gate_sigma
-        self.gate_noise = gate_noise
-        self.n_draws = n_draws
-        self.optimizer = optimizer
-        self.learning_rate = learning_rate
-        self.momentum = momentum
-        self.max_iter = max_iter
-        self.tol = tol
-        self.max_runs = max_runs
-        self.batch_size = batch_size
-        self.scaling = scaling
-        self.engine = engine
-        self.backend = backend
-        self.dtype = dtype
-        self.max_memory = max_memory
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.verbose = verbose
-        self.callbacks = callbacks
-        self.convention = convention
+    fdr: float | None = 0.1
+    lam: float | None = None
+    n_features_to_select: int | float | None = None
+    ranking: Literal["evidence", "gates", "diverse"] | None = None
+    power: int | None = None
+    bandwidth: Literal["median", "q90", "max"] | float | None = None
+    n_neighbors: int | None = None
+    bandwidth_factor: float | None = None
+    bandwidth_gradient: bool = True
+    self_loops: bool | None = None
+    gate_sigma: float = 0.5
+    gate_noise: Literal["batch", "sample"] = "batch"
+    n_draws: int | None = None
+    optimizer: Literal["normalized", "sgd", "adam"] = "normalized"
+    learning_rate: float = 0.005
+    momentum: float = 0.0
+    max_iter: int = 2000
+    tol: float = 0.01
+    max_runs: int = 6
+    batch_size: int | None = None
+    convention: Literal["standard", "authors_code"] = "standard"
+    random_state: Any = None
+    callbacks: Sequence[Callback | checkpoint.Checkpoint] = ()
+    scaling: Literal["columns", "global", "none"] = "columns"
+    engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto"
+    backend: Literal["auto", "numpy", "cupy"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    max_memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
         """Settings for wide data, or of the paper, or of the authors' published code, with `changes` on top.
 
-        "wide", for more columns than rows: no self-loops, and half of the largest squared distance to the fifth other
-        row as bandwidth, a graph of close neighbours; open columns ranked as representatives, since many end open
+        "wide", for more columns than rows: fdr=None, no self-loops, half of the largest squared distance to the fifth
+        other row as bandwidth (a graph of close neighbours), ranking="diverse", since many gates end open
         (docs/defaults.md).
 
         "paper": one noise vector per batch, one draw, bandwidth 5 times the largest squared distance to the second
@@ -260,24 +224,8 @@ class DUFS(ColumnSelector):
 
         Raises ValueError for another name.
         """
-        published: dict[str, Any] = {
-            "fdr": None, "self_loops": True, "power": 2, "n_draws": 1, "optimizer": "sgd", "learning_rate": 1.0,
-            "max_iter": 15_000, "max_runs": 1,
-        }  # fmt: skip
-        presets: dict[str, dict[str, Any]] = {
-            "wide": {"fdr": None, "power": 2, "self_loops": False, "bandwidth": "max", "n_neighbors": 5,
-                     "bandwidth_factor": 0.5, "ranking": "diverse"},
-            "paper": published
-            | {"gate_noise": "batch", "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": 5.0},
-            "authors_code": published
-            | {
-                "gate_noise": "sample", "bandwidth": "median", "n_neighbors": 1, "bandwidth_factor": 1.0,
-                "convention": "authors_code",
-            },
-        }  # fmt: skip
-        if name not in presets:
-            raise invalid_choice("preset", name, tuple(presets))
-        return cls(**(presets[name] | changes))
+        check_choice("preset", name, tuple(PRESETS))
+        return cls(**(PRESETS[name] | changes))
 
     @classmethod
     def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
@@ -286,9 +234,7 @@ class DUFS(ColumnSelector):
         Parameters
         ----------
         path : path
-            Of a `dufs_core.selection.checkpoint.Checkpoint`. If the last state is damaged, the one before it is used,
-            with a
-            warning.
+            Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
         X : array-like (n_samples, n_features)
             The data that the fit was started with.
         **parameters
@@ -303,16 +249,17 @@ class DUFS(ColumnSelector):
         Raises
         ------
         CheckpointError
-            If the data, a parameter given here, the engine or the version is another one: the sentence says which; or
-            if no state is usable.
+            If the data, a parameter given here, the engine or the version is another one (the message names it), or if
+            no state is usable.
         FileNotFoundError
             If there is no checkpoint.
         """
         callbacks = tuple(parameters.pop("callbacks", ()))
-        if checkpoint.find(callbacks) is None:
-            callbacks = (checkpoint.Checkpoint(path), *callbacks)
-        settings = checkpoint.find(callbacks).read(path)
-        return cls(**(settings | parameters | {"callbacks": callbacks})).fit(X)
+        saving = checkpoint.find(callbacks)
+        if saving is None:
+            saving = checkpoint.Checkpoint(path)
+            callbacks = (saving, *callbacks)
+        return cls(**(saving.read(path) | parameters | {"callbacks": callbacks})).fit(X)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the gates.
@@ -321,11 +268,10 @@ class DUFS(ColumnSelector):
         ----------
         X : array-like (n_samples, n_features)
             Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
-            PyTorch, JAX or any library with DLPack, which is used where it lies. A sparse SciPy matrix or array
-            (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is never made dense: see
-            `dufs_core.data.sparse`. With batch_size,
-            data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
-            `dufs_core.data.on_disk`.
+            PyTorch, JAX or any library with DLPack, used where it lies. A sparse SciPy matrix or array (any format;
+            CSR and CSC without conversion), or one of cupyx.scipy.sparse, is never made dense: see
+            `dufs_core.data.sparse`. With batch_size, data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are
+            read a batch at a time: see `dufs_core.data.on_disk`.
         y : ignored
 
         Raises
@@ -347,3 +293,6 @@ class DUFS(ColumnSelector):
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.gate_noise == "batch"
         return tags
+
+
+DUFS.__module__ = "dufs_core"  # where users find it, and where pickles look for it

@@ -27,8 +27,8 @@ from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint
 from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
 from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
-from dufs_core.selection.graph_rules import graph_rules, order_of
 from dufs_core.selection.parameters import check_parameters, n_threads, n_wanted, seed_of
+from dufs_core.selection.presets import graph_rules, order_of
 from dufs_core.selection.search import Outcome, ProgressSaver, Search
 from dufs_core.significance.hsic import hsic_bytes
 from dufs_core.significance.permutation_test import permutation_test_bytes
@@ -101,7 +101,7 @@ class FitTask:
     @property
     def step_rows(self) -> int:
         """Rows of a step."""
-        n = self.X.shape[0]
+        n: int = self.X.shape[0]
         return min(n, int(self.selector.batch_size or (n if self.selector.fdr is None else ROWS)))
 
     @property
@@ -211,8 +211,7 @@ class FitTask:
             if selector.fdr is None:
                 best, n_runs = search.run(bk, data.X, columns, self.seed, saver, first)
             else:
-                all_rows = selector.batch_size is not None
-                found = discover(bk, data.X, columns, self.seed, search, saver, self.threads, all_rows)
+                found = discover(bk, data.X, columns, self.seed, search, saver, self.threads)
                 best, n_runs = found.outcome._replace(first_mu=found.evidence[columns]), 1
             fitted = {"n_runs_": n_runs, "backend_": bk.name, **gate_attributes(selector, bk, data.constant, best)}
             fitted |= _score_attributes(fitted["mu_"], best, found)

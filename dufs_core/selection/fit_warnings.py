@@ -16,7 +16,7 @@ from dufs_core.errors import (
     isolated_rows,
     user_stacklevel,
 )
-from dufs_core.selection.graph_rules import graph_rules
+from dufs_core.selection.presets import graph_rules
 from dufs_core.selection.search import Outcome, excess_threshold
 
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
@@ -74,7 +74,7 @@ def warn_about_fit(selector: Any, best: Outcome, n: int) -> None:
         )
         if run.converged:
             after = f"and converged, after {selector.n_iter_} steps"
-            advice = 'another scaling ("global" where columns share a unit) or bandwidth ("q90"), or a price lam'
+            advice = 'another scaling ("global" where columns share a unit) or bandwidth ("q90"), or set lam'
         warnings.warn(
             f"The parameter-free fit selected {what} {after}: try {advice}, or set n_features_to_select to take "
             f"the best of the ranking.",

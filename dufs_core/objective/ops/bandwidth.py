@@ -5,6 +5,7 @@ Chain:  distances.py (D)  ->  bandwidth.py (b)  ->  gaussian.py (K)
 
 from __future__ import annotations
 
+from numbers import Real
 from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
@@ -36,6 +37,14 @@ def quantile_of(rule: str) -> float:
         hint = did_you_mean(rule, QUANTILES)
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}{hint}')
     return QUANTILES[rule]
+
+
+def check_bandwidth(rule: Any) -> None:
+    """Raise ValueError unless rule is "median", "q90", "max" or a positive finite number."""
+    if isinstance(rule, str):
+        quantile_of(rule)
+    elif not isinstance(rule, Real) or isinstance(rule, bool) or not 0 < float(rule) < float("inf"):
+        raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
 
 
 def noise_level(finfo: Any) -> tuple[float, float]:
