@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dufs_core.data.files.arrays import load_npy, mat_variables, npz_variables, read_hdf5
-from dufs_core.data.files.table import Table, choose
+from dufs_core.data.files.arrays import read_hdf5, read_mat, read_npy, read_npz
+from dufs_core.data.files.table import Table
 from dufs_core.data.files.text import read_text
 from dufs_core.errors import FileFormatError
 
@@ -81,12 +81,13 @@ def read_table(
         columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
         return read_text(path, labels, transpose, header, columns)
     if suffix == ".npy":
-        X = load_npy(path, on_disk)
-        return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
+        if head[:2] == b"PK":
+            raise FileFormatError(f"{path} is an .npz file by its contents; rename it")
+        return read_npy(path, transpose, on_disk)
     if suffix == ".npz":
-        return choose(path, "npz", npz_variables(path), variable, labels, transpose)
+        return read_npz(path, variable, labels, transpose)
     if _HDF5_SIGNATURE in (head[:8], head[512:520]):
         return read_hdf5(path, variable, labels, transpose, on_disk and not transpose)
     if suffix == ".mat":
-        return choose(path, "mat", mat_variables(path), variable, labels, transpose)
+        return read_mat(path, variable, labels, transpose)
     raise FileFormatError(f"{path} is not an HDF5 file, whatever its ending says")

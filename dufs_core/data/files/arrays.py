@@ -1,23 +1,21 @@
-"""Files of arrays: .npy and .npz, MATLAB's .mat, HDF5. What an array is like is read first, its numbers when chosen."""
+"""Files of arrays: .npy and .npz, MATLAB's .mat, HDF5. Which array is the table, and which holds labels."""
 
 from __future__ import annotations
 
-import zipfile
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.data.files.table import Table, Variable, choose, require_table
+from dufs_core.data.files.table import Table
 from dufs_core.errors import FileFormatError
 
-_MATLAB_NUMERIC = {
-    "double", "single", "logical", "sparse", *(f"{u}int{b}" for u in ("", "u") for b in (8, 16, 32, 64)),
-}  # fmt: skip
+_LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
 
 
 @contextmanager
@@ -29,74 +27,49 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         raise
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
-        raise FileFormatError(f"{path} cannot be read as {form}; it is damaged or something else ({reason})") from error
+        sentence = f"{path} cannot be read as {form}; it is damaged or something else ({reason})"
+        if "allow_pickle" in reason:
+            sentence += (
+                ". Only unpickling can read Python objects, and unpickling runs code from the file; save plain numbers "
+                "instead, numpy.save(path, numpy.asarray(X, dtype=float))"
+            )
+        raise FileFormatError(sentence) from error
 
 
-def _is_numeric(dtype: np.dtype[Any]) -> bool:
-    return dtype.kind in "biuf" and dtype.names is None
-
-
-def _kind(dtype: np.dtype[Any]) -> str:
-    if dtype.names is not None:
-        return "records"
-    return "text" if dtype.kind in "US" else "object" if dtype.hasobject else dtype.name
-
-
-def load_npy(path: Path, on_disk: bool) -> Array:
+def read_npy(path: Path, transpose: bool, on_disk: bool) -> Table:
     """The table of an .npy file, or a numpy.memmap of it."""
-    with _reading(path, "an .npy array"), path.open("rb") as file:
-        if zipfile.is_zipfile(file):
-            raise FileFormatError(f"{path} is an .npz file by its contents; rename it")
-        file.seek(0)
-        load = partial(np.load, path, mmap_mode="r" if on_disk else None, allow_pickle=False)
-        table = _npy_variable("the array", file, load)
-        require_table(path, table)
-        return table.load()
+    with _reading(path, "an .npy array"):
+        X = np.load(path, mmap_mode="r" if on_disk else None, allow_pickle=False)
+    _check(path, "the array", X)
+    return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
 
 
-def npz_variables(path: Path) -> list[Variable]:
-    """The arrays of an .npz file; the one of scipy.sparse.save_npz."""
-    variables = []
-    with _reading(path, "an .npz archive"), zipfile.ZipFile(path) as archive:
-        for member in archive.namelist():
-            if member.endswith(".npy"):
-                with archive.open(member) as file:
-                    variables.append(_npy_variable(member[:-4], file, partial(_load_npz, path, member[:-4])))
-        if {"format", "shape", "data"} <= {v.name for v in variables}:
+def read_npz(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
+    """The table of an .npz file, that of scipy.sparse.save_npz too."""
+    arrays: dict[str, Any] = {}
+    with _reading(path, "an .npz archive"), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        if {"format", "shape", "data"} <= set(archive.files):
             from scipy import sparse
 
-            X = sparse.load_npz(path)
-            return [Variable("X", X.shape, f"sparse {X.dtype.name}", _is_numeric(X.dtype), X.toarray)]
-    return variables
+            arrays["X"] = sparse.load_npz(path)
+        for name in () if arrays else _needed(path, archive.files, variable, labels):
+            try:
+                arrays[name] = archive[name]
+            except ValueError as error:
+                if name in (variable, labels, "X") or "allow_pickle" not in str(error):
+                    raise
+    return _choose(path, "npz", arrays, variable, labels, transpose)
 
 
-def _load_npz(path: Path, name: str) -> Array:
-    with _reading(path, f"an .npz archive, member {name}"), np.load(path, allow_pickle=False) as archive:
-        return archive[name]
-
-
-def _npy_variable(name: str, file: Any, load: Any) -> Variable:
-    if np.lib.format.read_magic(file) == (1, 0):
-        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
-    else:  # 2.0 has a longer header; 3.0 differs from it in the names of records only
-        shape, _, dtype = np.lib.format.read_array_header_2_0(file)
-    return Variable(name, shape, _kind(dtype), _is_numeric(dtype), load)
-
-
-def mat_variables(path: Path) -> list[Variable]:
-    """The arrays of a .mat file up to version 7."""
+def read_mat(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
+    """The table of a MATLAB file up to version 7."""
     from scipy import io
 
-    def load(name: str) -> Array:
-        with _reading(path, "a MATLAB file"):
-            values = io.loadmat(path, variable_names=[name])[name]
-        if np.iscomplexobj(values):
-            raise FileFormatError(f"{path}: {name} holds complex numbers, not real ones")
-        return values.toarray() if hasattr(values, "toarray") else values
-
     with _reading(path, "a MATLAB file"):
-        found = io.whosmat(path)
-    return [Variable(name, shape, kind, kind in _MATLAB_NUMERIC, partial(load, name)) for name, shape, kind in found]
+        names = _needed(path, [name for name, _, _ in io.whosmat(path)], variable, labels)
+        found = io.loadmat(path, variable_names=names)
+        arrays = {name: found[name] for name in names}
+    return _choose(path, "mat", arrays, variable, labels, transpose)
 
 
 def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: bool, on_disk: bool) -> Table:
@@ -109,33 +82,115 @@ def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: b
     with _reading(path, "HDF5"):
         opened = h5py.File(path, "r")  # left open, it closes with the dataset that is handed out
         with nullcontext(opened) if on_disk else opened as file:
-            variables = [_hdf5_variable(name, file[name], on_disk) for name in file if not name.startswith("#")]
-            return choose(path, "hdf5", variables, variable, labels, transpose)
+            names = _needed(path, [name for name in file if name[0] != "#"], variable, labels)  # "#refs#" is MATLAB's
+            arrays = {name: array for name in names if (array := _hdf5_array(file[name])) is not None}
+            return _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
 
 
-def _hdf5_variable(name: str, item: Any, on_disk: bool) -> Variable:
-    """A dataset, or MATLAB's group of a sparse matrix. MATLAB's arrays are stored transposed."""
+def _hdf5_array(item: Any) -> Any:
+    """A dataset, or one of MATLAB's arrays, which are stored transposed; None for what is neither."""
     matlab_class = item.attrs.get("MATLAB_class")
     if "MATLAB_sparse" in item.attrs:
-        shape = int(item.attrs["MATLAB_sparse"]), len(item["jc"]) - 1
-        return Variable(name, shape, "sparse", True, lambda: _matlab_sparse(item, shape))
-    if not hasattr(item, "dtype"):
-        return Variable(name, (), "a group", False, lambda: item)
-    if matlab_class is not None:
-        kind = matlab_class.decode() if isinstance(matlab_class, bytes) else str(matlab_class)
-        numeric = _is_numeric(item.dtype) and kind in _MATLAB_NUMERIC
-        return Variable(name, item.shape[::-1], kind, numeric, lambda: item[()].T)
-    if item.dtype.hasobject:
-        return Variable(name, item.shape, "text", False, lambda: item.asstr(errors="replace")[()])
-    numeric = _is_numeric(item.dtype)
-    return Variable(
-        name, item.shape, _kind(item.dtype), numeric, lambda: item if on_disk and item.ndim == 2 else item[()]
-    )
+        from scipy import sparse
+
+        stored = [item[part][()] if part in item else np.empty(0) for part in ("data", "ir")]  # missing if all are 0
+        jc = item["jc"][()]
+        return sparse.csc_array((*stored, jc), shape=(int(item.attrs["MATLAB_sparse"]), len(jc) - 1))
+    if not hasattr(item, "dtype") or matlab_class in (b"char", "char"):
+        return None
+    return item if matlab_class is None else item[()].T
 
 
-def _matlab_sparse(group: Any, shape: tuple[int, int]) -> Array:
-    from scipy import sparse
+def _needed(path: Path, names: Sequence[str], variable: str | None, labels: str | None) -> list[str]:
+    """The arrays to read: all, or, where the table is named, that one and its labels."""
+    for name in (variable, labels):
+        if name is not None and name not in names:
+            held = shorten(", ".join(names) or "nothing", 500, placeholder=" ...")
+            raise FileFormatError(f'{path} has no variable "{name}"; it holds {held}')
+    return [name for name in names if variable is None or name in (variable, labels, *_LABEL_NAMES)]
 
-    parts = [group[part][()] if part in group else np.empty(0) for part in ("data", "ir")]  # missing if all are zero
-    dense: Array = sparse.csc_array((*parts, group["jc"][()]), shape=shape).toarray()
-    return dense
+
+def _choose(
+    path: Path, form: str, arrays: Mapping[str, Any], variable: str | None, labels: str | None, transpose: bool,
+    on_disk: bool = False,
+) -> Table:  # fmt: skip
+    """Pick the table and the labels."""
+    name = _default_table(path, arrays, labels) if variable is None else variable
+    X = _check(path, name, arrays.get(name))
+    shape = X.shape[::-1] if transpose else X.shape
+    if labels is None:
+        fitting = (k for k in _LABEL_NAMES if k in arrays and k != name and math.prod(arrays[k].shape) == shape[0])
+        labels = next(fitting, None)
+    elif labels == name:
+        raise FileFormatError(f'{path}: "{labels}" cannot be the table and its labels at once')
+    elif (size := math.prod(arrays[labels].shape)) != shape[0]:
+        hint = f" (it has {shape[1]} features; are they samples? see --transpose)" if size == shape[1] else ""
+        raise FileFormatError(f"{path}: labels {labels} have {size} entries, but {name} has {shape[0]} samples{hint}")
+    notes = []
+    if len(arrays) > 1 and variable is None:
+        left_out = ", ".join(k for k in arrays if k not in (name, labels))
+        note = f"{path.name}: {name} ({_size(X)}) is the table{f', {labels} are labels and not used' * bool(labels)}"
+        notes.append(note + (f", left out: {left_out}" if left_out else ""))
+    if hasattr(X, "toarray"):
+        notes.append(
+            f"{path.name}: {name} is sparse and is made dense here, {math.prod(shape):,} numbers; in Python "
+            f"DUFS().fit takes it sparse, read by scipy.sparse.load_npz (.npz) or scipy.io.loadmat (.mat)"
+        )
+        X = X.toarray()
+    elif not on_disk:
+        X = X[()]
+    read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
+    found = None if labels is None else _flat_labels(arrays[labels])
+    return Table(X.T if transpose else X, labels=found, read_as=read_as, notes=tuple(notes))
+
+
+def _default_table(path: Path, arrays: Mapping[str, Any], labels: str | None) -> str:
+    """X, or else the only table: of several columns and rows, of one, or at last with a name of labels."""
+    if labels != "X" and "X" in arrays:
+        return "X"
+    numeric = [k for k, v in arrays.items() if v.dtype.kind in "biuf" and len(v.shape) == 2 and k != labels]
+    tables = [k for k in numeric if k not in _LABEL_NAMES]
+    for group in ([k for k in tables if min(arrays[k].shape) > 1], tables, numeric):
+        if len(group) == 1:
+            return group[0]
+        if group:
+            listed = _listed({k: arrays[k] for k in group})
+            example = f"choose one with --variable, as in --variable {group[0]}"
+            raise FileFormatError(f"{path} holds several tables, {listed}; {example}")
+    raise FileFormatError(f"{path} holds no two-dimensional array of numbers, but {_listed(arrays)}")
+
+
+def _check(path: Path, name: str, X: Any) -> Any:
+    """X, if it is a two-dimensional array of numbers."""
+    if X is None or X.dtype.kind not in "biuf":
+        raise FileFormatError(f"{path}: {name} holds {_kind(X)}, not real numbers")
+    if len(X.shape) != 2:
+        raise FileFormatError(
+            f"{path}: {name} ({_size(X)}) has {len(X.shape)} dimension{'s' * (len(X.shape) != 1)}; a table needs 2, "
+            f"samples and features. Images become rows of pixels by X.reshape(len(X), -1)"
+        )
+    return X
+
+
+def _size(X: Any) -> str:
+    return " x ".join(map(str, X.shape)) or "one number"
+
+
+def _kind(X: Any) -> str:
+    kinds = {"U": "text", "S": "text", "V": "records", "O": "objects"}
+    return "a group or text" if X is None else kinds.get(X.dtype.kind, str(X.dtype))
+
+
+def _listed(arrays: Mapping[str, Any]) -> str:
+    listed = ", ".join(f"{name} ({_size(X)}, {_kind(X)})" for name, X in arrays.items())
+    return shorten(listed or "nothing", 800, placeholder=" ...")
+
+
+def _flat_labels(values: Any) -> Array:
+    """One entry per sample; MATLAB's cells of text, and HDF5's text, become text."""
+    if hasattr(values, "asstr") and values.dtype.kind == "O":
+        values = values.asstr(errors="replace")
+    flat = np.asarray(values[()]).ravel()
+    if flat.dtype.kind == "S":
+        return np.char.decode(flat, "utf-8", "replace")
+    return np.array([str(np.squeeze(v)) for v in flat]) if flat.dtype.kind == "O" else flat
