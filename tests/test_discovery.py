@@ -16,7 +16,6 @@ from scipy import sparse
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning, SelectionWarning
-from dufs_core.selection import discovery
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
 
@@ -116,7 +115,7 @@ def test_a_nuisance_column_wins_against_its_decoys_as_often_as_each_of_them(monk
 @pytest.mark.parametrize("clusters", [0, 4])
 def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, clusters):
     """Where column and decoys change places, and the gates have (as good as) no noise, so does the evidence alone."""
-    with_gates = 0
+    with_gates, build_pool = 0, structure.build_pool
     for seed in range(4):
         rng = np.random.default_rng([seed, clusters])
         X = rng.normal(size=(30, 12))
@@ -124,13 +123,13 @@ def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, cluster
         places = rng.permuted(np.arange(6 * 12).reshape(6, 12), axis=0)
 
         def renamed(*arguments, places=places):
-            pool = structure.build_pool(*arguments)
+            pool = build_pool(*arguments)
             old = np.concatenate([places.ravel(), np.arange(pool.competing, len(pool.X))])
             return pool._replace(X=pool.X[old], tiebreak=pool.tiebreak[old])
 
         fits = []
-        for build in (structure.build_pool, renamed):
-            monkeypatch.setattr(discovery, "build_pool", build)
+        for build in (build_pool, renamed):
+            monkeypatch.setattr(structure, "build_pool", build)
             fits.append(fit_quietly(X, dtype="float64", gate_sigma=1e-9, max_iter=60, n_draws=2, tol=0.0))
         a, b = (np.vstack([m.evidence_, m.decoy_evidence_]) for m in fits)
         np.testing.assert_allclose(b, a.ravel()[places], rtol=1e-6, atol=1e-6)

@@ -1,7 +1,7 @@
-"""A fit in which shuffled copies of the columns compete: which columns matter, at a false discovery rate.
+"""A fit in which shuffled copies of the columns (decoys) compete: which columns matter, at a false discovery rate.
 
-A start from structure, gates on the few columns that it names (decoys among them, all others closed), the score of
-every column on the graph of the open ones, and the competition.
+A set of columns with structure is found first; it may hold decoys. Gates are trained on this set, all others are
+closed. Every column is scored on the graph of the open columns, and competes with its decoys.
 """
 
 from __future__ import annotations
@@ -14,128 +14,105 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
 from dufs_core.selection.search import Outcome, ProgressSaver, Search
+from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
-from dufs_core.significance.structure import (
-    BLOCK,
-    MOST_PARTNERS,
-    ROWS,
-    Pool,
-    build_pool,
-    evidence_of,
-    find_structure,
-    n_calibration,
-    n_decoys,
-    scores,
-    standardised,
-)
 from dufs_core.training.progress import progress_bar
 
-_PRICE = 0.99  # share of the calibration columns that the price of an open gate keeps shut
-_LOWEST_PRICE = 1e-3
+_QUANTILE, _SMALLEST_LAM = 0.99, 1e-3  # lambda closes this share of the calibration columns
 
 
 class Discovery(NamedTuple):
-    """Of all columns; those that were not judged (constant, or as good as) have score 0 and q-value 1."""
+    """The result for all columns; those that could not compete (near constant) have score 0 and q-value 1."""
 
     outcome: Outcome  # of the gates that are columns
     scores: Array  # (d,) gated Laplacian score
     evidence: Array  # (d,)
-    decoy_evidence: Array  # (M, d), NaN for columns that were not judged
+    decoy_evidence: Array  # (M, d), NaN for columns that did not compete
     q_values: Array  # (d,)
     smallest_rate: float  # at which something is found
-    lam: float | None  # the price of an open gate
+    lam: float | None
     n_gates: int  # of columns and decoys
 
 
 def discover(
-    bk: Backend,
-    X: Any,
-    columns: Array,
-    seed: int,
-    search: Search,
-    saver: ProgressSaver | None,
-    threads: int,
-    all_rows: bool,
+    bk: Backend, X: Any, columns: Array, seed: int, search: Search, saver: ProgressSaver | None, threads: int
 ) -> Discovery:
-    """Start, gates, scores and competition.
+    """Find a set of columns with structure, train their gates, score all columns and let them compete.
 
     Parameters
     ----------
     X : (n, d)
-        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. At most 512 rows are read,
-        but
-        for the
-        columns that have gates where all rows are trained on.
+        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. At most 512 rows are read;
+        with a batch size also the others, for the columns that have gates.
     columns : (d',) int, NumPy
         Those that are not constant.
     search : Search
-        With lam=None the price of an open gate is the 0.99 quantile of the calibration columns' scores.
-    all_rows : bool
-        Whether gates are trained on all rows, in batches, or on those that the structure was found on.
+        With lam=None lambda is the 0.99 quantile of the calibration columns' scores. With a batch size gates are
+        trained on all rows, else on those that the structure was found on.
     """
     d = X.shape[1]
     with progress_bar(search.verbose, 0, "", "decoys", bar_format="{desc} {elapsed}") as bar:
-        pool = build_pool(bk, X, columns, seed)
-        judged = len(pool.columns)
-        if judged < 2 or pool.X.shape[1] < 3:
+        pool = structure.build_pool(bk, X, columns, seed)
+        n_columns = len(pool.columns)
+        evidence_of_all = np.full((1 + pool.n_decoys, d), np.nan)
+        if n_columns < 2 or pool.X.shape[1] < 3:
             nothing, _ = search.run(bk, X, columns[:0], seed, saver)
-            decoys = np.full((pool.n_decoys, d), np.nan)
-            return Discovery(nothing, np.zeros(d), np.zeros(d), decoys, np.ones(d), 1.0, search.objective.lam, 0)
+            zero, lam = np.zeros(d), search.objective.lam
+            return Discovery(nothing, zero, zero, evidence_of_all[1:], np.ones(d), 1.0, lam, 0)
         objective = replace(search.objective, n_neighbors=min(search.objective.n_neighbors, pool.X.shape[1] - 1))
         bar.set_description_str("dependence of pairs")
-        structure = find_structure(bk, pool, threads, objective)
-        members = structure.members
-        at_start = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
+        found = structure.find_structure(bk, pool, threads, objective)
+        members, scales = found.members, pool.scales(found.members)
+        at_start = structure.scores(bk, pool, members, scales**2, objective, threads)
         if objective.lam is None:
-            price = float(np.quantile(at_start[pool.competing :], _PRICE))
-            objective = replace(objective, lam=max(price, _LOWEST_PRICE))
-    if all_rows:
+            lam = float(np.quantile(at_start[pool.competing :], _QUANTILE))
+            objective = replace(objective, lam=max(lam, _SMALLEST_LAM))
+    if search.schedule.batch_size is not None:
         data = _on_all_rows(bk, X, pool, members)
     else:
-        data = (pool.X[bk.xp.asarray(members)] * bk.xp.asarray(pool.scales(members).astype(X.dtype))[:, None]).T
-    own = members < judged
-    positions = np.where(own, pool.columns[members % judged], d + members)  # decoys: beyond the data
+        data = (pool.X[bk.xp.asarray(members)] * bk.xp.asarray(scales.astype(X.dtype))[:, None]).T
+    own = members < n_columns
+    positions = np.where(own, pool.columns[members % n_columns], d + members)  # decoys: beyond the data
     gates, _ = replace(search, objective=objective, max_runs=1, tested=False).run(bk, data, positions, seed, saver)
     mu = bk.to_host(gates.run.mu)
-    is_open = mu > 0
-    weights = (np.clip(mu, 0, 1) * pool.scales(members)) ** 2
+    is_open, weights = mu > 0, (np.clip(mu, 0, 1) * scales) ** 2
     if is_open.sum() < 2:  # a graph of one column shows only itself
-        is_open, weights = np.ones(len(members), dtype=bool), pool.scales(members) ** 2
-    score = scores(bk, pool, members[is_open], weights[is_open], objective, threads)
-    evidence = evidence_of(pool, score, evidence_of(pool, at_start, structure.dependence))
-    evidence = evidence[: pool.competing].reshape(-1, judged)
+        is_open, weights = np.ones(len(members), dtype=bool), scales**2
+    score = structure.scores(bk, pool, members[is_open], weights[is_open], objective, threads)
+    before = structure.evidence_of(pool, at_start, found.dependence)
+    evidence = structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, n_columns)
     q = q_values(evidence, np.exp(-evidence.max(axis=0)))
 
-    outcome = gates._replace(
-        run=gates.run._replace(mu=bk.xp.asarray(mu[own])), columns=pool.columns[members[own]], passed=True
-    )
-    decoys = np.full((pool.n_decoys, d), np.nan)
-    decoys[:, pool.columns] = evidence[1:]
-    lowest = float(evidence[0].min()) - 1.0
+    def of_all(values: Array, others: float) -> Array:
+        out = np.full(d, others)
+        out[pool.columns] = values
+        return out
+
+    run = gates.run._replace(mu=bk.xp.asarray(mu[own]))
+    evidence_of_all[:, pool.columns] = evidence
     return Discovery(
-        outcome, _spread(d, pool, score[:judged], 0.0), _spread(d, pool, evidence[0], lowest), decoys,
-        _spread(d, pool, q, 1.0), float(q.min()), objective.lam, len(members),
-    )  # fmt: skip
+        outcome=gates._replace(run=run, columns=pool.columns[members[own]], passed=True),
+        scores=of_all(score[:n_columns], 0.0),
+        evidence=of_all(evidence[0], float(evidence[0].min()) - 1.0),
+        decoy_evidence=evidence_of_all[1:],
+        q_values=of_all(q, 1.0),
+        smallest_rate=float(q.min()),
+        lam=objective.lam,
+        n_gates=len(members),
+    )
 
 
 def discovery_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     """Bytes that the decoys of d columns, their pairs and their scores take."""
-    rows, copies = min(n, ROWS), n_decoys(d) + -(-n_calibration(d) // max(d, 1))
-    D = d * (1 + n_decoys(d)) + n_calibration(d)
+    rows, copies = min(n, structure.ROWS), structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
+    D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
     pool = D * rows * itemsize
     drawn = d * rows * (-(-copies // 2) * 56 + copies * 8)  # the words of `random.orders`, and the orders
-    pairs = threads * min(D * D, BLOCK) * 16 + D * MOST_PARTNERS * 24
+    pairs = threads * min(D * D, structure.BLOCK) * 16 + D * structure.MOST_PARTNERS * 24
     return max(drawn + 2 * pool, 3 * pool + pairs)
 
 
-def _spread(d: int, pool: Pool, values: Array, others: float) -> Array:
-    """The values of the judged columns among those of all."""
-    out = np.full(d, others)
-    out[pool.columns] = values
-    return out
-
-
-def _on_all_rows(bk: Backend, X: Any, pool: Pool, members: Array) -> Array:
+def _on_all_rows(bk: Backend, X: Any, pool: structure.Pool, members: Array) -> Array:
     """The members on all rows (n, m), in Fortran order, standardised by the rows of the pool.
 
     A decoy's rows that are not in the pool are shuffled among themselves.
@@ -145,7 +122,7 @@ def _on_all_rows(bk: Backend, X: Any, pool: Pool, members: Array) -> Array:
     columns = pool.columns[source]
     x = xp.ascontiguousarray(dense_block(bk, X, slice(None), columns).T)
     rows = xp.arange(X.shape[0]) if isinstance(pool.rows, slice) else pool.rows
-    x = standardised(bk, x, rows)
+    x = structure.standardised(bk, x, rows)
     x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]
     others = xp.ones(X.shape[0], dtype=bool)
     others[rows] = False
