@@ -6,6 +6,7 @@ work for one draw they share each draw; else there is work for a draw per thread
 
 from __future__ import annotations
 
+from collections import namedtuple
 from math import erf
 from typing import Any, NamedTuple
 
@@ -17,9 +18,11 @@ from dufs_core.kernels.barrier import SLOTS, wait_for_all
 from dufs_core.kernels.compile import inlined, kernel, returning
 from dufs_core.kernels.noise import CHUNK, gate_normals
 from dufs_core.kernels.panels import GATHERED, Draw, Settings, share
+from dufs_core.kernels.tile import ROWS
 from dufs_core.kernels.vector import LANES, constant, load, small_code, store
 from dufs_core.objective import rules
 
+_GROUP = 16  # panels of columns that a thread has in hand for the products with M
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
 
 
@@ -34,7 +37,7 @@ class StepSettings(NamedTuple):
     momentum: float
     margin: float  # a gate is decided where |mu - 1/2| > 1/2 + margin
     undecided_enough: float  # stop when no more gates than this are undecided
-    seed: int
+    seed: Any  # uint64
 
 
 class RunArrays(NamedTuple):
@@ -49,44 +52,52 @@ class RunArrays(NamedTuple):
     done: Any  # (1,) number of steps taken
 
 
-class Shared(NamedTuple):
-    """What all threads read and write."""
-
-    z: Any  # (draws, d)
-    dz: Any  # (draws, d)
-    scores: Any  # (4, draws): S, b, whether a substitute was used, share of isolated rows
-    by_chunk: Any  # (4, chunks): sum p, sum of squared gradient, open gates, undecided gates
-    dmu: Any  # (d,) float64
-    barriers: Any  # (1 + teams) * SLOTS int64
+# Work arrays; `layout` has their shapes
+Shared = namedtuple("Shared", "z dz scores by_chunk dmu barriers")  # what all threads read and write
+DrawWork = namedtuple("DrawWork", "G powers H dA N W partial vectors row_sums by_panel")  # a set for each team
+ThreadWork = namedtuple("ThreadWork", "columns W tile sums scratch best normals rows weights")  # a set for each thread
 
 
-class DrawWork(NamedTuple):
-    """Arrays of `Draw` for each team: the threads that share one draw."""
-
-    G: Any  # (teams, panels, rows, LANES)
-    powers: Any  # (teams, t, ...)
-    H: Any
-    dA: Any
-    N: Any
-    W: Any  # (at least threads and 2 teams, panels, GATHERED, LANES)
-    partial: Any  # (teams, PARTS, panels, rows, LANES); none where n > FEW_ROWS
-    vectors: Any  # (teams, 6, rows): g, kth, largest, q, r, half_ddeg
-    row_sums: Any  # (teams, rows) float64
-    by_panel: Any  # (teams, 3, panels) float64
-
-
-class ThreadWork(NamedTuple):
-    """What every thread has for itself."""
-
-    columns: Any  # (threads, 2, d + LANES): those that are open in a draw, and those that are undecided
-    W: Any  # (threads, group, rows, LANES)
-    tile: Any  # (threads, 1, ROWS, LANES)
-    sums: Any  # (threads, group, LANES) float64
-    scratch: Any  # (threads, n)
-    best: Any  # (threads, n_neighbors, LANES)
-    normals: Any  # (threads, draws + 3, CHUNK) float64
-    rows: Any  # (threads, 2) int
-    weights: Any  # (threads, 2)
+def layout(
+    threads: int, teams: int, draws: int, d: int, n: int, dtype: Any, power: int, k: int
+) -> tuple[Shared, DrawWork, ThreadWork]:
+    """(shape, dtype) of every work array. A team are the threads that share one draw: one of them, or all."""
+    P = -(-n // LANES)
+    rows, double, whole = P * LANES, np.float64, np.int64
+    matrix = (teams, P, rows, LANES)
+    parts = PARTS if rows <= FEW_ROWS and d > GATHERED else 0
+    shared = Shared(
+        z=((draws, d), dtype),
+        dz=((draws, d), dtype),
+        scores=((4, draws), double),  # S, b, whether a substitute was used, share of isolated rows
+        by_chunk=((4, -(-d // CHUNK)), double),  # sum p, sum of squared gradient, open gates, undecided gates
+        dmu=((d,), double),
+        barriers=((1 + teams) * SLOTS, whole),
+    )
+    work = DrawWork(
+        G=(matrix, dtype),
+        powers=((teams, power, *matrix[1:]), dtype),
+        H=(matrix, dtype),
+        dA=(matrix, dtype),
+        N=((teams, P if power > 2 else 0, rows, LANES), dtype),
+        W=((max(2 * teams, threads), P, GATHERED, LANES), dtype),  # gated columns
+        partial=((teams, parts, *matrix[1:]), dtype),  # of G
+        vectors=((teams, 6, rows), dtype),  # g, kth, largest, q, r, half_ddeg
+        row_sums=((teams, rows), double),
+        by_panel=((teams, 3, P), double),
+    )
+    mine = ThreadWork(
+        columns=((threads, 2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
+        W=((threads, min(_GROUP, -(-d // LANES)), rows, LANES), dtype),
+        tile=((threads, 1, ROWS, LANES), dtype),
+        sums=((threads, _GROUP, LANES), double),
+        scratch=((threads, rows), dtype),
+        best=((threads, k, LANES), dtype),
+        normals=((threads, draws + 3, CHUNK), double),
+        rows=((threads, 2), whole),
+        weights=((threads, 2), double),
+    )
+    return shared, work, mine
 
 
 class Place(NamedTuple):

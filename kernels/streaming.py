@@ -1,7 +1,7 @@
 """The streaming form in compiled code: blocks of K are formed from the gated data, used at once and forgotten.
 
 The data and what is multiplied with K are held in panels of rows, (panels, features, LANES): panel p holds feature k of
-the rows p * LANES to (p + 1) * LANES as one run of LANES numbers. A call works on a `Span`: a group of `count` panels,
+the rows p * LANES to (p + 1) * LANES as one run of LANES numbers. A call works on a `Span`: a group of `size` panels,
 from panel `first` on, whose rows j are the lanes of
 
     D_ij = max(g_i + g_j - 2 sum_k F_ki F_kj, 0)        g_i = sum_k F_ki^2
@@ -64,7 +64,7 @@ class Span(NamedTuple):
     """The pairs of a call."""
 
     first: int  # panel of rows j
-    count: int
+    size: int  # panels
     start: int  # row i
     stop: int
 
@@ -149,8 +149,8 @@ def neighbours(X: Gated, k: int, span: Span, work: Work) -> None:
     """work.best: the k smallest D_ij over i != j, in order, and the largest; updated."""
     for i0 in range(span.start, span.stop, BLOCK):
         depth = min(BLOCK, span.stop - i0)
-        _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.count, X.m, False)
-        _nearest(work.block, X.g, i0, depth, span.first, span.count, k, work.best)
+        _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.size, X.m, False)
+        _nearest(work.block, X.g, i0, depth, span.first, span.size, k, work.best)
 
 
 @inner
@@ -181,7 +181,7 @@ def degrees(X: Gated, span: Span, work: Work, sums: Any) -> None:
     """
     for i0 in range(span.start, span.stop, BLOCK):
         depth = min(BLOCK, span.stop - i0)
-        count = min(span.count, (i0 + depth - 1) // LANES - span.first + 1)
+        count = min(span.size, (i0 + depth - 1) // LANES - span.first + 1)
         _products(X.F[0], X.F[0], work.block, i0, depth, span.first, count, X.m, False)
         _add_degrees(work.block, X.g, X.minus_inverse, i0, depth, span.first, count, work.side, sums)
 
@@ -210,10 +210,10 @@ def apply(X: Gated, R: Any, columns: int, span: Span, work: Work) -> None:
         end = min(span.stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
             depth = min(BLOCK, end - i0)
-            _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.count, X.m, False)
-            _affinity(work.block, X.g, X.minus_inverse, X.self_weight, i0, depth, span.first, span.count)
-            _weighted(work.block, R, i0, depth, span.count, columns, i0 > outer, sums)
-        for c in range(span.count):
+            _products(X.F[0], X.F[0], work.block, i0, depth, span.first, span.size, X.m, False)
+            _affinity(work.block, X.g, X.minus_inverse, X.self_weight, i0, depth, span.first, span.size)
+            _weighted(work.block, R, i0, depth, span.size, columns, i0 > outer, sums)
+        for c in range(span.size):
             for f in range(columns):
                 at = (c * sums.shape[1] + f) * LANES
                 store(work.out, at, load(work.out, at) + widen(load(sums, at)))
@@ -273,7 +273,7 @@ def gradient(X: Gated, rho: Any, R: Any, columns: int, span: Span, work: Work, b
         end = min(span.stop, outer + FLUSH)
         for i0 in range(outer, end, BLOCK):
             depth = min(BLOCK, end - i0)
-            count = min(span.count, (i0 + depth - 1) // LANES - first + 1)
+            count = min(span.size, (i0 + depth - 1) // LANES - first + 1)
             _products(X.F[0], X.F[0], work.block, i0, depth, first, count, X.m, False)
             for a in range(t):
                 _products(X.B[a], X.F[t - 1 - a], work.slopes, i0, depth, first, count, X.m, a > 0)
@@ -282,7 +282,7 @@ def gradient(X: Gated, rho: Any, R: Any, columns: int, span: Span, work: Work, b
                 work.block, work.slopes, X.g, rho, X.n, X.minus_inverse, i0, depth, first, count, work.side, by_row,
                 weighted,
             )  # fmt: skip
-            for row in range(count * BLOCK, span.count * BLOCK):
+            for row in range(count * BLOCK, span.size * BLOCK):
                 store(work.slopes, row * LANES, constant(work.slopes, 0.0))
-            _weighted(work.slopes, R, i0, depth, span.count, columns, i0 > outer, work.sums)
-        _dots(X.F[0], first, span.count, columns, work.sums, dots)
+            _weighted(work.slopes, R, i0, depth, span.size, columns, i0 > outer, work.sums)
+        _dots(X.F[0], first, span.size, columns, work.sums, dots)

@@ -16,7 +16,6 @@ from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, RunSpec, StepSize
 from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
-_GROUP = 16  # panels of columns that a thread has in hand for the products with M
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
@@ -111,67 +110,24 @@ class DenseEngine(Engine):
         key = (draws, d, -(-n // LANES), np.dtype(dtype), power, k)
         if self._work is None or self._work.key != key:
             self._work = None  # free the old ones first
-            threads, *groups = layout(draws, d, n, dtype, power, k, self._threads)
+            threads, groups = _layout(draws, d, n, dtype, power, k, self._threads)
             arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in groups)
             self._work = _Work(key, threads, *arrays)
         return self._work
 
 
-def layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any, Any, Any]:
-    """The number of threads that a problem is worth, and (shape, dtype) of every work array (`kernels.steps`)."""
+def _layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any]:
+    """The number of threads that a problem is worth, and (shape, dtype) of the work arrays (`kernels.steps`)."""
     from dufs_core.kernels import steps
-    from dufs_core.kernels.barrier import SLOTS
-    from dufs_core.kernels.noise import CHUNK
-    from dufs_core.kernels.panels import GATHERED
-    from dufs_core.kernels.tile import ROWS
-    from dufs_core.kernels.vector import LANES
 
     threads = min(max_threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
     teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
-    P = -(-n // LANES)
-    rows = P * LANES
-    matrix = (P, rows, LANES)
-    parts = steps.PARTS if rows <= steps.FEW_ROWS and d > GATHERED else 0
-    double, whole = np.float64, np.int64
-    return (
-        threads,
-        steps.Shared(
-            z=((draws, d), dtype),
-            dz=((draws, d), dtype),
-            scores=((4, draws), double),
-            by_chunk=((4, -(-d // CHUNK)), double),
-            dmu=((d,), double),
-            barriers=((1 + teams) * SLOTS, whole),
-        ),
-        steps.DrawWork(
-            G=((teams, *matrix), dtype),
-            powers=((teams, power, *matrix), dtype),
-            H=((teams, *matrix), dtype),
-            dA=((teams, *matrix), dtype),
-            N=((teams, P if power > 2 else 0, rows, LANES), dtype),
-            W=((max(2 * teams, threads), P, GATHERED, LANES), dtype),
-            partial=((teams, parts, *matrix), dtype),
-            vectors=((teams, 6, rows), dtype),
-            row_sums=((teams, rows), double),
-            by_panel=((teams, 3, P), double),
-        ),
-        steps.ThreadWork(
-            columns=((threads, 2, d + LANES), whole),
-            W=((threads, min(_GROUP, -(-d // LANES)), rows, LANES), dtype),
-            tile=((threads, 1, ROWS, LANES), dtype),
-            sums=((threads, _GROUP, LANES), double),
-            scratch=((threads, rows), dtype),
-            best=((threads, k, LANES), dtype),
-            normals=((threads, draws + 3, CHUNK), double),
-            rows=((threads, 2), whole),
-            weights=((threads, 2), double),
-        ),
-    )
+    return threads, steps.layout(threads, teams, draws, d, n, dtype, power, k)
 
 
 def layout_bytes(size: StepSize, draws: int, d: int) -> int:
     """Bytes of the work arrays for so many draws and columns at once."""
-    _, *groups = layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
+    _, groups = _layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
     arrays = [array for group in groups for array in group]
     return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in arrays))
 

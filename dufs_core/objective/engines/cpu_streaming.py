@@ -191,7 +191,7 @@ class _Draw:
 
     def share(self, span: Any, cost: float) -> float:
         """The share of the step that a call was."""
-        return float((span.stop - span.start) * span.count * cost / self.whole)
+        return float((span.stop - span.start) * span.size * cost / self.whole)
 
     def bandwidth(self) -> tuple[float, bool, Array, Array]:
         """b, whether a substitute was used, and the rows and weights that it was read from."""
