@@ -21,12 +21,12 @@ import pytest
 
 import dufs_core
 from dufs_core.cli import output
-from dufs_core.cli.fit import agreement
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
 from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
+from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
 from dufs_core.selection.atomic_io import json_value
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_warnings import rate_text
@@ -156,7 +156,7 @@ def test_presets_with_changes(capsys, preset):
 
 def test_two_moons_as_json(capsys):
     result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", "--fdr", "none", *QUICK)
-    X, _, informative = two_moons(100, 5, 0.1, 3)
+    X = two_moons(100, 5, 0.1, 3).X
     fitted = DUFS(fdr=None, max_runs=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -167,12 +167,9 @@ def test_two_moons_as_json(capsys):
     assert (result["fdr"], result["excess_score"]) == (None, fitted.excess_score_)
     assert not {"q_values", "evidence", "smallest_fdr", "lam"} & set(result)
     assert result["seconds"] == result["timings"]["fit"]
-    p = fitted.gate_probabilities_
     found = len(set(result["selected"]) & {0, 1})
     assert result["precision"] == found / len(result["selected"])
     assert result["recall"] == found / 2
-    assert result["soft_precision"] == pytest.approx(p[informative].sum() / p.sum())
-    assert result["soft_recall"] == pytest.approx(p[informative].sum() / 2)
     assert (result["seed"], result["input"]["seed"]) == (3, 3)
     assert len(result["input"]["sha256"]) == 64
 
@@ -190,7 +187,7 @@ def test_two_moons_with_decoys(capsys):
     assert (result["smallest_fdr"], result["lam"]) == (fitted.smallest_fdr_, fitted.lam_)
     assert (result["n_found"], result["n_decoys"]) == (len(found), 5)
     assert (result["precision"], result["recall"]) == (2 / len(found), 1)
-    assert not {"excess_score", "p_value", "stopped_by_hsic", "soft_precision"} & set(result)
+    assert not {"excess_score", "p_value", "stopped_by_hsic"} & set(result)
     assert main(argv) == 0
     printed = capsys.readouterr().out
     best, q = fitted.order_[0], rate_text(fitted.q_values_.min())
@@ -232,13 +229,9 @@ def test_rates_are_rounded_up(rate, text):
 
 
 def test_agreement_with_the_answer():
-    probability = np.array([0.5, 1.0, 0.25, 0.25])
-    assert agreement([1, 2], [0, 1], probability) == {
-        "precision": 0.5, "recall": 0.5, "soft_precision": 0.75, "soft_recall": 0.75,
-    }  # fmt: skip
-    assert agreement([1, 2], [0, 1]) == {"precision": 0.5, "recall": 0.5}
-    nothing = agreement([], [0, 1], np.zeros(4))
-    assert nothing == {"precision": 0, "recall": 0, "soft_precision": 0, "soft_recall": 0}
+    assert precision_recall([1, 2], [0, 1]) == (0.5, 0.5)
+    assert soft_precision_recall(np.array([0.5, 1.0, 0.25, 0.25]), [0, 1]) == (0.75, 0.75)
+    assert precision_recall([], [0, 1]) == soft_precision_recall(np.zeros(4), [0, 1]) == (0, 0)
 
 
 def test_seeds(capsys):

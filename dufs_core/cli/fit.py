@@ -153,22 +153,12 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
     if data.names:
         result["selected_names"] = [data.names[j] for j in selected]
     if data.informative is not None:
-        gated = selector.gate_probabilities_ if selector.fdr is None else None  # with decoys few columns have a gate
-        result |= agreement(selected, data.informative, gated)
+        from dufs_core.inspection.metrics import precision_recall
+
+        result |= dict(zip(("precision", "recall"), precision_recall(selected, data.informative), strict=True))
     result |= {"seed": settings.get("random_state"), "settings": settings, "preset": args.preset}
     result |= {"backend": selector.backend_, "engine": selector.engine_, "input": data.source}
     return result | {"timings": seconds, "versions": versions(), "machine": machine()}
-
-
-def agreement(selected: Sequence[int], informative: Sequence[int], probability: Any = None) -> dict[str, float]:
-    """Precision and recall of the selected set and, given the probabilities of the gates, their soft forms."""
-    from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
-
-    found = dict(zip(("precision", "recall"), precision_recall(selected, informative), strict=True))
-    if probability is not None:
-        soft = soft_precision_recall(probability, informative)
-        found |= dict(zip(("soft_precision", "soft_recall"), soft, strict=True))
-    return found
 
 
 def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | None, written: Sequence[str]) -> str:
@@ -197,9 +187,8 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
         lines.append(f" ...  {hidden} more" + (f", {of_them} of them selected" if of_them > 0 else ""))
     steps = f"{result['n_iter']} steps, {result['seconds']:.2f} s"
     lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _trust(result, rate_text)]
-    scores = ("precision", "recall", "soft_precision", "soft_recall")
-    if known := [f"{name.replace('_', ' ')} {result[name]:.2f}" for name in scores if name in result]:
-        lines.append(", ".join(known))
+    if "precision" in result:
+        lines.append(f"precision {result['precision']:.2f}, recall {result['recall']:.2f}")
     if out is not None:
         lines.append(f"written to {out}: {', '.join(written)}")
     return "\n".join(lines)

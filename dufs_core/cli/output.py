@@ -12,6 +12,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ def save(
     )
     pictures: dict[str, tuple[str, Callable[[], bytes]]] = {}
     if find_spec("matplotlib") is not None:
-        pictures = {"gates.png": ("drawn", lambda: draw(selector)), "report.html": ("written", page)}
+        pictures = {"gates.png": ("drawn", partial(draw, selector)), "report.html": ("written", page)}
     directory, written = Path(directory).absolute(), []
     fresh = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)

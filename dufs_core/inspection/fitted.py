@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.data.accept import host_array
 from dufs_core.selection.presets import order_of
 
 Kind = Literal["decoys", "gates", "path", "scores"]
@@ -36,3 +37,11 @@ def is_judged(selector: Any) -> Array:
 def order_rule(selector: Any) -> str:
     """What the selected columns are ordered by: "evidence", "gates" (their scores) or "diverse"."""
     return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"
+
+
+def host_data(selector: Any, X: Any) -> Any:
+    """X (n, d) in the memory of the host; ValueError unless it has the features that the selector was fitted on."""
+    X, d = host_array(X), len(selector.support_)
+    if len(X.shape) != 2 or X.shape[1] != d:
+        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")
+    return X

@@ -13,7 +13,7 @@ from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
 from dufs_core.inspection import html as html_page
-from dufs_core.inspection.fitted import column_mask, is_judged, order_rule, selector_kind
+from dufs_core.inspection.fitted import column_mask, host_data, is_judged, order_rule, selector_kind
 from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
@@ -76,11 +76,8 @@ class Report:
             if len(rows) > most:
                 lines.append(f"  ... and {len(rows) - most} more, lower in rank")
         if self.groups:
-            lines += [
-                "",
-                "groups of correlated features, best first:",
-                *(f"  {group}" for group in self._named_groups()),
-            ]
+            lines += ["", "groups of correlated features, best first:"]
+            lines += [f"  {group}" for group in self._named_groups()]
         return "\n".join([*lines, "", f"settings: {self._settings_text()}"])
 
     def html(self) -> str:
@@ -145,9 +142,7 @@ def report(
     'found'
     """
     check_fitted(selector)
-    d, shape = len(selector.support_), host_array(X).shape
-    if len(shape) != 2 or shape[1] != d:
-        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {shape}")
+    d, n = len(selector.support_), host_data(selector, X).shape[0]
     if not 0 < correlated <= 1:
         raise ValueError(f"correlated is the size of a correlation, above 0 and at most 1; got {correlated!r}")
     if names is None:
@@ -181,8 +176,8 @@ def report(
         rows.append(row if shares is None else row | {"stability": float(shares[k])})
     several = [group for group in groups if len(group) > 1]
     settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
-    title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {shape[0]} samples"
-    notes = _notes(selector, several, correlated, shape[0])
+    title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {n} samples"
+    notes = _notes(selector, several, correlated, n)
     return Report(title, rows, several, notes, settings, best, (selector, X, labels))
 
 

@@ -9,6 +9,7 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import scale_columns
+from dufs_core.inspection.fitted import host_data
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, COLOURS, GREY, ORANGE, PALE
 from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
@@ -167,9 +168,7 @@ def _most_rows(d: int) -> int:
 def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     """A note on the rows drawn, and their scaled data with all columns and with the selected ones."""
     check_fitted(selector)
-    X, d = host_array(X), len(selector.support_)
-    if len(X.shape) != 2 or X.shape[1] != d:
-        raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")
+    X, d = host_data(selector, X), len(selector.support_)
     if not selector.support_.any():
         raise ValueError("No feature is selected, so that there is nothing to draw after the selection")
     rows = some_rows(X.shape[0], _most_rows(d))
