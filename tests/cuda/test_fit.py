@@ -279,7 +279,7 @@ def test_a_population(on_gpu, how):
     plain = CudaSteps.advance
 
     def advance(self, *arguments):
-        stacked.append(len(self._problems))
+        stacked.append(len(self._specs))
         return plain(self, *arguments)
 
     with pytest.MonkeyPatch.context() as patch:

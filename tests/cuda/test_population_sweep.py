@@ -194,16 +194,14 @@ def test_a_population_that_fails_is_computed_one_by_one(on_gpu, job, tmp_path, s
 
 def test_memory_and_cublas_limit_a_population(on_gpu, job, monkeypatch):
     """As many as there is room for; one where products are not our own, whose rounding depends on their number."""
-    assert size_of_stack(job.fits)[0] == 4
+    assert size_of_stack(job.fits) == 4
     sizes = []
     for limit in range(20_000, 200_000, 10_000):
-        sizes.append(
-            size_of_stack([replace(fit, settings=fit.settings | {"max_memory": limit}) for fit in job.fits])[0]
-        )
+        sizes.append(size_of_stack([replace(fit, settings=fit.settings | {"max_memory": limit}) for fit in job.fits]))
     assert sizes == sorted(sizes)
     assert {1, 2, 4} <= set(sizes)
     monkeypatch.setattr("dufs_core.objective.engines.gpu_plan.CAPTURED_WORK", 0)
-    assert size_of_stack(job.fits)[0] == 1
+    assert size_of_stack(job.fits) == 1
 
 
 def test_a_dry_run_predicts_populations(on_gpu, job, tmp_path, capsys):

@@ -15,8 +15,8 @@ ENGINES = ("reference", "dense", "streaming")
 NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
 _PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
 _CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
-_FUSED_PAIR = 5400  # what "streaming" costs a pair of rows on a GPU, at few columns
-_STREAMED_PAIR = 19  # and a column of a pair, at power 2
+_GPU_COLUMN = 19  # what "streaming" costs a pair of rows on a GPU for each column, at power 2
+_GPU_COLUMNS = 256  # fewer cost it as much at most: passes over rows of matrices
 
 
 def get_engine(
@@ -109,7 +109,7 @@ def _costs_on_gpu(size: StepSize) -> tuple[float, float]:
     """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
     n, d, t = size.n, size.d, size.power
     gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
-    return gram, max(_FUSED_PAIR, _STREAMED_PAIR * (t + 1) / 3 * d)
+    return gram, _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
 
 
 def predicted_bytes(engine: str, size: StepSize) -> int:
