@@ -1,7 +1,7 @@
-"""LambdaPath on the wide data sets of table1: the price that it takes without labels, among all of its prices.
+"""LambdaPath on the wide data sets of table1: the lambda that it takes without labels, among all of its lambdas.
 
-`dufs_core.LambdaPath` with its defaults on the graph of the preset "wide". For every price: the columns that stay open,
-the k-means accuracy of these columns and of the first 300 by their gates, and what the path goes by. Labels judge only.
+`dufs_core.LambdaPath` with its defaults on the graph of the preset "wide". For every lambda: the open columns, the
+k-means accuracy of these columns and of the first 300 by their gates, and what the path goes by. Labels judge only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPTIONS = {"--data": {"nargs": "+", "choices": DATA, "default": list(DATA), "met
 
 
 def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
-    """Lists over the prices, and the position of the one that is taken."""
+    """Lists over the lambdas, and the position of the one that is taken."""
     source = cached_load(data)
     X = source.X[:, ::16] if quick else source.X
     selector = DUFS.preset("wide", ranking="gates", max_runs=1, backend="numpy", n_jobs=1, **(QUICK if quick else {}))
@@ -49,7 +49,7 @@ def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
 
 
 def row(data: str, r: dict[str, Any], everything: float) -> list[Any]:
-    """What the taken price has, and the range over all prices."""
+    """What the taken lambda has, and the range over all lambdas."""
     best, counts, first = r["best"], r["selected"], r[f"accuracy_{COUNT}"]
     among = [a for a in r["accuracy_selected"] if a is not None]
     own = r["accuracy_selected"][best]
@@ -83,15 +83,15 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
             ("accuracy_selected", ORANGE, "the open columns"), (f"accuracy_{COUNT}", BLUE, f"the first {COUNT}"),
         ):  # fmt: skip
             axes.plot(r["lam"], np.array(r[key], dtype=float), ".-", color=colour, label=label)
-        axes.axvline(r["lam"][r["best"]], color=RED, label="the price taken")
+        axes.axvline(r["lam"][r["best"]], color=RED, label="the lambda taken")
         axes.axhline(level, color=GREY, linestyle="--", label=ALL)
         axes.set_xscale("log")
-        axes.set(title=name, xlabel="price of an open gate", ylabel="k-means accuracy, %")
+        axes.set(title=name, xlabel=r"$\lambda$", ylabel="k-means accuracy, %")
     if names:
         made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
-    header = ["data", "open gates, lowest price first", "taken", "p",
-              "open columns: at the price taken", "mean", "least", "most",
-              f"first {COUNT}: at the price taken", "mean", "least", "most", ALL]  # fmt: skip
+    header = ["data", "open gates, lowest lambda first", "taken", "p",
+              "open columns: at the lambda taken", "mean", "least", "most",
+              f"first {COUNT}: at the lambda taken", "mean", "least", "most", ALL]  # fmt: skip
     rows = [row(*item) for item in zip(names, results, everything, strict=True)]
     records = [{"data": d, ALL: e} | r for d, r, e in zip(names, results, everything, strict=True)]
     return Report({"records": records, "left_out": missing}, markdown(header, rows), made)

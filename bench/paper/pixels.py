@@ -2,7 +2,7 @@
 
 Selectors see no labels. Accuracy: k-means with k = number of classes on the first 50, ..., 300 pixels. DUFS: one run,
 learning rate 0.015; DUFS-R: the same with ``ranking="diverse"``. All with the largest distance to the second
-neighbour times each of a set's bandwidth factors, DUFS also with prices lam, as a share of the largest score of a
+neighbour times each of a set's bandwidth factors, DUFS also with lambdas lam, as a share of the largest score of a
 column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
 as the paper's tuning), and for DUFS that with the largest permutation gap (label-free), where there are several and
 that gap is above what the search of `DUFS` takes for chance.

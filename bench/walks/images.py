@@ -138,7 +138,7 @@ def objects(out: Path) -> None:
 
 
 def path(out: Path) -> None:
-    """Prices, judged on held-out rows, of 400 digits."""
+    """Lambdas, judged on held-out rows, of 400 digits."""
     images, labels = mnist((3, 8))
     X = images[:400].reshape(400, -1)
     start = time.perf_counter()

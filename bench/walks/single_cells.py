@@ -105,7 +105,7 @@ def fit(adata: Any, out: Path) -> None:
 
 
 def path(adata: Any, out: Path) -> None:
-    """Prices, on 500 cells and the 500 most variable genes: 15 fits."""
+    """Lambdas, on 500 cells and the 500 most variable genes: 15 fits."""
     order = np.argsort(-adata.var["dispersions_norm"].to_numpy())[:500]
     some = np.random.default_rng(0).choice(adata.n_obs, 500, replace=False)
     X, start = adata.X[some][:, order], time.perf_counter()

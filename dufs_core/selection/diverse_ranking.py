@@ -1,7 +1,7 @@
-"""An order of columns in which the first few already tell what the others say about the structure.
+"""Order columns so that the first few explain the structure in all of them, by greedy column subset selection.
 
-Gates and scores decide column by column, so that copies of one strong column all come first. Whoever wants fewer
-columns than carry structure is better served by columns that complement each other.
+Gates and scores decide column by column, so that copies of one strong column all come first; here the first columns
+complement each other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float
 NEIGHBOURS = 5  # among many columns distances are nearly equal, and only the nearest rows say something; MCFS takes 5
 POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (docs/defaults.md)
 BLOCK = 512  # columns whose products are held at once: beside n x n arrays of 1,024 rows they are small
-_LEAST = 0.01  # share of a column that at least is noise (a copy has none, and would be all), and at least structure
+_LEAST = 0.01  # share of a column that is at least noise (a copy of others has none), and at least structure
 _SAME = 1e-12  # squared distances of rows at length 1 up to here are rounding of a Gram matrix
 _TIE = 1e-9  # gains, and distances, that differ by less (relatively) are equal: a sum in another order decides nothing
 
@@ -26,13 +26,11 @@ _TIE = 1e-9  # gains, and distances, that differ by less (relatively) are equal:
 def neighbour_walk(bk: Backend, G: Array) -> Array:
     """P of the random walk to nearest neighbours by angle.      G = X X' (n, n), float64, n >= 2; P (n, n).
 
-    D_ij = 2 - 2 G_ij / sqrt(G_ii G_jj), the squared distance of the rows at length 1: that a row is large throughout
-    (a bright picture, a rich sample) makes it neither near nor far. i ~ j where j is among the 5 nearest other rows of
-    i, or i among those of j; all rows that are as near as the fifth are. K_ij = exp(-D_ij / b) if i ~ j, else 0,
-    with b the median of the squared distances to the fifth row, and P_ij = K_ij / sum_j K_ij.
-
-    A row of zeros is at distance 2 from every other. b = 0 (duplicates) gives way to the smallest positive distance,
-    or 1.
+    D_ij = 2 - 2 G_ij / sqrt(G_ii G_jj), the squared distance of the rows at length 1, which a common factor (a bright
+    picture, a rich sample) leaves as it is. i ~ j where j is among the 5 nearest other rows of i, ties included, or i
+    among those of j. K_ij = exp(-D_ij / b) if i ~ j, else 0, with b the median of the squared distances to the fifth
+    row (0: the smallest positive distance, or 1), and P_ij = K_ij / sum_j K_ij. A row of zeros is at distance 2 from
+    every other.
     """
     xp = bk.xp
     n = len(G)
@@ -53,26 +51,23 @@ def neighbour_walk(bk: Backend, G: Array) -> Array:
 
 
 def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
-    """The first `count` columns of a greedy regression of the smooth part of all columns that take part.
+    """The first `count` columns by greedy ridge regression of the smooth part of all columns that take part.
 
     With the weighted data Xt = X * z, z = clip(mu, 0, 1), centred on the rows that are read, and the walk P of
-    `neighbour_walk` on them, the share of a column that is structure is s_k = ||P xt_k||^2 / ||xt_k||^2, at least 0.01
-    and at most 0.99. Of the smooth parts Y = P^2 Xt selected columns S explain
+    `neighbour_walk` on them, s_k = ||P xt_k||^2 / ||xt_k||^2, within 0.01 and 0.99, is the share of a column that is
+    structure. A set of columns S explains of the smooth parts Y = P^2 Xt
 
         R(S) = ||Y||^2 - Tr(Y' A Y),   A = (I + sum over S of xt_k xt_k' / nu_k)^(-1),
         nu_k = ||xt_k||^2 (1 - s_k) / s_k,
 
-    a ridge regression in which a column is trusted less, the more noise it has for its structure. The next column is
-    the one that raises R most: it does so by ||Y' A xt_k||^2 / (nu_k + xt_k' A xt_k).
-
-    Source: Farahat, Ghodsi and Kamel, "An efficient greedy method for unsupervised feature selection", ICDM 2011,
-    which is this with Y = Xt and without a ridge.
+    with more ridge for columns with more noise. The next column raises R most, by ||Y' A xt_k||^2 / (nu_k + xt_k' A
+    xt_k). Source: Farahat, Ghodsi and Kamel, "An efficient greedy method for unsupervised feature selection", ICDM 2011
+    (Y = Xt, no ridge).
 
     Parameters
     ----------
     X : (n, d)
-        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`. At most 1,024 of its rows
-        are read.
+        Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`; at most 1,024 rows are read.
     mu : (d,)
         NumPy. Columns with mu > 0 take part; of more than 16,384 those with the largest mu.
     count : int
@@ -81,13 +76,8 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
     Returns
     -------
     (min(count, columns that take part),) int, NumPy
-        Positions in X. Columns of equal gain come in the order of mu, columns that are constant on the rows that are
-        read last.
-
-    Notes
-    -----
-    For n rows that are read and d' columns: time n (n + d') a column, after n^2 (n + d'); memory n d' + 6 n^2 numbers
-    of float64.
+        Positions in X; of equal gain in the order of mu, constant columns last. n rows and d' columns take time
+        n (n + d') a column, after n^2 (n + d').
     """
     xp = bk.xp
     ranking = np.argsort(-mu, kind="stable")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from threading import RLock
 from typing import Any, Self
@@ -36,6 +37,7 @@ _LEVEL = 0.05  # a p-value up to which a lambda is better than chance
 _TOGETHER = 2  # lambdas added to the grid at once: each knows of the earlier ones, and shares the machine
 
 
+@dataclass(eq=False, repr=False)  # writes __init__ alone
 class LambdaPath(ColumnSelector):
     """DUFS over a grid of lambdas, and a choice among them that needs no labels.
 
@@ -120,26 +122,15 @@ class LambdaPath(ColumnSelector):
     array([0, 1])
     """
 
-    def __init__(
-        self,
-        selector: DUFS | None = None,
-        *,
-        lams: Sequence[float] | None = None,
-        n_lams: int = 8,
-        n_features_to_select: int | float | None = None,
-        n_splits: int = 4,
-        n_permutations: int = 199,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.selector = selector
-        self.lams = lams
-        self.n_lams = n_lams
-        self.n_features_to_select = n_features_to_select
-        self.n_splits = n_splits
-        self.n_permutations = n_permutations
-        self.random_state = random_state
-        self.verbose = verbose
+    selector: DUFS | None = None
+    _: KW_ONLY
+    lams: Sequence[float] | None = None
+    n_lams: int = 8
+    n_features_to_select: int | float | None = None
+    n_splits: int = 4
+    n_permutations: int = 199
+    random_state: Any = None
+    verbose: int = 0
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit the path and choose a lambda.
@@ -247,11 +238,9 @@ class LambdaPath(ColumnSelector):
             halves = [task.for_rows(np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
-            found = []
+            lams, found = self.lams_[lowest], []
             for half, own in zip(halves, seeds, strict=True):
-                found.append(
-                    [self._selection(mu) for mu in fit_lams(task.selector, self.lams_[lowest], half.X, own, bar)]
-                )
+                found.append([self._selection(mu) for mu in fit_lams(task.selector, lams, half.X, own, bar)])
             for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
                 test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)
                 z[2 * split + i, tested] = test.z[group[tested]]

@@ -1,10 +1,10 @@
 """
-The price of an open gate
-=========================
+A path of lambdas
+=================
 
-With ``lam`` the loss has a price for every open gate, and with the price the number of features falls. A ``LambdaPath``
-fits several prices together and chooses among them without labels: columns that one half of the rows selects are judged
-on the other.
+``lam`` regularises the number of open gates: the larger it is, the fewer features are selected. A ``LambdaPath`` fits
+several lambdas together and chooses among them without labels: columns that one half of the rows selects are tested on
+the other.
 """
 
 import matplotlib.pyplot as plt
