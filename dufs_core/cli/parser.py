@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, NoReturn
 
 from dufs_core._version import __version__
@@ -45,41 +46,25 @@ exit codes: 0 done (also without a GPU: it says why), 2 bad usage, 1 anything el
 """
 
 
-def whole_number(text: str) -> int:
-    return int(text)
+def _converter(name: str, *types: Callable[[str], Any]) -> Callable[[str], Any]:
+    """The first of `types` that takes the text, or None for "none" if the name says so; the name is for errors."""
+
+    def convert(text: str) -> Any:
+        if name.endswith(" or none") and text.lower() == "none":
+            return None
+        for convert_to in types:
+            with suppress(ValueError):
+                return convert_to(text)
+        raise ValueError(text)
+
+    convert.__name__ = name  # argparse: invalid whole number value: 'a'
+    return convert
 
 
-def seed(text: str) -> int:
+def _seed(text: str) -> int:
     if (number := int(text)) < 0:
         raise argparse.ArgumentTypeError(f"must be 0 or larger; got {number}")
     return number
-
-
-def _count_or_fraction(text: str) -> int | float:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
-
-
-def _rule_or_number(text: str) -> str | float:
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-# argparse puts these names into its errors: invalid whole number value: 'a'
-whole_number.__name__ = seed.__name__ = "whole number"
-_count_or_fraction.__name__ = "count or fraction"
-
-
-def _or_none(convert: Callable[[str], Any]) -> Callable[[str], Any]:
-    def converted(text: str) -> Any:
-        return None if text.lower() == "none" else convert(text)
-
-    converted.__name__ = f"{convert.__name__} or none"
-    return converted
 
 
 class Option(NamedTuple):
@@ -92,7 +77,9 @@ class Option(NamedTuple):
     choices: tuple[str, ...] | None = None
 
 
-_NUMBER, _WHOLE, _SIZE = _or_none(float), _or_none(whole_number), _or_none(_count_or_fraction)
+_INT, _INT_OR_NONE = _converter("whole number", int), _converter("whole number or none", int)
+_NUMBER, _SIZE = _converter("float or none", float), _converter("count or fraction or none", int, float)
+_RULE, _SEED = _converter("rule or number or none", float, str), _converter("whole number", _seed)
 OPTIONS = {
     "fdr": Option("0.1", "false discovery rate; none: take all features whose gate ends open", _NUMBER, "RATE|none"),
     "lam": Option(
@@ -109,28 +96,30 @@ OPTIONS = {
         "diverse, with --fdr none gates",
         choices=("evidence", "gates", "diverse"),
     ),
-    "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _WHOLE, "T|none"),
+    "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _INT_OR_NONE, "T|none"),
     "bandwidth": Option(
         "none",
         "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself; none: median, "
         "with --fdr none max",
-        _or_none(_rule_or_number),
+        _RULE,
         "RULE|NUMBER|none",
     ),
-    "n_neighbors": Option("none", "k of that rule, without the sample; none: 5, with --fdr none 2", _WHOLE, "K|none"),
+    "n_neighbors": Option(
+        "none", "k of that rule, without the sample; none: 5, with --fdr none 2", _INT_OR_NONE, "K|none"
+    ),
     "bandwidth_factor": Option("none", "C, the factor of that rule; none: 1, with --fdr none 2", _NUMBER, "C|none"),
     "bandwidth_gradient": Option("true", "whether the gradient flows through the bandwidth", bool),
     "self_loops": Option("none", "whether a row is its own neighbour; none: no, with --fdr none yes", bool),
     "gate_sigma": Option("0.5", "standard deviation of the gate noise", float, "SIGMA"),
     "gate_noise": Option("batch", "one noise vector for the batch, or one per sample", choices=("batch", "sample")),
-    "n_draws": Option("none", "draws of the noise in a step, in pairs of opposite sign unless 1", whole_number, "N"),
+    "n_draws": Option("none", "draws of the noise in a step, in pairs of opposite sign unless 1", _INT, "N"),
     "optimizer": Option("normalized", "update rule", choices=("normalized", "sgd", "adam")),
     "learning_rate": Option("0.005", "size of a step", float, "RATE"),
     "momentum": Option("0.0", "share of the last step that is kept", float, "SHARE"),
-    "max_iter": Option("2000", "most steps of a run", whole_number, "STEPS"),
+    "max_iter": Option("2000", "most steps of a run", _INT, "STEPS"),
     "tol": Option("0.01", "stop when at most this share of the gates is undecided", float, "SHARE"),
-    "max_runs": Option("6", "with --fdr none: most runs of the search for structure", whole_number, "N"),
-    "batch_size": Option("none", "samples in a step; none: all", _WHOLE, "N|none"),
+    "max_runs": Option("6", "with --fdr none: most runs of the search for structure", _INT, "N"),
+    "batch_size": Option("none", "samples in a step; none: all", _INT_OR_NONE, "N|none"),
     "scaling": Option(
         "columns",
         "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
@@ -143,10 +132,12 @@ OPTIONS = {
     ),
     "backend": Option("auto", "array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("float32", "precision", choices=("float32", "float64")),
-    "max_memory": Option("none", "bytes that the fit may allocate; none: what is available", _WHOLE, "BYTES|none"),
-    "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _WHOLE, "N|none"),
-    "random_state": Option("that of --seed", "seed of the fit's draws", seed, "SEED"),
-    "verbose": Option("0; on a terminal 1, unless --json or --quiet", "1: a progress bar", whole_number, "LEVEL"),
+    "max_memory": Option(
+        "none", "bytes that the fit may allocate; none: what is available", _INT_OR_NONE, "BYTES|none"
+    ),
+    "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _INT_OR_NONE, "N|none"),
+    "random_state": Option("that of --seed", "seed of the fit's draws", _SEED, "SEED"),
+    "verbose": Option("0; on a terminal 1, unless --json or --quiet", "1: a progress bar", _INT, "LEVEL"),
     "convention": Option("standard", "follow the paper, or the published code", choices=("standard", "authors_code")),
 }
 
@@ -206,14 +197,16 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     data.add_argument("--index-column", metavar="COL", action="append", default=[], help=index)
 
     moons = fit.add_argument_group("two-moons (a made problem with a known answer)")
-    moons.add_argument("--samples", type=whole_number, metavar="N", help="number of samples (default: 100)")
-    moons.add_argument("--features", type=whole_number, metavar="D", help="number of features (default: 10)")
+    moons.add_argument("--samples", type=_INT, metavar="N", help="number of samples (default: 100)")
+    moons.add_argument("--features", type=_INT, metavar="D", help="number of features (default: 10)")
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
 
     method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
     preset = "settings for more columns than rows, or of a published experiment"
     method.add_argument("--preset", choices=("wide", "paper", "authors_code"), help=preset)
-    method.add_argument("--seed", type=seed, help="seed of the two moons and of the fit's draws (default: 0)")
+    method.add_argument(
+        "--seed", type=_SEED, metavar="SEED", help="seed of the two moons and of the fit's draws (default: 0)"
+    )
     for name, option in OPTIONS.items():
         flag, said = "--" + name.replace("_", "-"), f"{option.help} (default: {option.default})"
         how: dict[str, Any] = {"type": option.type, "choices": option.choices, "metavar": option.metavar}

@@ -24,23 +24,16 @@ _MOST_ENTRIES = 1 << 25  # of the rows in hand
 def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
     """The selected pixels, marked on an image; without one, their evidence (mu, the score of a baseline) as an image.
 
-    Pixels that took no part in the fit (constant, not judged, or set aside) are grey in the latter.
+    Pixels that took no part in the fit (constant, not judged, or set aside) are grey in the latter. ValueError if
+    shape, image and selector disagree.
 
     Parameters
     ----------
-    selector
-        Fitted on images, a row each.
     shape : (height, width)
         Their product is the number of features; rows of X are images in C order. Those of MATLAB's files are turned by
         ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)`` before the fit.
     image : array with height * width numbers, optional
         One row of X, or the mean of several.
-    ax : matplotlib axes, optional
-
-    Raises
-    ------
-    ValueError
-        If shape, image and selector disagree.
     """
     check_fitted(selector)
     d = len(selector.support_)
@@ -70,23 +63,11 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
 
 
 def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
-    """The largest eigenvalues of the random walk P, with all columns and with the selected ones.
+    """The `n_values` largest eigenvalues of the random walk P, with all columns and with the selected ones.
 
-    A good selection brings as many eigenvalues near 1 as there are clusters, and a gap after them.
-
-    Parameters
-    ----------
-    selector
-        Its scaling is used, and the rules of a DUFS selector's graph.
-    X : array-like (n_samples, n_features)
-        As in `fit`. Of more than 600 rows so many are drawn (always the same).
-    ax : matplotlib axes, optional
-    n_values : int, default 10
-
-    Raises
-    ------
-    ValueError
-        If nothing is selected, or X has another number of features.
+    A good selection brings as many eigenvalues near 1 as there are clusters, and a gap after them. P has the scaling of
+    the selector, and the graph of a DUFS selector. At most 600 rows of X are used, always the same. ValueError if
+    nothing is selected, or X has another number of features.
     """
     ax = canvas.axes_of(ax)
     rows, all_columns, selected = _before_and_after(selector, X)
@@ -99,17 +80,16 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
 
 
 def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
-    """The rows in the second and third eigenvector of P, with all columns and with the selected ones.
+    """The rows in the second and third eigenvector of P, with all columns and with the selected ones; see `spectrum`.
+
+    Returns two axes: before and after the selection.
 
     Parameters
     ----------
-    selector, X
-        As in `spectrum`.
     labels : array-like (n_samples,), optional
         Colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing of them.
         ValueError unless there is one for each row.
     axes : two matplotlib axes, optional
-        Before and after the selection; they are returned.
     """
     from matplotlib import colormaps
 
