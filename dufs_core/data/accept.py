@@ -15,15 +15,7 @@ from scipy import sparse
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
-from dufs_core.data.dense import (
-    check_finite,
-    check_stored,
-    check_table,
-    device_table,
-    not_finite,
-    scale_columns,
-    too_many_dimensions,
-)
+from dufs_core.data import dense
 from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, slices
 from dufs_core.data.scaling import ScaledData
 from dufs_core.data.sparse import scale_sparse
@@ -37,7 +29,7 @@ Kind = Literal["dense host", "dense device", "sparse host", "sparse device", "on
 
 
 class Accepted(NamedTuple):
-    """X (n, d) as a fit takes it; what comes later asks its kind, and never looks at its type again."""
+    """X (n, d) as a fit takes it; later code asks its kind, not its type."""
 
     kind: Kind  # "on disk" only where batches are read from there
     X: Any  # an array on its side, CSR or CSC in the memory of the host, or rows on disk
@@ -55,17 +47,14 @@ class Accepted(NamedTuple):
         return self.bk.device_of(self.X) if self.kind == "dense device" else nullcontext()
 
     def scaled(self, scaling: str, dtype: Any, by_rows: bool = False) -> ScaledData:
-        """The scaled data where the backend computes, constant columns found.
-
-        by_rows: whether rows of sparse data will be taken (minibatches).
-        """
+        """The scaled data where the backend computes; by_rows: whether rows will be taken (minibatches)."""
         if self.kind == "on disk":
             source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
             data = ScaledData(source, source.constant)
         elif self.kind.startswith("sparse"):
             data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
         else:
-            array = scale_columns(self.X, scaling, dtype, self.bk.xp if self.kind == "dense device" else np)
+            array = dense.scale_columns(self.X, scaling, dtype, self.bk.xp if self.kind == "dense device" else np)
             data = ScaledData(self.bk.to_device(array.X), self.bk.to_host(array.constant))
         if scaling == "none" and self.kind != "dense device":
             check_scales(self.X)
@@ -110,8 +99,8 @@ def accept(
         backend = "cupy" if kind == "sparse device" else "numpy"
     bk = get_backend(backend)
     if kind in ("on disk", "dense device"):
-        X = device_table(bk, X) if kind == "dense device" else X
-        check_table(X)
+        X = dense.device_table(bk, X) if kind == "dense device" else X
+        dense.check_table(X)
         validate_data(selector, X, skip_check_array=True)  # names and number of features
     else:
         formats = ("csr", "csc") if takes_sparse else False
@@ -124,15 +113,9 @@ def accept(
 def unwrap(X: Any) -> Any:
     """X as scikit-learn's checks and `dufs_core.data.on_disk` know it; most containers are returned as they are.
 
-    An object that has DLPack alone becomes an array that shares its memory.
-
-    Raises
-    ------
-    TypeError
-        If X is a path, an AnnData object, a lazy frame, a list of sparse matrices, a mapping or None.
-    ValueError
-        If X has one dimension or more than two, rows of different lengths, texts, columns or entries that are no real
-        numbers, or masked ones.
+    An object that has DLPack alone becomes an array that shares its memory. Raises TypeError for what is no table (a
+    path, an AnnData object, a lazy frame, a list of sparse matrices, a mapping, None), ValueError for another number of
+    dimensions, rows of different lengths, texts, columns or entries that are no real numbers, or masked ones.
     """
     if isinstance(X, (str, PathLike)):
         raise TypeError(
@@ -154,16 +137,7 @@ def unwrap(X: Any) -> Any:
     module, kind = type(X).__module__.split(".")[0], getattr(getattr(X, "dtype", None), "kind", "")
     if module == "polars" and hasattr(X, "collect"):
         raise TypeError("X is a LazyFrame, which holds no values yet: call X.collect() first")
-    if isinstance(X, (list, tuple)):
-        _check_lists(X)
-    else:
-        shape = tuple(getattr(X, "shape", (0, 0)))
-        if len(shape) == 1 and shape[0] and all(isinstance(value, str) for value in X):
-            raise _texts(X)
-        if len(shape) == 1:
-            raise _one_dimension(shape)
-        if len(shape) > 2:
-            raise too_many_dimensions(shape)
+    _check_shape(X, _list_shape(X) if isinstance(X, (list, tuple)) else tuple(getattr(X, "shape", (0, 0))))
     if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
         raise ValueError(
             f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
@@ -183,14 +157,45 @@ def unwrap(X: Any) -> Any:
     return X
 
 
+def _list_shape(X: Any) -> tuple[int, ...]:
+    """The shape of a list of rows."""
+    if any(sparse.issparse(row) for row in X):
+        raise TypeError(
+            f"X is a {type(X).__name__} of {len(X)} sparse matrices: join them first, as rows by scipy.sparse.vstack(X)"
+        )
+    try:
+        return np.shape(X)
+    except ValueError:
+        lengths = [len(row) if hasattr(row, "__len__") and not isinstance(row, str) else None for row in X]
+    other = next((i for i, length in enumerate(lengths) if length != lengths[0]), 0)
+    raise ValueError(
+        f"The rows of X must have one length, a number for every feature; row 0 has {lengths[0]} and row {other} "
+        f"has {lengths[other]}"
+    )
+
+
+def _check_shape(X: Any, shape: tuple[int, ...]) -> None:
+    if len(shape) == 1 and shape[0] and all(isinstance(value, str) for value in X):
+        raise ValueError(
+            f"X holds {len(X)} texts ({type(X).__name__}): make numbers of them first, as with "
+            f"sklearn.feature_extraction.text.TfidfVectorizer().fit_transform(X), whose sparse matrix is taken as it is"
+        )
+    if len(shape) == 1:
+        raise ValueError(
+            f"Expected 2D array, got 1D array instead (shape={shape}): X is a table (n_samples, n_features). Reshape "
+            f"your data, X.reshape(-1, 1), if it is a single feature. If it is labels, give the data: fit(X) needs no "
+            f"labels"
+        )
+    if len(shape) > 2:
+        raise dense.too_many_dimensions(shape)
+
+
 def check_samples(X: Any, y: Any) -> None:
     """Raise ValueError if labels y, which are not used, have an entry for every column of X and not for every row."""
-    if len(getattr(X, "shape", ())) != 2:
-        return
-    n, d = X.shape
     shape = getattr(y, "shape", None)  # sparse y has no length, and 0-d arrays have one that raises
     entries = (shape[0] if shape else None) if isinstance(shape, tuple) else len(y) if hasattr(y, "__len__") else None
-    if entries == d != n:
+    if len(getattr(X, "shape", ())) == 2 and entries == X.shape[1] != X.shape[0]:
+        n, d = X.shape
         raise ValueError(
             f"X has {n} rows and {d} columns, and y {d} entries: samples are rows, so X seems to be turned. Use X.T"
         )
@@ -216,12 +221,12 @@ def check_scales(X: Any) -> None:
     if d < 3 or not np.isfinite(total) or np.sort(variances)[-few:].sum() <= _MOST * total:
         return
     deviation = np.sqrt(variances)
-    warnings.warn(
+    said = (
         f'scaling="none", and {few} of the {d} columns make{"s" if few == 1 else ""} {_MOST:.0%} or more of the '
         f"squared distances between rows (column {largest} has standard deviation {deviation[largest]:.3g}, the median "
-        f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).',
-        DufsWarning, stacklevel=user_stacklevel(),
-    )  # fmt: skip
+        f'is {np.median(deviation):.3g}): use scaling="columns", or take logarithms of counts first, numpy.log1p(X).'
+    )
+    warnings.warn(said, DufsWarning, stacklevel=user_stacklevel())
 
 
 def check_values(X: Any) -> None:
@@ -230,7 +235,7 @@ def check_values(X: Any) -> None:
     X: a table in the memory of the host; what holds no numbers passes.
     """
     if sparse.issparse(X):
-        check_stored(X if X.format in ("csr", "csc") else X.tocsr())
+        dense.check_stored(X if X.format in ("csr", "csc") else X.tocsr())
         return
     try:
         values = np.asarray(X)
@@ -238,48 +243,7 @@ def check_values(X: Any) -> None:
     except (TypeError, ValueError):
         return
     if values.ndim == 2:
-        check_finite(values)
-
-
-def _check_lists(X: Any) -> None:
-    if any(sparse.issparse(row) for row in X):
-        raise TypeError(
-            f"X is a {type(X).__name__} of {len(X)} sparse matrices: join them first, as rows by scipy.sparse.vstack(X)"
-        )
-    if X and all(isinstance(row, str) for row in X):
-        raise _texts(X)
-    inner = {getattr(row, "shape", ()) for row in X}
-    if len(inner) == 1 and len(shape := inner.pop()) > 1:
-        raise too_many_dimensions((len(X), *shape))
-    if X and all(isinstance(row, (list, tuple)) and row and not _is_scalar(row[0]) for row in X):
-        raise too_many_dimensions((len(X), len(X[0]), len(X[0][0])))
-    lengths = [None if _is_scalar(row) else len(row) for row in X]
-    if lengths and all(length is None for length in lengths):
-        raise _one_dimension((len(X),))
-    if len(set(lengths)) > 1:
-        other = next(i for i, length in enumerate(lengths) if length != lengths[0])
-        raise ValueError(
-            f"The rows of X must have one length, a number for every feature; row 0 has {lengths[0]} and row {other} "
-            f"has {lengths[other]}"
-        )
-
-
-def _is_scalar(row: Any) -> bool:
-    return isinstance(row, str) or not hasattr(row, "__len__") or getattr(row, "ndim", 1) == 0
-
-
-def _one_dimension(shape: tuple[int, ...]) -> ValueError:
-    return ValueError(
-        f"Expected 2D array, got 1D array instead (shape={shape}): X is a table (n_samples, n_features). Reshape your "
-        f"data, X.reshape(-1, 1), if it is a single feature. If it is labels, give the data: fit(X) needs no labels"
-    )
-
-
-def _texts(X: Any) -> ValueError:
-    return ValueError(
-        f"X holds {len(X)} texts ({type(X).__name__}): make numbers of them first, as with "
-        f"sklearn.feature_extraction.text.TfidfVectorizer().fit_transform(X), whose sparse matrix is taken as it is"
-    )
+        dense.check_finite(values)
 
 
 def _check_frame(X: Any, module: str) -> None:
@@ -354,7 +318,7 @@ def stored_columns(X: Any, columns: Array) -> Any:
         if not bad:
             chunks.append(block[:, columns])
     if bad:
-        raise not_finite(bad, n * d, first_bad)
+        raise dense.not_finite(bad, n * d, first_bad)
     return sparse.vstack(chunks, format="csr") if sparse.issparse(chunks[0]) else np.concatenate(chunks)
 
 
