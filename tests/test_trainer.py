@@ -315,8 +315,13 @@ def learn(seed=0, X=None, columns=None, name="dense", threads=1, **changes):
     return train(bk, X, engine, [TrainingRun(RunSpec(Objective(), optimizer, schedule(**setting), seed, columns))])[0]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 7}, {"gate_noise": "sample", "batch_size": 7}])
+@pytest.mark.parametrize(
+    ("engine", "changes"),
+    [
+        *((engine, changes) for engine in ENGINES for changes in ({}, {"batch_size": 7})),
+        ("reference", {"gate_noise": "sample", "batch_size": 7}),
+    ],
+)
 def test_the_same_seed_gives_the_same_bits(engine, changes):
     first, other = learn(3, name=engine, **changes), learn(4, name=engine, **changes)
     learn(99)
@@ -328,14 +333,14 @@ def test_the_same_seed_gives_the_same_bits(engine, changes):
     assert (other.mu != first.mu).any()
 
 
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 7}, {"gate_noise": "sample"}])
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 7}, {"gate_noise": "sample", "name": "reference"}])
 def test_a_shorter_run_is_the_beginning_of_a_longer_one(changes):
     whole, part = learn(2, max_iter=15, **changes), learn(2, max_iter=6, **changes)
     np.testing.assert_array_equal(part.history["loss"], whole.history["loss"][:6])
 
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "reference"])
-@pytest.mark.parametrize("changes", [{}, {"batch_size": 7, "gate_noise": "sample"}])
+@pytest.mark.parametrize("changes", [{}, {"batch_size": 7}])
 def test_engines_train_alike(engine, changes):
     plain, other = learn(1, name="reference", **changes), learn(1, name=engine, **changes)
     gen.assert_close(other.mu, plain.mu, 1e-9)

@@ -61,8 +61,8 @@ class Objective:
     Parameters
     ----------
     lam : float or None
-        Price of an open gate, in units of one feature's score (a column of variance 1 scores at most 1).
-        None: the parameter-free quotient.
+        Regularisation strength: the cost of an open gate in units of one feature's score, which for a column of
+        variance 1 is at most 1. None: the parameter-free quotient.
     power : int
         t, at least 1.
     bandwidth : "median", "max" or float
@@ -160,7 +160,6 @@ class _Forward(NamedTuple):
     b: Array  # (R,)
     degenerate: Array  # (R,)
     deg: Array  # (R, n)
-    grams: list[gram.Saved]
     saved_D: distances.Saved
     saved_b: bandwidth.Saved
     saved_K: gaussian.Saved
@@ -169,12 +168,7 @@ class _Forward(NamedTuple):
     saved_S: score.Saved
 
 
-def _forward(bk: Backend, objective: Objective, X: Array, z: Array) -> _Forward:
-    products = [gram.forward(bk, X, z_r) for z_r in z]
-    return _from_gram(bk, objective, bk.xp.stack([G_r for G_r, _ in products]), [saved for _, saved in products])
-
-
-def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Saved]) -> _Forward:
+def _forward(bk: Backend, objective: Objective, G: Array) -> _Forward:
     D, saved_D = distances.forward(bk, G)
     factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
     b, degenerate, saved_b = bandwidth.forward(
@@ -184,12 +178,13 @@ def _from_gram(bk: Backend, objective: Objective, G: Array, grams: list[gram.Sav
     A, deg, saved_A = normalise.forward(bk, K)
     At, saved_At = power.forward(bk, A, objective.power)
     S, saved_S = score.forward(bk, At, G, deg)
-    return _Forward(S, b, degenerate, deg, grams, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
+    return _Forward(S, b, degenerate, deg, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
 
 
 def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
     xp = bk.xp
-    f = _forward(bk, objective, X, z)
+    products, saved = zip(*(gram.forward(bk, X, z_r) for z_r in z), strict=True)
+    f = _forward(bk, objective, xp.stack(products))
     dAt, dG, ddeg = score.backward(bk, f.saved_S, xp.ones_like(f.S))
     dA = power.backward(bk, f.saved_At, dAt)
     dK = normalise.backward(bk, f.saved_A, dA, ddeg)
@@ -198,7 +193,7 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
         dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
     dG = dG + distances.backward(bk, f.saved_D, dD)
     wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
-    dz = xp.stack([gram.backward(bk, saved, dG_r, w) for saved, dG_r, w in zip(f.grams, dG, wanted, strict=True)])
+    dz = xp.stack([gram.backward(bk, saved_r, dG_r, w) for saved_r, dG_r, w in zip(saved, dG, wanted, strict=True)])
     alone = normalise.isolated_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
     isolated = (f.deg <= alone).mean(axis=-1)
     return Scores(f.S, f.b, f.degenerate, isolated, dz)
@@ -206,11 +201,11 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
 
 def open_score(bk: Backend, objective: Objective, G: Array) -> float:
     """S of the data as they are, every gate open: Tr(X' P^t X).      G = X X' (n, n)."""
-    return float(_from_gram(bk, objective, G[None], []).S[0])
+    return float(_forward(bk, objective, G[None]).S[0])
 
 
 def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
     """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
-    f = _from_gram(bk, replace(objective, power=1), G[None], [])
+    f = _forward(bk, replace(objective, power=1), G[None])
     q = f.deg[0] ** 0.5
     return f.saved_A.A[0] * q[None, :] / q[:, None]  # A = q P / q

@@ -69,7 +69,7 @@ class DUFS(ColumnSelector):
     gate_sigma : float, default 0.5
         **Optimisation.** Standard deviation of the gate noise.
     gate_noise : "batch" or "sample", default "batch"
-        One noise vector for all rows (the paper), or one per row (the authors' code).
+        One noise vector for all rows (the paper), or one per row (the authors' code; engine "reference" or "auto").
     n_draws : int or None, default None
         Noise draws per step, in antithetic pairs (eps, -eps): 1 or an even number. None: 16 for steps on up to 256
         rows, 4 on more.

@@ -16,17 +16,16 @@ class Saved(NamedTuple):
     powers: list[Array]  # A^1 .. A^(t-1), each (..., n, n); empty when t = 1
 
 
-def forward(bk: Backend, A: Array, t: int, out: Array | None = None) -> tuple[Array, Saved]:
+def forward(bk: Backend, A: Array, t: int) -> tuple[Array, Saved]:
     """A^t, t >= 1.
 
-    A (..., n, n) symmetric; `out`, where the product is written if t = 2. Returns A^t (..., n, n), symmetric.
-    Raises ValueError when t < 1.
+    A (..., n, n) symmetric. Returns A^t (..., n, n), symmetric. Raises ValueError when t < 1.
     """
     if t < 1:
         raise ValueError(f"power must be a whole number of at least 1; got {t}")
     powers = [A]
     while len(powers) < t:  # times A': the same matrix, but BLAS then knows that the square is symmetric
-        powers.append(bk.xp.matmul(powers[-1], bk.xp.swapaxes(A, -1, -2), out=out if t == 2 else None))
+        powers.append(bk.xp.matmul(powers[-1], bk.xp.swapaxes(A, -1, -2)))
     return powers[-1], Saved(powers[:-1])
 
 
@@ -39,22 +38,16 @@ def backward(bk: Backend, saved: Saved, dAt: Array) -> Array:
     return half + bk.xp.swapaxes(half, -1, -2)
 
 
-def backward_half(bk: Backend, saved: Saved, dAt: Array, out: Array | None = None) -> Array:
-    """T with dA = T + T': the terms a > b, whose transposes are those with a < b, and half the term a = b.
-
-    `out` is where the product is written if t = 2.
-    """
-    xp = bk.xp
-    powers = saved.powers
-    t = len(powers) + 1
-    T = None
+def backward_half(bk: Backend, saved: Saved, dAt: Array) -> Array:
+    """T with dA = T + T': the terms a > b, whose transposes are those with a < b, and half the term a = b."""
+    powers, t, T = saved.powers, len(saved.powers) + 1, None
     for a in range(t // 2, t):
         b = t - 1 - a
         if a < b:
             continue
-        term = xp.matmul(powers[a - 1], dAt, out=out if t == 2 else None) if a else dAt
+        term = bk.xp.matmul(powers[a - 1], dAt) if a else dAt
         if b:
-            term = xp.matmul(term, powers[b - 1])
+            term = bk.xp.matmul(term, powers[b - 1])
         if a == b:
             term = term * 0.5
         T = term if T is None else T + term
