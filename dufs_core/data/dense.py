@@ -17,22 +17,11 @@ _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 
 
 def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
-    """Centre and scale the columns of X (`dufs_core.data.scaling`); find the constant ones.
+    """Centre and scale the columns of X (n, d), as `dufs_core.data.scaling` says; find the constant ones.
 
-    Parameters
-    ----------
-    X : ndarray (n, d)
-        Any real dtype; cast to float64 before anything is subtracted.
-    scaling : "columns", "global" or "none"
-    dtype : float32 or float64
-        Of the result, in Fortran order (the chain gathers columns).
-    xp : module
-        That X belongs to, and the result: numpy, or cupy where X lives on a device.
-
-    Raises
-    ------
-    ValueError
-        If values are not finite, or too large or all too small for `dtype` after scaling.
+    X, of any real dtype, is cast to float64 before anything is subtracted; the result, in Fortran order (the chain
+    gathers columns), has the dtype float32 or float64. xp: the module of both, numpy, or cupy where X lives on a
+    device. Raises ValueError if values are not finite, or too large or all too small for `dtype` after scaling.
     """
     check_scaling(scaling)
     check_finite(X, xp)

@@ -101,15 +101,13 @@ def _warn(sentence: str) -> None:
 
 def _lines(path: Path) -> list[str]:
     raw = path.read_bytes()
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        text = raw.decode("utf-16", "replace")
-    elif b"\x00" in raw[:4096]:
+    encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
+    if encoding != "utf-16" and b"\x00" in raw[:4096]:
         raise FileFormatError(f"{path} is not text: it holds zero bytes")
-    else:
-        try:
-            text = raw.decode("utf-8-sig")
-        except UnicodeDecodeError:
-            text = raw.decode("latin-1")  # only names can be affected
+    try:
+        text = raw.decode(encoding)
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")  # only names can be affected
     return re.split("\r\n|\r|\n", text)
 
 
@@ -123,7 +121,7 @@ def _cells(path: Path, lines: Sequence[str], begin: int, delimiter: str) -> Iter
     body: Iterator[str] = islice(lines, begin, None)
     if delimiter == " ":
         body = (" ".join(line.split()) for line in body)
-    reader, number = csv.reader((line + "\n" for line in body), delimiter=delimiter, skipinitialspace=True), begin + 1
+    reader, number = csv.reader(body, delimiter=delimiter, skipinitialspace=True), begin + 1
     try:
         for cells in reader:
             if len(cells) > 1 or "".join(cells).strip():
