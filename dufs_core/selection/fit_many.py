@@ -27,8 +27,8 @@ from dufs_core.selection import checkpoint
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.fit_warnings import warn_about_fit
-from dufs_core.selection.graph_rules import order_of
 from dufs_core.selection.parameters import n_threads
+from dufs_core.selection.presets import order_of
 from dufs_core.selection.search import Outcome, SearchState
 from dufs_core.training.concurrent import StopFlag, run_in_threads
 from dufs_core.training.loop import Run, train
@@ -204,11 +204,11 @@ def _first_runs(tasks: Sequence[FitTask], engine: Engine, data: ScaledData) -> d
     for members in stacks.values():
         if len(members) > 1 and (_keeps_bits(first, len(members)) or not any(runs[i].save for i in members)):
             trained |= zip(members, train(first.bk, X, engine, [runs[i] for i in members]), strict=True)
-    for i, run in trained.items():
+    for i, end in trained.items():
         saver = tasks[i].saver
         if saver is not None:  # the fits go on one by one, so that one that is stopped cannot ask the others to save
-            end = RunState(run.n_iter, {"mu": first.bk.to_host(run.mu)}, run.records)
-            saver.finish(SearchState([], end))
+            state = RunState(end.n_iter, {"mu": first.bk.to_host(end.mu)}, end.records)
+            saver.finish(SearchState([], state))
     return trained
 
 

@@ -19,8 +19,7 @@ class RunTrajectory(NamedTuple):
 
 
 class Trajectory:
-    """A callback that keeps mu: ``DUFS(callbacks=[trajectory])``, then
-    `dufs_core.inspection.plotting.gate_trajectories`.
+    """A callback that keeps mu, for `dufs_core.inspection.plotting.gate_trajectories`.
 
     Parameters
     ----------
@@ -30,7 +29,7 @@ class Trajectory:
     Attributes
     ----------
     runs : list of RunTrajectory
-        Of the runs of the search, in their order. A fit adds to what earlier ones left.
+        The runs of the search, in their order. A fit adds to what earlier ones left.
 
     Raises
     ------
@@ -51,23 +50,21 @@ class Trajectory:
         if not isinstance(every, int) or isinstance(every, bool) or every < 1:
             raise ValueError(f"every must be a whole number of at least 1 (steps between two states); got {every!r}")
         self.every = every
-        self._runs: list[tuple[Array, list[tuple[int, Array]]]] = []
-        self._extra = False  # whether the last state is kept for being the last alone
+        self._runs: list[tuple[Array, dict[int, Array]]] = []  # columns, and mu of steps
 
     def __call__(self, info: StepInfo) -> None:
         mu: Any = info.mu
-        state = info.step, np.array(mu.get() if hasattr(mu, "get") else mu)
-        if not self._runs or info.step <= self._runs[-1][1][-1][0]:
-            self._runs.append((np.array(info.columns), []))
+        last = next(reversed(self._runs[-1][1])) if self._runs else info.step
+        if info.step <= last:
+            self._runs.append((np.array(info.columns), {}))
         states = self._runs[-1][1]
-        if self._extra and states:
-            states.pop()
-        states.append(state)
-        self._extra = info.step % self.every != 0
+        if states and last % self.every:
+            del states[last]  # it was kept for being the last
+        states[info.step] = np.array(mu.get() if hasattr(mu, "get") else mu)
 
     @property
     def runs(self) -> list[RunTrajectory]:
         return [
-            RunTrajectory(np.array([step for step, _ in states]), np.stack([mu for _, mu in states]), columns)
+            RunTrajectory(np.array(list(states)), np.stack(list(states.values())), columns)
             for columns, states in self._runs
         ]

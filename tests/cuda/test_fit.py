@@ -367,7 +367,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
     """The others wait for it, or train for years: they are told."""
-    failed, plain = [], search.excess_score
+    failed, plain = [], search.permutation_test
 
     def fail_once(*arguments, **how):
         if not failed:
@@ -375,7 +375,7 @@ def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
             raise MemoryError("no room for a gap")
         return plain(*arguments, **how)
 
-    monkeypatch.setattr(search, "excess_score", fail_once)
+    monkeypatch.setattr(search, "permutation_test", fail_once)
     made = [DUFS(fdr=None, random_state=seed, max_iter=3, max_runs=4, n_draws=2) for seed in range(4)]
     with pytest.raises(MemoryError, match="no room for a gap"):
         fit_many(made, gen.noise(15, 4))
