@@ -9,10 +9,8 @@ import pytest
 from hypothesis import given, settings
 from scipy.integrate import quad
 
-from dufs_core.gradcheck import strategies
-from dufs_core.gradcheck.suite import examples
+from dufs_core.gradcheck.suite import examples, strategies
 from dufs_core.gradcheck.suite.expectation import expected_gate, judge
-from dufs_core.gradcheck.suite.precision import Errors, ratios
 from dufs_core.gradcheck.suite.registry import Samples
 
 some = settings(max_examples=40)
@@ -99,12 +97,3 @@ def test_statistical_judge():
     right = exact + rng.standard_normal((40, 2))
     assert judge(Samples(right, exact))[0] < 5
     assert judge(Samples(right + 2, exact))[0] > 6.5
-
-
-def test_precision_ratios():
-    same = [Errors(1e-6, 1e-6, 2e-6, 2e-6)] * 3
-    assert ratios(same) == pytest.approx((1, 1))
-    worse = [Errors(3e-6, 1e-6, 8e-6, 2e-6)] * 3
-    assert ratios(worse) == pytest.approx((3, 4))
-    exact = [Errors(0.0, 0.0, 0.0, 1e-12)] * 3
-    assert ratios(exact) == pytest.approx((1, 1))

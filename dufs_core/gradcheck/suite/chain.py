@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
+from scipy.sparse import csc_array
 
 from dufs_core.backend import Array, Backend
-from dufs_core.gradcheck.suite import expectation as statistical
-from dufs_core.gradcheck.suite import formulas as plain
+from dufs_core.data.sparse import ScaledSparseMatrix
+from dufs_core.gradcheck.suite import expectation, formulas
 from dufs_core.gradcheck.suite.examples import GATE_SIGMA, KINDS, problem
 from dufs_core.gradcheck.suite.operations import POWERS
 from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register, register_engine
@@ -59,25 +61,15 @@ def _example(
             float(evaluate(bk, replace(objective, bandwidth=b), mu, eps[r : r + 1], X)[0].score[0])
             for r, b in enumerate(fixed)
         ]
-        sum_p = float(plain.probability_sum(bk, mu, GATE_SIGMA))
-        return plain.loss(scores, sum_p, len(X), objective.lam, objective.delta)
-
-    def low_precision(mu: Array) -> tuple[Any, Any]:
-        dtype = mu.dtype
-        return plain.chain_gradient(bk, objective, mu, eps.astype(dtype), X.astype(dtype))
-
-    def engine(mu: Array) -> tuple[Any, Any]:
-        value, gradient = evaluate(bk, objective, mu, eps.astype(mu.dtype), X.astype(mu.dtype))
-        return value.loss, gradient
+        sum_p = float(formulas.probability_sum(bk, mu, GATE_SIGMA))
+        return formulas.loss(scores, sum_p, len(X), objective.lam, objective.delta)
 
     return Example(
         function,
-        lambda mu: engine(mu)[1],
+        lambda mu: evaluate(bk, objective, mu, eps, X)[1],
         (mu,),
         f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}, self_loops={objective.self_loops}",
-        analytic=lambda mu: plain.chain(bk, objective, mu, eps, X, fixed),
-        plain=low_precision,
-        low_precision=engine,
+        analytic=lambda mu: formulas.chain(bk, objective, mu, eps, X, fixed),
     )
 
 
@@ -118,66 +110,30 @@ def _kinks(noise: str) -> tuple[Kink, ...]:
 for _loss in LOSSES:
     for _rule in RULES:
         for _noise in NOISES:
-            _first = _rule == "max" and _loss == "regularised"
-            _whole = _rule == "fixed" and _noise == "batch"
+            _expected = partial(expectation.whole_chain, lam=0.3 if _loss == "regularised" else None)
             register(
                 Operation(
                     f"chain[{_loss}, {_rule}, {_noise}]",
                     "objective",
                     partial(_example, _loss, _rule, _noise),
                     complex_rtol=1e-10,
-                    kinks=_kinks(_noise) if _first else (),
-                    expectation=partial(statistical.whole_chain, lam=0.3 if _loss == "regularised" else None)
-                    if _whole
-                    else None,
+                    kinks=_kinks(_noise) if (_loss, _rule) == ("regularised", "max") else (),
+                    expectation=_expected if (_rule, _noise) == ("fixed", "batch") else None,
+                    engines=("reference",) if _noise == "sample" else (),
                 )
             )
 
 
-def _load(name: str, threads: int = 1) -> Evaluate:
-    from dufs_core.backend import get_backend
-    from dufs_core.objective.engines.choose import get_engine
-
-    return get_engine(name, get_backend("numpy"), threads)
-
-
-def _load_cuda() -> Evaluate:
-    from dufs_core.objective.engines.gpu_dense import CudaEngine
-
-    return CudaEngine()
-
-
-def _load_cuda_streaming() -> Evaluate:
-    from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
-
-    return CudaStreamingEngine()
-
-
-def _load_sparse() -> Evaluate:
-    from dufs_core.objective.engines.cpu_sparse import SparseEngine
-
-    return _with_sparse_columns(SparseEngine(1))
-
-
-def _load_cuda_sparse() -> Evaluate:
-    from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
-
-    return _with_sparse_columns(CudaSparseEngine())
+def _load(path: str, *arguments: int) -> Evaluate:
+    module, _, name = path.partition(".")
+    engine: Evaluate = getattr(import_module(f"dufs_core.objective.engines.{module}"), name)(*arguments)
+    return _with_sparse_columns(engine) if module.endswith("sparse") else engine
 
 
 def _with_sparse_columns(engine: Evaluate) -> Evaluate:
-    """A sparse engine on columns made sparse: odd ones thin, less their first entry, which is their shift then.
-
-    Draws with one gate a sample, which it cannot take, go through the operations.
-    """
-    from scipy.sparse import csc_array
-
-    from dufs_core.data.sparse import ScaledSparseMatrix
-    from dufs_core.objective.engines.reference import ReferenceEngine
+    """A sparse engine on columns made sparse: odd ones, less their first entry, which is their shift then."""
 
     def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
-        if eps.ndim == 3:
-            return ReferenceEngine()(bk, objective, mu, eps, X)
         X = bk.to_host(X)
         thin = np.arange(X.shape[1]) % 2 == 1
         shift = np.where(thin, -X[0], 0)
@@ -187,10 +143,10 @@ def _with_sparse_columns(engine: Evaluate) -> Evaluate:
     return evaluate
 
 
-register_engine(Engine("reference", partial(_load, "reference")))
-register_engine(Engine("dense", partial(_load, "dense"), backends=("numpy",)))
-register_engine(Engine("streaming", partial(_load, "streaming"), backends=("numpy",)))
-register_engine(Engine("sparse", _load_sparse, backends=("numpy",)))
-register_engine(Engine("cuda", _load_cuda, backends=("cupy",)))
-register_engine(Engine("cuda_sparse", _load_cuda_sparse, backends=("cupy",)))
-register_engine(Engine("cuda_streaming", _load_cuda_streaming, backends=("cupy",)))
+register_engine(Engine("reference", partial(_load, "reference.ReferenceEngine")))
+for _name, _path in (("dense", "cpu_dense.DenseEngine"), ("streaming", "cpu_streaming.StreamingEngine"),
+                     ("sparse", "cpu_sparse.SparseEngine")):  # fmt: skip
+    register_engine(Engine(_name, partial(_load, _path, 1), backends=("numpy",)))
+for _name, _path in (("cuda", "gpu_dense.CudaEngine"), ("cuda_streaming", "gpu_streaming.CudaStreamingEngine"),
+                     ("cuda_sparse", "gpu_sparse.CudaSparseEngine")):  # fmt: skip
+    register_engine(Engine(_name, partial(_load, _path), backends=("cupy",)))

@@ -67,7 +67,7 @@ class Problem:
     eps: Host  # (R, d), or (R, n, d) for noise per sample
     n_neighbors: int
     bandwidth_factor: float
-    scale: float  # mean square of X: a bandwidth or a price given as a number is in these units
+    scale: float  # mean square of X: a bandwidth or lam given as a number is in these units
 
 
 def problem(

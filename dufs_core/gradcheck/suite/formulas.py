@@ -1,7 +1,6 @@
 """The formulas again, written for reading: no symmetric form, no saved values, one draw at a time.
 
-Two uses: independent values (also with complex numbers, for the complex step), and the yardstick of the
-precision checks, that is what these formulas give in float32. Everything is computed in the arrays' own dtype.
+They give independent values, and take complex numbers for the complex step.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from typing import Any
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective
+from dufs_core.objective.ops.bandwidth import quantile_of
 
 
 def gates(bk: Backend, mu: Array, eps: Array, sigma: float) -> Array:
@@ -90,7 +90,7 @@ def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fi
     for r, z in enumerate(gates(bk, mu, eps, objective.gate_sigma)):
         Xt = X * z
         D = difference_distances(bk, Xt)
-        b, _ = _bandwidth(bk, objective, D, None if fixed is None else fixed[r])
+        b = _bandwidth(bk, objective, D) if fixed is None else fixed[r]
         K = affinity(bk, objective, D, b)
         P = K / K.sum(axis=1, keepdims=True)
         scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
@@ -98,65 +98,10 @@ def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fi
     return loss(scores, sum_p, X.shape[0], objective.lam, objective.delta)
 
 
-def chain_gradient(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Any, Array]:
-    """Loss and dL/dmu by the textbook backward of the random-walk form, everything in the arrays' dtype.
-
-    dP = sum_a (P')^a dPt (P')^(t-1-a);  dK = (dP - rowsum(dP P)) / deg;  dXt from the distances' Gram form.
-    """
-    xp, t, n = bk.xp, objective.power, X.shape[0]
-    z = gates(bk, mu, eps, objective.gate_sigma)
-    scores, dmu = [], xp.zeros_like(mu)
-    for r in range(len(eps)):
-        Xt = X * z[r]
-        G = Xt @ Xt.T
-        D = gram_distances(bk, G)
-        b, entries = _bandwidth(bk, objective, D, None)
-        K = affinity(bk, objective, D, b)
-        deg = K.sum(axis=1, keepdims=True)
-        P = K / deg
-        powers = [xp.eye(n, dtype=P.dtype)]
-        for _ in range(t):
-            powers.append(powers[-1] @ P)
-        scores.append((Xt * (powers[t] @ Xt)).sum())
-        dP = sum(powers[a].T @ G @ powers[t - 1 - a].T for a in range(t))
-        dK = (dP - (dP * P).sum(axis=1, keepdims=True)) / deg
-        dD = -dK * K / b
-        db = (dK * K * D).sum() / b**2
-        if objective.bandwidth_gradient:
-            for i, j, weight in entries:
-                dD[i, j] += weight * db
-        dD = xp.where(D > 0, dD + dD.T, 0)
-        dXt = (powers[t] + powers[t].T) @ Xt + 2 * (dD.sum(axis=1, keepdims=True) * Xt - dD @ Xt)
-        u = mu + objective.gate_sigma * eps[r]
-        dmu = dmu + xp.where((u > 0) & (u < 1), X * dXt, 0).sum(axis=0)
-    sigma = objective.gate_sigma
-    sum_p = probability_sum(bk, mu, sigma)
-    dp = xp.exp(-mu * mu / (2 * sigma * sigma)) / ((2 * xp.pi) ** 0.5 * sigma)
-    dS, dsum_p = loss_gradient(scores, sum_p, n, objective.lam, objective.delta)
-    gradient = dmu * dS + dsum_p * dp
-    return loss(scores, sum_p, n, objective.lam, objective.delta), gradient.astype(mu.dtype)
-
-
-def loss_gradient(S: Any, sum_p: Any, n: int, lam: float | None, delta: float) -> tuple[Any, Any]:
-    """dL/dS of each draw (the same number for all) and dL/dsum_p."""
-    if lam is not None:
-        return -1.0 / n / len(S), lam
-    denominator = n * sum_p + delta
-    return -1.0 / denominator / len(S), n * (sum(S) / len(S)) / denominator**2
-
-
-def _bandwidth(bk: Backend, objective: Objective, D: Array, fixed: float | None) -> tuple[Any, list[Any]]:
-    """b of one matrix and the entries it was read from."""
-    from dufs_core.objective.ops.bandwidth import quantile_of
-
-    if fixed is not None or not isinstance(objective.bandwidth, str):
-        return objective.bandwidth if fixed is None else fixed, []
-    entries, constant = bandwidth_entries(
-        bk,
-        D,
-        quantile_of(objective.bandwidth),
-        objective.n_neighbors,
-        objective.bandwidth_factor,
-        objective.degenerate_rule,
-    )
-    return sum(D[i, j] * weight for i, j, weight in entries) if entries else constant, entries
+def _bandwidth(bk: Backend, objective: Objective, D: Array) -> Any:
+    """b of one matrix."""
+    if not isinstance(objective.bandwidth, str):
+        return objective.bandwidth
+    rule = quantile_of(objective.bandwidth), objective.n_neighbors, objective.bandwidth_factor
+    entries, constant = bandwidth_entries(bk, D, *rule, objective.degenerate_rule)
+    return sum(D[i, j] * weight for i, j, weight in entries) if entries else constant

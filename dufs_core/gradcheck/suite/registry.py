@@ -35,11 +35,6 @@ class Example:
     project: Project | None = None
     symmetric: tuple[int, ...] = ()  # inputs whose gradient is promised to be symmetric itself
     analytic: Function | None = None  # the plain formula: same values, takes complex inputs
-    plain: Callable[..., tuple[Any, Any]] | None = None  # (*inputs, *cotangents) -> values, gradients, in their dtype
-    sizes: tuple[float, ...] = ()  # of each gradient's terms, where they cancel: what float32 rounding is relative to
-    low_precision: Callable[..., tuple[Any, Any]] | None = (
-        None  # the same from the code under test, where it needs help
-    )
 
 
 @dataclass(frozen=True)
@@ -74,10 +69,16 @@ class Operation:
     complex_rtol: float = 1e-12  # for the complex step, and for the value against the plain formula
     kinks: tuple[Kink, ...] = ()
     expectation: Callable[[Backend, Evaluate, np.random.Generator], Samples] | None = None
+    engines: tuple[str, ...] = ()  # of a chain; none: every one
 
     @property
     def is_chain(self) -> bool:
         return self.module == "objective"
+
+    def runs_on(self, engine: str) -> bool:
+        if engine == OPS or not self.is_chain:
+            return engine == OPS and not self.is_chain
+        return engine in self.engines or not self.engines
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Runs what the registry lists: gradients, precision, statistical gradients, kinks by name."""
+"""Run what the registry lists: gradients, kinks by name, expectations."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ import numpy as np
 from dufs_core.backend import Backend
 from dufs_core.gradcheck.arrays import as_tuple, to_host
 from dufs_core.gradcheck.check import check_complex_step, check_gradient
-from dufs_core.gradcheck.suite import expectation as statistical
-from dufs_core.gradcheck.suite import precision
+from dufs_core.gradcheck.suite import expectation
 from dufs_core.gradcheck.suite.registry import OPS, Example, Operation, engines, operations
 from dufs_core.objective.chain import Evaluate
 
 RETRIES = 10  # examples drawn in place of one that cannot be judged: its kink is within the step
-KINDS = ("gradient", "precision", "statistical")
+KINDS = ("gradient", "statistical")
 
 
 @dataclass
@@ -28,7 +27,7 @@ class Result:
 
     name: str
     engine: str
-    kind: str  # gradient, precision or statistical
+    kind: str  # of KINDS
     examples: int
     worst_relative_error: float = 0.0
     worst_case: str = ""
@@ -64,15 +63,11 @@ def run_suite(
         raise ValueError(f"engine must be one of {', '.join(usable)} on backend {bk.name!r}; got {engine!r}")
     chosen = [engine] if engine else list(usable)
     loaded = {name: usable[name].load() for name in chosen}
-    checks: dict[str, Callable[..., Result]] = {
-        "gradient": check_gradients,
-        "precision": check_precision,
-        "statistical": check_expectation,
-    }
+    checks: dict[str, Callable[..., Result]] = {"gradient": check_gradients, "statistical": check_expectation}
     for operation in operations():
         if only not in operation.name:
             continue
-        for name in chosen if operation.is_chain else [OPS]:
+        for name in filter(operation.runs_on, [*chosen, OPS]):
             for kind in kinds:
                 if kind == "statistical" and operation.expectation is None:
                     continue
@@ -136,9 +131,9 @@ def _one_example(bk: Backend, operation: Operation, evaluate: Evaluate, seed: in
         result.failures.append(f"{name}: none of {RETRIES} examples could be judged to {operation.rtol:g}")
         return
     result.note(report.worst_relative_error, case)
-    lopsided = _lopsided(example)
-    if lopsided:
-        result.failures.append(f"{name}: {lopsided}")
+    broken = _lopsided(example) or ("" if operation.is_chain else _not_float32(example))
+    if broken:
+        result.failures.append(f"{name}: {broken}")
         return
     if example.analytic is None:
         return
@@ -172,6 +167,23 @@ def _lopsided(example: Example) -> str:
     return ""
 
 
+def _not_float32(example: Example) -> str:
+    """Which gradient at float32 inputs is of another dtype; "" if none."""
+
+    def rounded(x: Any) -> Any:
+        return x.astype(np.float32) if hasattr(x, "dtype") and np.issubdtype(x.dtype, np.floating) else x
+
+    low = [rounded(x) for x in example.inputs]
+    with np.errstate(all="ignore"):  # the values may leave float32's range
+        values = as_tuple(example.function(*low)) if example.cotangents is None else example.cotangents
+        number = len(values) == 1 and np.ndim(values[0]) == 0 and example.cotangents is None
+        gradients = as_tuple(example.backward(*low, *(() if number else (rounded(w) for w in values))))
+    for i, g in enumerate(gradients):
+        if np.ndim(g) > 0 and g.dtype != np.float32:
+            return f"input {i}: the gradient of a float32 problem is {g.dtype}"
+    return ""
+
+
 def _value_gap(example: Example) -> float:
     """max |function - plain formula| / max |plain formula| at the example's inputs."""
     assert example.analytic is not None
@@ -185,63 +197,23 @@ def _value_gap(example: Example) -> float:
     return worst
 
 
-def check_precision(
-    bk: Backend, operation: Operation, engine: str, evaluate: Any, seed: int, examples: int, first_failure: bool = False
-) -> Result:
-    """float32 errors against those of the plain formulas, over the same examples; see precision.py."""
-    result = Result(operation.name, engine, "precision", 0, tolerance=precision.GRADIENT_FACTOR)
-    found = []
-    for index in range(max(examples, 22)):
-        try:
-            example = operation.example(bk, evaluate, _generator(operation, seed, index), index)
-            with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                errors = precision.errors(example)
-        except Exception as error:
-            result.failures.append(f"{operation.name}, seed {seed}, example {index}: {type(error).__name__}: {error}")
-            break
-        if errors is None:
-            continue
-        found.append(errors)
-        result.note(max(errors.value, errors.gradient), f"{example.note}; seed {seed}, example {index}")
-        if errors.problem:
-            result.failures.append(f"{operation.name}, seed {seed}, example {index}: {errors.problem}")
-            break
-    result.examples = len(found)
-    if not found:
-        if not result.failures:
-            result.failures.append(f"{operation.name}: no example can be judged in float32")
-        return result
-    value, gradient = precision.ratios(found)
-    result.measured |= {"value_ratio": value, "gradient_ratio": gradient}
-    for what, ratio, limit in (
-        ("value", value, precision.VALUE_FACTOR),
-        ("gradient", gradient, precision.GRADIENT_FACTOR),
-    ):
-        if not ratio <= limit:
-            result.failures.append(
-                f"{operation.name}: the float32 error of the {what} is {ratio:.2f} times that of the plain formulas "
-                f"(limit {limit:g})"
-            )
-    return result
-
-
 def check_expectation(
     bk: Backend, operation: Operation, engine: str, evaluate: Any, seed: int, examples: int, first_failure: bool = False
 ) -> Result:
-    """The mean gradient over many draws against the closed form; see statistical.py."""
+    """The mean gradient over many draws against the closed form; see expectation.py."""
     assert operation.expectation is not None
-    result = Result(operation.name, engine, "statistical", statistical.GROUPS, tolerance=statistical.STANDARD_ERRORS)
+    result = Result(operation.name, engine, "statistical", expectation.GROUPS, tolerance=expectation.STANDARD_ERRORS)
     try:
         samples = operation.expectation(bk, evaluate, _generator(operation, seed))
-        standard_errors, relative = statistical.judge(samples)
+        standard_errors, relative = expectation.judge(samples)
     except Exception as error:
         result.failures.append(f"{operation.name}, expectation: {type(error).__name__}: {error}")
         return result
     result.note(relative, f"{standard_errors:.1f} standard errors from the closed form")
     result.measured["standard_errors"] = standard_errors
-    if not standard_errors <= statistical.STANDARD_ERRORS:
+    if not standard_errors <= expectation.STANDARD_ERRORS:
         result.failures.append(
             f"{operation.name}: the mean gradient is {standard_errors:.1f} standard errors from the closed form "
-            f"(limit {statistical.STANDARD_ERRORS:g}), {relative:.1e} relative"
+            f"(limit {expectation.STANDARD_ERRORS:g}), {relative:.1e} relative"
         )
     return result
