@@ -31,7 +31,7 @@ INTERVALS = (None, 60.0, 1.0, 0.0)  # seconds; 0: after every call of the engine
 def fit(X: Any, path: Path, every: float | None) -> dict[str, Any]:
     """One fit, and the saves in it."""
     spent: list[float] = []
-    keep = CheckpointWriter._write
+    keep = CheckpointWriter.save_now
 
     def timed(self: CheckpointWriter, progress: Any) -> None:
         began = time.perf_counter()
@@ -41,7 +41,7 @@ def fit(X: Any, path: Path, every: float | None) -> dict[str, Any]:
     callbacks = [] if every is None else [Checkpoint(path, every)]
     settings = {"fdr": None, "random_state": 0, "max_iter": 300, "max_runs": 1, "n_jobs": 1, "backend": "numpy"}
     selector = DUFS(**settings, callbacks=callbacks)
-    with mock.patch.object(CheckpointWriter, "_write", timed):
+    with mock.patch.object(CheckpointWriter, "save_now", timed):
         began = time.process_time()
         selector.fit(X)
         seconds = time.process_time() - began
