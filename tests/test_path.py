@@ -14,6 +14,7 @@ from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
+from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
 from dufs_core.selection.lambda_path import agreement, best_index, fit_lams, group_equal
 from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, shuffled_scores
@@ -89,8 +90,8 @@ def test_lambdas_that_open_nothing_is_refused(moons):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_lowest_lambda_is_a_tenth_of_the_median_at_the_start():
     X = two_moons(n_features=40).X
-    stationary = stationary_lambdas(short(), X)
-    low, high = lambda_range(short(), X)
+    stationary = stationary_lambdas(FitTask.begin(short(), X))
+    low, high = lambda_range(FitTask.begin(short(), X))
     assert low == pytest.approx(0.1 * np.median(stationary[stationary > 0]))
     assert low < 1e-3 * high  # the other rule, where few columns have most of the variance, does not decide here
     assert high == pytest.approx(1)
@@ -101,9 +102,9 @@ def test_every_half_has_draws_of_its_own(moons, monkeypatch):
     """With the same draws all halves would err alike, and their p-values say less."""
     seeds = []
 
-    def seen(selector, lams, X, seed, bar):
+    def seen(task, lams, seed, bar):
         seeds.append(seed)
-        return fit_lams(selector, lams, X, seed, bar)
+        return fit_lams(task, lams, seed, bar)
 
     monkeypatch.setattr("dufs_core.selection.lambda_path.fit_lams", seen)
     LambdaPath(short(max_iter=5), lams=[1e-4], n_splits=2, n_permutations=3, random_state=0).fit(moons)
@@ -114,8 +115,11 @@ def test_every_half_has_draws_of_its_own(moons, monkeypatch):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")  # ten steps close no gate
 def test_a_path_without_self_loops_is_of_such_fits(moons):
     found = quick(short(self_loops=False, max_iter=10), n_lams=2, n_permutations=3).fit(moons)
-    low, high = lambda_range(short(self_loops=False, max_iter=10), moons)
-    assert (stationary_lambdas(short(self_loops=False), moons) != stationary_lambdas(short(), moons)).all()
+    low, high = lambda_range(FitTask.begin(short(self_loops=False, max_iter=10), moons))
+    assert (
+        stationary_lambdas(FitTask.begin(short(self_loops=False), moons))
+        != stationary_lambdas(FitTask.begin(short(), moons))
+    ).all()
     np.testing.assert_allclose(found.lams_, [low, np.sqrt(low * high)])
     alone = short(self_loops=False, max_iter=10, lam=float(found.lams_[0]))
     seed = int(np.random.RandomState(0).randint(2**31))
@@ -146,7 +150,7 @@ def test_sparse_rows_give_what_dense_rows_give(moons):
 
 def test_at_its_stationary_lambda_a_gate_stands_still(moons):
     settings = {"n_draws": 512, "optimizer": "sgd", "learning_rate": 1e-2, "max_iter": 1, "random_state": 0}
-    stationary = stationary_lambdas(short(**settings), np.column_stack([moons, np.ones(100)]))
+    stationary = stationary_lambdas(FitTask.begin(short(**settings), np.column_stack([moons, np.ones(100)])))
     assert stationary[6] == 0  # constant
     assert stationary[1] > 0
     steps = []
@@ -161,16 +165,20 @@ def test_the_ends_of_the_grid(moons):
     X = np.column_stack([moons * [1, 1, 1, 4, 1, 1], np.ones(100)])
     for scaling in ("columns", "global", "none"):
         selector = short(scaling=scaling)
-        low, high = lambda_range(selector, X)
-        start = stationary_lambdas(selector, X)
+        low, high = lambda_range(FitTask.begin(selector, X))
+        start = stationary_lambdas(FitTask.begin(selector, X))
         variances = X.var(axis=0)
         variances = {"columns": np.ones(1), "global": variances / variances[:6].mean(), "none": variances}[scaling]
         assert high == pytest.approx(variances.max(), rel=1e-5)
         assert low == min(0.1 * np.median(start[start > 0]), high / 1000)
-    shrunk = lambda_range(selector, X / 64)
+    shrunk = lambda_range(FitTask.begin(selector, X / 64))
     np.testing.assert_allclose(shrunk, (low / 64**2, high / 64**2), rtol=1e-4)
     stored = sparse.csr_array(np.where(abs(X) < 0.7, 0, X))
-    np.testing.assert_allclose(lambda_range(selector, stored), lambda_range(selector, stored.toarray()), rtol=1e-4)
+    np.testing.assert_allclose(
+        lambda_range(FitTask.begin(selector, stored)),
+        lambda_range(FitTask.begin(selector, stored.toarray())),
+        rtol=1e-4,
+    )
 
 
 def test_lambdas_where_the_number_of_columns_changes():

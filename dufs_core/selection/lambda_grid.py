@@ -12,7 +12,6 @@ from sklearn.base import clone
 from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import dense_block, take_columns, take_rows
 from dufs_core.objective.ops import regulariser
-from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_task import FitTask
 from dufs_core.selection.presets import graph_rules
 from dufs_core.training.loop import INITIAL_MU, batches, gate_noise
@@ -24,18 +23,16 @@ _FLAT = 0.1  # weight of an interval in which the number of columns stays the sa
 _BLOCK = 1 << 20  # entries of X at a time
 
 
-def lambda_range(selector: DUFS, X: Any) -> tuple[float, float]:
+def lambda_range(task: FitTask) -> tuple[float, float]:
     """A lambda at which most gates that open stay open, and one at which none does.
 
     The upper one is the largest variance of a scaled column, the most that an open gate adds to S / n. The lower one is
     a tenth of the median of the positive `stationary_lambdas`, or a thousandth of the upper one if that is less.
-
-    X (n, d) as in `DUFS.fit`. Raises ValueError if every gate that opens lowers the score.
+    Raises ValueError if every gate that opens lowers the score.
     """
-    task = FitTask.begin(selector, X)
-    stationary = _stationary_lambdas(task)
+    stationary = stationary_lambdas(task)
     if stationary.any() and stationary.max() <= 0:
-        rules = graph_rules(selector, task.X.shape[0])
+        rules = graph_rules(task.selector, task.X.shape[0])
         raise ValueError(
             f"No lambda opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
             f"self_loops={rules.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
@@ -77,24 +74,16 @@ def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
     return np.exp(np.sort(new))
 
 
-def stationary_lambdas(selector: DUFS, X: Any) -> Array:
+def stationary_lambdas(task: FitTask) -> Array:
     """The lambda at which each gate stands still in the first step, (d,), NumPy; constant columns have 0.
 
     lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. Unlike a fixed
     range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of columns.
-
-    X (n, d) as in `DUFS.fit`.
     """
-    return _stationary_lambdas(FitTask.begin(selector, X))
-
-
-def _stationary_lambdas(task: FitTask) -> Array:
-    """`stationary_lambdas` for the data of a task."""
-    bk, X, data = task.bk, task.X, task.data
+    bk, X, data, columns = task.bk, task.X, task.data, np.flatnonzero(~task.data.constant)
     selector = clone(task.selector).set_params(lam=0.0, fdr=None)
     task = replace(task, selector=selector)
     engine = task.engine()
-    columns = np.flatnonzero(~data.constant)
     stationary = np.zeros(X.shape[1])
     if not len(columns):
         return stationary

@@ -160,7 +160,7 @@ class LambdaPath(ColumnSelector):
         most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
         with task.accepted.device(), one_of_each(), progress_bar(self.verbose, most, "fit") as bar:
             bar.set_postfix_str("all rows")
-            self.lams_, self.mu_ = self._fit_grid(selector, task.X, seed, bar)
+            self.lams_, self.mu_ = self._fit_grid(task, seed, bar)
             selections = [self._selection(mu) for mu in self.mu_]
             z, p, agreements = self._test_halves(task, selections, seed, bar)
             tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
@@ -207,19 +207,19 @@ class LambdaPath(ColumnSelector):
             raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")
         return np.unique(lams)
 
-    def _fit_grid(self, selector: DUFS, X: Any, seed: int, bar: Any) -> tuple[Array, Array]:
+    def _fit_grid(self, task: FitTask, seed: int, bar: Any) -> tuple[Array, Array]:
         """Lambdas (n_lams,), increasing, and mu (n_lams, d) of their fits."""
         if self.lams is not None:
             lams = self._given_lams()
-            return lams, fit_lams(selector, lams, X, seed, bar)
-        low, high = lambda_range(selector, X)
+            return lams, fit_lams(task, lams, seed, bar)
+        low, high = lambda_range(task)
         lams = geometric_grid(low, high, self.n_lams)
-        mu = fit_lams(selector, lams, X, seed, bar)
+        mu = fit_lams(task, lams, seed, bar)
         while len(lams) < self.n_lams:
             new = refine_grid(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
             order = np.argsort(np.append(lams, new))
             lams = np.append(lams, new)[order]
-            mu = np.concatenate([mu, fit_lams(selector, new, X, seed, bar)])[order]
+            mu = np.concatenate([mu, fit_lams(task, new, seed, bar)])[order]
         return lams, mu
 
     def _test_halves(
@@ -240,7 +240,7 @@ class LambdaPath(ColumnSelector):
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
             lams, found = self.lams_[lowest], []
             for half, own in zip(halves, seeds, strict=True):
-                found.append([self._selection(mu) for mu in fit_lams(task.selector, lams, half.X, own, bar)])
+                found.append([self._selection(mu) for mu in fit_lams(half, lams, own, bar)])
             for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
                 test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)
                 z[2 * split + i, tested] = test.z[group[tested]]
@@ -285,12 +285,12 @@ class LambdaPath(ColumnSelector):
         return tags
 
 
-def fit_lams(selector: DUFS, lams: Array, X: Any, seed: int, bar: Any) -> Array:
-    """mu (len(lams), d) of a selector's fits at several lambdas."""
-    size = selector.batch_size
-    size = None if size is None or size > X.shape[0] else size  # of a half: it is no mistake there
+def fit_lams(task: FitTask, lams: Array, seed: int, bar: Any) -> Array:
+    """mu (len(lams), d) of fits at several lambdas."""
+    size = task.selector.batch_size
+    size = None if size is None or size > task.X.shape[0] else size  # of a half: it is no mistake there
     settings = {"random_state": seed, "batch_size": size}
-    fits = fit_many([clone(selector).set_params(lam=float(lam), **settings) for lam in lams], X)
+    fits = fit_many([clone(task.selector).set_params(lam=float(lam), **settings) for lam in lams], task.X)
     bar.update(len(lams))
     return np.stack([fit.mu_ for fit in fits])
 
