@@ -10,10 +10,9 @@ from sklearn.exceptions import NotFittedError
 from sklearn.feature_selection import SelectorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dufs_core.backend import Array, get_backend, is_sparse_on_device, on_device
-from dufs_core.data.accept import check_values, check_width, stored_columns, unwrap
+from dufs_core.backend import Array, get_backend
+from dufs_core.data.accept import check_values, check_width, kind_of, stored_columns, unwrap
 from dufs_core.data.dense import check_finite, check_table, device_table
-from dufs_core.data.on_disk import is_on_disk
 
 
 def check_fitted(selector: Any, attribute: str = "support_") -> None:
@@ -65,28 +64,23 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "support_")
         X = unwrap(X)
         check_width(X, self.n_features_in_, type(self).__name__)
-        columns = np.flatnonzero(self.support_)
-        if is_sparse_on_device(X):
-            check_table(X, 1)
-            validate_data(self, X, reset=False, skip_check_array=True)
-            bk = get_backend("cupy")
-            with bk.device_of(X.data):
-                return X.tocsc()[:, bk.xp.asarray(columns)].asformat(X.format)
-        if is_on_disk(X):
-            check_table(X, 1)
-            validate_data(self, X, reset=False, skip_check_array=True)
-            return stored_columns(X, columns)
-        if not on_device(X):
+        kind, columns = kind_of(X), np.flatnonzero(self.support_)
+        if kind in ("dense host", "sparse host"):
             try:
                 return super().transform(X)
             except ValueError as error:
                 refusal = error
             check_values(X)  # scikit-learn's sentence has no count and no column
             raise refusal
-        bk = get_backend("cupy")
-        X = device_table(bk, X, 1)
+        bk = get_backend("numpy" if kind == "on disk" else "cupy")
+        X = device_table(bk, X, 1) if kind == "dense device" else X
+        check_table(X, 1)
         validate_data(self, X, reset=False, skip_check_array=True)
-        with bk.device_of(X):
+        if kind == "on disk":
+            return stored_columns(X, columns)
+        with bk.device_of(X.data if kind == "sparse device" else X):
+            if kind == "sparse device":
+                return X.tocsc()[:, bk.xp.asarray(columns)].asformat(X.format)
             check_finite(X, bk.xp)
             return X[:, bk.xp.asarray(columns)]
 
