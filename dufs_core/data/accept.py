@@ -14,7 +14,7 @@ import numpy as np
 from scipy import sparse
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device
+from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device, random
 from dufs_core.data import dense
 from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, slices
 from dufs_core.data.scaling import ScaledData
@@ -36,6 +36,11 @@ class Accepted(NamedTuple):
     bk: Backend  # that computes
     given: Any  # the user's X, unwrapped
 
+    @property
+    def is_sparse(self) -> bool:
+        """Whether X is a sparse matrix, on whichever side."""
+        return self.kind.startswith("sparse")
+
     def rows(self, rows: Array) -> Accepted:
         """Some of the rows (NumPy indices) of data that are not on disk."""
         return self._replace(X=self.X[self.bk.xp.asarray(rows) if self.kind == "dense device" else rows])
@@ -51,7 +56,7 @@ class Accepted(NamedTuple):
         if self.kind == "on disk":
             source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
             data = ScaledData(source, source.constant)
-        elif self.kind.startswith("sparse"):
+        elif self.is_sparse:
             data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
         else:
             array = dense.scale_columns(self.X, scaling, dtype, self.bk.xp if self.kind == "dense device" else np)
@@ -285,7 +290,7 @@ def host_array(X: Any) -> Any:
 
 def some_rows(n: int, most: int) -> Array:
     """All rows, or `most` of them drawn without replacement (always the same), ascending."""
-    return np.arange(n) if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+    return np.sort(np.arange(n)[random.sample(get_backend("numpy"), 0, random.Stream.PERMUTATION, 1, n, most)])
 
 
 def dense_part(X: Any, rows: Array, columns: Array) -> Array:
