@@ -109,7 +109,7 @@ def test_what_cublas_multiplies_is_computed_one_by_one(device, tmp_path):
     """Its rounding may depend on how many matrices there are; then a fit's company would change its bits."""
     (tmp_path / "job.toml").write_text(LONG.replace("features = 50", "features = 5000"))
     fits = read_job(tmp_path / "job.toml").fits[:15]
-    assert size_of_stack(fits)[0] == 1
+    assert size_of_stack(fits) == 1
 
 
 def test_a_dry_run_on_the_card(device, tmp_path, capsys):

@@ -158,7 +158,7 @@ def test_with_decoys_every_fit_is_a_task_of_its_own(job, backend):
     for text, sizes in ((JOB, [4] if backend == "cupy" else [1] * 4), (JOB.replace('"none"', "0.1", 1), [1] * 4)):
         job.write_text(text)
         fits = [replace(fit, settings=dict(fit.settings) | {"backend": backend}) for fit in read_job(job).fits]
-        assert [len(task) for task in group_fits(fits, in_this_process=True)] == sizes
+        assert [len(task) for task in group_fits(fits)] == sizes
 
 
 def test_a_disk_that_is_full_when_the_table_is_written(job, tmp_path, monkeypatch, capsys):
@@ -449,14 +449,14 @@ def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DUFS, "fit", fit)
     found = read_job(job)
-    (result,) = compute(Task(found.fits[:1], "nowhere", 60, "nowhere/stop", None), lambda: False)
+    (result,) = compute(Task(found.fits[:1], "nowhere", 60, "nowhere/stop"), lambda: False)
     assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
 
 
 def test_checkpoints_that_are_all_damaged(job, tmp_path):
     found = read_job(job)
     (tmp_path / f"{found.fits[0].id}.ckpt").write_bytes(b"nothing")
-    (result,) = compute(Task(found.fits[:1], str(tmp_path), 60, "nowhere/stop", None), lambda: False)
+    (result,) = compute(Task(found.fits[:1], str(tmp_path), 60, "nowhere/stop"), lambda: False)
     assert result.row["status"] == "done"
     assert "started anew" in result.row["warnings"]
 

@@ -155,7 +155,7 @@ def dying(deadly, died_of):
             future.set_result(list(map(computed, task.fits)))
         return future
 
-    return nullcontext(pools.Pool(submit, 3, os.getpid()))
+    return nullcontext(pools.Pool(submit, 3))
 
 
 def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
@@ -169,9 +169,7 @@ def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
 
 def test_a_stack_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, monkeypatch):
     """Of its fits only the deadly one is given up."""
-    monkeypatch.setattr(
-        "dufs_core.cli.sweep.runner.group_fits", lambda fits, in_this_process: [list(fits[:5]), list(fits[5:])]
-    )
+    monkeypatch.setattr("dufs_core.cli.sweep.runner.group_fits", lambda fits: [list(fits[:5]), list(fits[5:])])
     died_of = []
     report = run(read_job(job), Store(tmp_path / "out"), dying({2}, died_of), False)
     assert (report.done, report.failed) == (7, 1)
@@ -189,13 +187,13 @@ class ByHand:
         return self.futures[-1][1]
 
     def pool(self):
-        return pools.Pool(self.submit, 2, None)
+        return pools.Pool(self.submit, 2)
 
 
 def in_workers_by_hand(job, end, n_fits):
     """What a sweep yields when it is asked to stop once two fits are in hand, and `end` says how each ends."""
     workers = ByHand()
-    tasks = [Task((f,), "nowhere", 60, "nowhere/stop", None) for f in read_job(job).fits[:n_fits]]
+    tasks = [Task((f,), "nowhere", 60, "nowhere/stop") for f in read_job(job).fits[:n_fits]]
 
     def tell():
         for i, (task, future) in enumerate(workers.futures):

@@ -41,6 +41,9 @@ def add_arguments(sweep: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises JobError for what the user has to change."""
+    from tqdm import tqdm
+
+    from dufs_core.cli.sweep import pool, results, runner
     from dufs_core.cli.sweep.job_file import JobError, read_job
 
     if args.workers < 1:
@@ -50,18 +53,6 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(job, args)
     if args.out is None:
         raise JobError("sweep needs --out DIR, where results and the state of the fits are kept (or --dry-run)")
-    return _sweep(job, args)
-
-
-def _say(message: str) -> None:
-    print(f"dufs-core: {message}", file=sys.stderr)
-
-
-def _sweep(job: Any, args: argparse.Namespace) -> int:
-    from tqdm import tqdm
-
-    from dufs_core.cli.sweep import pool, results, runner
-
     workers = None
     if args.scheduler is not None:
         workers = pool.cluster(args.scheduler)
@@ -98,11 +89,15 @@ def _sweep(job: Any, args: argparse.Namespace) -> int:
     return FAILED if report.failed else DONE
 
 
+def _say(message: str) -> None:
+    print(f"dufs-core: {message}", file=sys.stderr)
+
+
 def _dry_run(job: Any, args: argparse.Namespace) -> int:
     from dufs_core.cli.sweep.results import id_columns
     from dufs_core.cli.sweep.worker import predict
 
-    predicted = predict(job.fits, in_this_process=args.workers == 1 and args.scheduler is None)
+    predicted = predict(job.fits)
     rows = [id_columns(fit) | {name: fit.settings[name] for name in job.varied} | predicted[fit.id] for fit in job.fits]
     if args.json:
         most = max((row["bytes"] for row in rows if "bytes" in row), default=None)

@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "callbacks": "a job file cannot hold functions",
     "verbose": "a sweep has one progress bar",
 }
-_MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}
+_MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}  # of two_moons, in order
 _MOONS_OPTIONS = dict.fromkeys(_MOONS_DEFAULTS, (int, float))
 _FILE_OPTIONS = {"variable": str, "labels": str, "transpose": bool, "header": bool, "index_column": (str, int, list)}
 _WORDS = {str: "a text", bool: "true or false", (int, float): "a number"}  # for types of options
@@ -238,7 +238,7 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
     try:
         if path == MOONS:
             given = _MOONS_DEFAULTS | given
-            digest = array_fingerprint(make_moons(given))
+            digest = array_fingerprint(two_moons(*given.values()).X)
         else:
             if "index_column" in given:
                 columns = given["index_column"]
@@ -253,8 +253,3 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
     except (ValueError, TypeError) as error:
         raise JobError(f"{where}: {error}") from error
     return DataSet(name, path, tuple(given.items()), digest), own
-
-
-def make_moons(reading: Mapping[str, Any]) -> Any:
-    """The data of a `DataSet` with the path "two-moons"."""
-    return two_moons(reading["samples"], reading["features"], reading["noise"], reading["seed"]).X

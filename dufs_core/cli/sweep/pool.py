@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from dufs_core.cli.sweep.job_file import JobError
 from dufs_core.cli.sweep.results import Result
-from dufs_core.cli.sweep.worker import Task, busy, work
+from dufs_core.cli.sweep.worker import Task, busy, orphaned, work
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
 
@@ -26,11 +26,10 @@ _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # loky's
 
 
 class Pool(NamedTuple):
-    """Workers: how a task is given to them, how many they have in hand at most, and their parent if it is here."""
+    """Workers: how a task is given to them, and how many they have in hand at most."""
 
     submit: Callable[[Task], Future[list[Result]]]
     width: int
-    parent: int | None
 
 
 @contextmanager
@@ -40,7 +39,7 @@ def processes(count: int) -> Iterator[Pool]:
 
     executor = partial(get_reusable_executor, count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
     try:
-        yield Pool(lambda task: executor().submit(work, task), count, os.getpid())
+        yield Pool(lambda task: executor().submit(work, task), count)
     finally:
         executor().shutdown(wait=True, kill_workers=True)
 
@@ -53,7 +52,8 @@ def _start_child(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        with busy:  # what is in hand is saved first: it is asked to stop as well
+        orphaned.set()
+        with busy:  # what is in hand is saved first
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -78,7 +78,7 @@ def cluster(address: str) -> Iterator[Pool]:
         if not threads:
             raise JobError(f"the Dask scheduler at {address} has no workers")
         executor = client.get_executor(pure=False)
-        yield Pool(partial(executor.submit, work), 2 * threads, None)
+        yield Pool(partial(executor.submit, work), 2 * threads)
 
 
 def in_workers(

@@ -1,15 +1,14 @@
 """The directory of a sweep: what is done stays done.
 
-    sweep.json           what was asked for
-    fits/ID.npz          one file per fit that is over: the row of the table, mu, ranking, support, q-values, history
-    checkpoints/ID.ckpt  checkpoints of fits in progress
+    results.csv          the table, one row per fit, made from fits/ at each end
+    fits/ID.npz          a fit that is over: its row, mu, ranking, support, q-values, history
+    checkpoints/ID.ckpt  a fit in progress
     log.jsonl            what happened, one JSON object a line
-    results.csv          the table, one row per fit
-    lock                 locked by the job that works here
-    stop.JOB             tells the workers of one job to save and end
+    sweep.json           what was asked for
+    lock, stop.JOB       locked by the job that works here; tells its workers to save and end
 
-A fit is over when its file is there: it is written beside its place, flushed and renamed, so a row is complete or does
-not exist, and the identity is its name, so none can exist twice. The table is made from these files, at each end.
+Files of fits are written beside their place, flushed and renamed: a row is complete or does not exist. The identity of
+the fit is the name of its file, so none can exist twice.
 """
 
 from __future__ import annotations

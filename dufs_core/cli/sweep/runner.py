@@ -38,8 +38,7 @@ class Report:
 class Signals:
     """SIGTERM and SIGINT inside a `with` block: the first is remembered, the second ends the process at once."""
 
-    def __init__(self) -> None:
-        self.received: str | None = None
+    received: str | None = None
 
     def __call__(self) -> bool:
         return self.received is not None
@@ -98,8 +97,16 @@ def run(
     with locked(store.lock), signals.handled():
         try:
             store.open(job)
-            missing = [fit for fit in job.fits if not _is_done(fit, store, report)]
-            report.pending = len(missing)
+            missing = []
+            for fit in job.fits:
+                result, checkpoint = store.result(fit), store.checkpoint(fit)
+                if result is not None and result.row["status"] == "done":
+                    checkpoint.remove()  # a job that was killed may have left it
+                    report.done += 1
+                else:
+                    report.resumed += checkpoint.exists()
+                    missing.append(fit)
+            report.pending, report.resumed = len(missing), report.resumed + report.done
             store.log("started", fits=report.fits, done=report.done)
             on_progress(report)
             try:
@@ -126,31 +133,19 @@ def run(
     return report
 
 
-def _is_done(fit: Fit, store: Store, report: Report) -> bool:
-    result = store.result(fit)
-    done = result is not None and result.row["status"] == "done"
-    report.done += done
-    report.resumed += done or store.checkpoint(fit).exists()
-    if done:  # a job that was killed may have left it
-        store.checkpoint(fit).remove()
-    return done
-
-
 def _computed(
     job: Job, store: Store, missing: list[Fit], workers: AbstractContextManager[Pool] | None, signals: Signals
 ) -> Generator[tuple[Fit, Result]]:
-    groups = group_fits(missing, in_this_process=workers is None)
     facts = str(store.checkpoints), job.checkpoint_seconds, str(store.stop)
+    tasks = [Task(tuple(group), *facts) for group in group_fits(missing)]
     if workers is None:
-        for group in groups:
-            yield from zip(group, compute(Task(tuple(group), *facts, None), signals), strict=True)
+        for task in tasks:
+            yield from zip(task.fits, compute(task, signals), strict=True)
         return
-    with workers as pool:
-        tasks = [Task(tuple(group), *facts, pool.parent) for group in groups]
-        with closing(in_workers(tasks, pool, signals, store.stop.touch)) as computed:
-            for task, found in computed:
-                results = [failure(fit, found) for fit in task.fits] if isinstance(found, BaseException) else found
-                yield from zip(task.fits, results, strict=False)  # fewer results than fits: the task was stopped
+    with workers as pool, closing(in_workers(tasks, pool, signals, store.stop.touch)) as computed:
+        for task, found in computed:
+            results = [failure(fit, found) for fit in task.fits] if isinstance(found, BaseException) else found
+            yield from zip(task.fits, results, strict=False)  # fewer results than fits: the task was stopped
     store.stop.unlink(missing_ok=True)
 
 

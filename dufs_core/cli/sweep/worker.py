@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
-from dufs_core.cli.sweep.job_file import MOONS, DataSet, Fit, make_moons
+from dufs_core.cli.sweep.job_file import MOONS, DataSet, Fit
 from dufs_core.cli.sweep.results import Result, error_line, failure, join_warnings, result_of
 from dufs_core.data.files import read_table
 from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.data.on_disk import is_on_disk
+from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
@@ -34,6 +35,7 @@ from dufs_core.selection.fit_task import FitTask
 
 LARGEST = 32  # fits of a task: what is lost with a worker that writes no checkpoints, and what others could compute
 _MAY_DIFFER = ("lam", "n_features_to_select", "ranking")  # settings of the fits of a stack
+orphaned = threading.Event()  # set in a worker whose parent has died
 busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
 
 
@@ -44,22 +46,18 @@ class Task(NamedTuple):
     checkpoints: str  # the folder of checkpoints
     every_seconds: float
     stop: str  # the path of a file: while it is there, workers stop
-    parent: int | None  # the process that started the worker; None if it is not this machine's
 
 
 class StackError(Exception):
     """A stack failed: its fits are computed one by one."""
 
 
-def group_fits(fits: Sequence[Fit], in_this_process: bool) -> list[list[Fit]]:
-    """Fits that may be a stack where a GPU computes, each other one alone: with decoys, whose gates are not those of
-    others, or with backend "auto" in another process, whose backend is not known here.
-    """
-    on_gpu = ("cupy", "auto") if in_this_process else ("cupy",)
+def group_fits(fits: Sequence[Fit]) -> list[list[Fit]]:
+    """Fits that may be a stack on a GPU, each other one alone: with decoys every fit has gates of other columns."""
     groups: dict[str, list[Fit]] = {}
     for fit in fits:
         key = fit.id
-        if fit.settings["backend"] in on_gpu and fit.settings["fdr"] is None:
+        if fit.settings["backend"] == "cupy" and fit.settings["fdr"] is None:
             same = {name: value for name, value in fit.settings.items() if name not in _MAY_DIFFER}
             key = json.dumps([fit.data.name, same, fit.threads], sort_keys=True)
         groups.setdefault(key, []).append(fit)
@@ -88,10 +86,10 @@ def compute(task: Task, stop: Callable[[], bool]) -> Iterator[Result]:
 
 
 def work(task: Task) -> list[Result]:
-    """`compute` in a worker, which stops for the file task.stop or the death of task.parent: the fits that are over."""
+    """`compute` in a worker, until the file task.stop is there or its parent has died: the fits that are over."""
 
     def stop() -> bool:
-        return os.path.exists(task.stop) or (task.parent is not None and os.getppid() != task.parent)
+        return orphaned.is_set() or os.path.exists(task.stop)
 
     results: list[Result] = []
     with busy, suppress(InterruptedFit):
@@ -110,7 +108,7 @@ def load(fit: Fit) -> Any:
 @lru_cache(maxsize=1)
 def _load(data: DataSet, on_disk: bool) -> Any:
     if data.path == MOONS:
-        return make_moons(dict(data.reading))
+        return two_moons(*dict(data.reading).values()).X
     if file_fingerprint(data.path) != data.sha256:
         raise ValueError(f"{data.path} has changed since the sweep was started")
     return read_table(data.path, **dict(data.reading), on_disk=on_disk).X
@@ -187,10 +185,10 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
     return results
 
 
-def predict(fits: Sequence[Fit], in_this_process: bool) -> dict[str, dict[str, Any]]:
+def predict(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
     """For the id of each fit its engine, how many are computed together, and the bytes of these; or its error."""
     found = {}
-    for group in group_fits(fits, in_this_process):
+    for group in group_fits(fits):
         size = size_of_stack(group)
         for position, fit in enumerate(group):
             together = min(size, len(group) - position // size * size)
