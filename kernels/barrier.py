@@ -6,14 +6,12 @@ clash with fork, with BLAS, or with another fit in the same process.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import binding, ir
 from numba import types
 from numba.core import cgutils
 
 from dufs_core.kernels.compile import inner
-from dufs_core.kernels.vector import Code, operation
+from dufs_core.kernels.vector import operation
 
 SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do not share one
 ABANDONED = 2  # the number of a barrier that is not 0 once a thread has failed
@@ -22,19 +20,19 @@ _CAN_YIELD = binding.address_of_symbol("sched_yield") is not None  # POSIX
 
 
 @operation(lambda counters, index, value: types.int64(counters, types.intp, types.int64))
-def _add(code: Code, counters: Any, index: Any, value: Any) -> Any:
+def _add(code, counters, index, value):
     """counters[index] += value as one indivisible operation; returns what was there before."""
     return code.builder.atomic_rmw("add", code.pointer(0), value, "seq_cst")
 
 
 @operation(lambda counters, index: types.int64(counters, types.intp))
-def _load(code: Code, counters: Any, index: Any) -> Any:
+def _load(code, counters, index):
     """counters[index], read from memory."""
     return code.builder.load_atomic(code.pointer(0), "seq_cst", 8)
 
 
 @operation(lambda: types.void())
-def _offer_processor(code: Code) -> None:
+def _offer_processor(code):
     """Let another thread run."""
     if _CAN_YIELD:
         kind = ir.FunctionType(ir.IntType(32), [])
@@ -42,7 +40,7 @@ def _offer_processor(code: Code) -> None:
 
 
 @inner
-def wait_for_all(counters: Any, first: int, threads: int) -> None:
+def wait_for_all(counters, first, threads):
     """Return once `threads` threads have called this with the same barrier (SLOTS zeros from counters[first] on).
 
     Everything that a thread wrote before is then visible to every other. A thread that will never come sets

@@ -27,7 +27,7 @@ def _sources() -> str:
     return digest.hexdigest()
 
 
-def _compiled(function: Callable[..., Any], **options: Any) -> Any:
+def _compiled(function: Callable[..., Any], **options):
     options |= {"nogil": True, "error_model": "numpy", "_nrt": False}  # nothing here allocates arrays
     try:
         compiled = njit(cache=True, **options)(function)
@@ -41,7 +41,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:
         return njit(**options)(function)
 
 
-def kernel(function: Callable[..., Any]) -> Any:
+def kernel(function: Callable[..., Any]):
     """njit for code that holds no Python objects. Compiled at the first call for each dtype, never at import.
 
     Where neither the package's nor the user's cache directory can be written (a read-only installation without a
@@ -50,7 +50,7 @@ def kernel(function: Callable[..., Any]) -> Any:
     return _compiled(function)
 
 
-def inner(function: Callable[..., Any], returns: Callable[..., Any] = lambda *args: types.void) -> Any:
+def inner(function: Callable[..., Any], returns: Callable[..., Any] = lambda *args: types.void):
     """A function for compiled code alone, compiled once for each tuple of types, without an executable of its own.
 
     (njit would build one, and would compile a function anew for every literal argument.) `returns` gives the type of
@@ -60,14 +60,14 @@ def inner(function: Callable[..., Any], returns: Callable[..., Any] = lambda *ar
     class Typing(AbstractTemplate):  # type: ignore[misc]
         key = function
 
-        def generic(self, args: Any, kws: Any) -> Any:
+        def generic(self, args, kws):
             args = tuple(types.unliteral(arg) for arg in args)
             return signature(returns(*args), *args)
 
     infer_global(function, types.Function(Typing))
 
     @lower_builtin(function, types.VarArg(types.Any))
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         flags = Flags()
         flags.error_model = "numpy"
         compiled = context.compile_subroutine(builder, function, sig, flags=flags)
@@ -81,6 +81,6 @@ def returning(returns: Callable[..., Any]) -> Callable[..., Any]:
     return lambda function: inner(function, returns)
 
 
-def inlined(function: Callable[..., Any]) -> Any:
+def inlined(function: Callable[..., Any]):
     """A function that is called at one place of compiled code: compiled as part of it."""
     return _compiled(function, inline="always")

@@ -7,14 +7,13 @@ are scalar library calls), within a few units in the last place of float64.
 from __future__ import annotations
 
 from math import factorial, log, pi, sqrt
-from typing import Any
 
 import numpy as np
 from llvmlite import ir
 from numba import types
 
 from dufs_core.kernels.compile import inlined, inner
-from dufs_core.kernels.vector import Code, operation
+from dufs_core.kernels.vector import operation
 
 CHUNK = 512  # columns at a time: their words and normals stay in the first-level cache
 
@@ -27,20 +26,20 @@ _LN2, _SQRT2, _TO_ANGLE = log(2.0), sqrt(2.0), 2 * pi / 2.0**32
 
 
 @operation(lambda x: types.uint64(types.float64))
-def _bits(code: Code, x: Any) -> Any:
+def _bits(code, x):
     return code.builder.bitcast(x, ir.IntType(64))
 
 
 @operation(lambda bits: types.float64(types.uint64))
-def _from_bits(code: Code, bits: Any) -> Any:
+def _from_bits(code, bits):
     return code.builder.bitcast(bits, ir.DoubleType())
 
 
-def _series(*coefficients: float) -> Any:
+def _series(*coefficients: float):
     """The operation w -> sum_i coefficients[i] w^i, by Horner's rule."""
 
     @operation(lambda w: types.float64(types.float64))
-    def polynomial(code: Code, w: Any) -> Any:
+    def polynomial(code, w):
         value, *others = (ir.Constant(ir.DoubleType(), c) for c in reversed(coefficients))
         for coefficient in others:
             value = code.builder.fadd(coefficient, code.builder.fmul(w, value))
@@ -55,7 +54,7 @@ _cosine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2)))
 
 
 @inlined
-def _radius(word: Any) -> Any:
+def _radius(word):
     """sqrt(-2 log((word + 1/2) / 2^32)): with word + 1/2 = m 2^e and s = (m - 1) / (m + 1), log m = 2 artanh(s)."""
     bits = _bits(np.float64(word) + 0.5)
     e = np.float64(np.int64(bits >> _52) - 1023)
@@ -69,7 +68,7 @@ def _radius(word: Any) -> Any:
 
 
 @inlined
-def _sine_and_cosine(word: Any) -> Any:
+def _sine_and_cosine(word):
     """sin and cos of 2 pi word / 2^32: the angle is q quarter turns and a rest of at most an eighth."""
     quarters = (word + _EIGHTH) >> _30
     rest = np.float64(np.int64(word) - np.int64(quarters << _30)) * _TO_ANGLE
@@ -86,7 +85,7 @@ def _sine_and_cosine(word: Any) -> Any:
 
 
 @inlined
-def philox(column: Any, step: Any, group: Any, k0: Any, k1: Any) -> Any:
+def philox(column, step, group, k0, k1):
     """Philox-4x32-10 of the counter (column, 0, step, group)."""
     c0, c1, c2, c3 = column, np.uint64(0), step, group
     for _ in range(10):
@@ -97,7 +96,7 @@ def philox(column: Any, step: Any, group: Any, k0: Any, k1: Any) -> Any:
 
 
 @inner
-def gate_normals(seed: Any, step: Any, columns: Any, first: int, count: int, n_draws: int, out: Any) -> None:
+def gate_normals(seed, step, columns, first, count, n_draws, out):
     """out[r, c] = draw r of column columns[first + c] at `step`, stream 0, c < count.
 
     columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws (the last

@@ -80,14 +80,13 @@ class Draw(NamedTuple):
 
 
 @returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
-def share(count: int, part: int, parts: int) -> Any:
+def share(count, part, parts):
     """The range [start, stop) of 0..count that belongs to `part`."""
     return count * part // parts, count * (part + 1) // parts
 
 
 @inner
-def symmetric_product(L: Any, R: Any, C: Any, n: int, length: int, twice: bool, add: bool, mirror: bool, part: int,
-                      parts: int) -> None:  # fmt: skip
+def symmetric_product(L, R, C, n, length, twice, add, mirror, part, parts):
     """C (+)= sum over k < length of L_k' R_k, or with `twice` L_k' R_k + R_k' L_k, where that is symmetric.
 
     L, R (panels, >= length, LANES), C (panels, >= n, LANES). The lower panels are computed; `mirror` copies them to
@@ -122,7 +121,7 @@ def symmetric_product(L: Any, R: Any, C: Any, n: int, length: int, twice: bool, 
 
 
 @inner
-def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
+def product(L, R, C, length, part, parts):
     """C = sum over k < length of L_k' R_k."""
     small_code()
     P, lanes = C.shape[0], C.shape[2]
@@ -142,7 +141,7 @@ def product(L: Any, R: Any, C: Any, length: int, part: int, parts: int) -> None:
 
 
 @inner
-def gather(X: Any, z: Any, columns: Any, first: int, count: int, W: Any, part: int, parts: int) -> None:
+def gather(X, z, columns, first, count, W, part, parts):
     """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = columns[first + k]; zeros beyond n.
 
     X (d, n); z (d,).
@@ -163,7 +162,7 @@ def gather(X: Any, z: Any, columns: Any, first: int, count: int, W: Any, part: i
 
 
 @inner
-def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
+def add_up(partial, count, C, part, parts):
     """C = the sum of partial[:count], of which the lower panels are there, in order; lower and upper panels of C."""
     small_code()
     P, rows, lanes = C.shape
@@ -183,7 +182,7 @@ def add_up(partial: Any, count: int, C: Any, part: int, parts: int) -> None:
 
 
 @inner
-def diagonal(G: Any, n: int, g: Any) -> None:
+def diagonal(G, n, g):
     """g_i = G_ii."""
     small_code()
     for i in range(n):
@@ -191,7 +190,7 @@ def diagonal(G: Any, n: int, g: Any) -> None:
 
 
 @inner
-def neighbours(draw: Draw, n: int, k: int, best: Any, part: int, parts: int) -> None:
+def neighbours(draw: Draw, n, k, best, part, parts):
     """kth_j, the k-th smallest D_ij over i != j, and largest_j = max_i D_ij.
 
     best (k, LANES): work.
@@ -219,7 +218,7 @@ def neighbours(draw: Draw, n: int, k: int, best: Any, part: int, parts: int) -> 
 
 
 @returning(lambda values, n, rank: values.dtype)
-def _smallest(values: Any, n: int, rank: int) -> Any:
+def _smallest(values, n, rank):
     """The value of rank `rank` (from 0) among get(values, :n), which are put in another order (Hoare's selection)."""
     small_code()
     low, high = 0, n - 1
@@ -247,7 +246,7 @@ def _smallest(values: Any, n: int, rank: int) -> Any:
 
 
 @returning(lambda *args: types.Tuple((types.float64, types.boolean)))
-def bandwidth(settings: Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any) -> Any:
+def bandwidth(settings: Settings, kth, largest, n, scratch, rows, weights):
     """b, and whether a substitute was used; rows and weights (2,) say where b was read from (ops.bandwidth)."""
     small_code()
     low, high, upper = rules.quantile_ranks(settings.quantile, n)
@@ -292,7 +291,7 @@ def bandwidth(settings: Settings, kth: Any, largest: Any, n: int, scratch: Any, 
 
 
 @inner
-def affinity(settings: Settings, draw: Draw, n: int, b: float, part: int, parts: int) -> None:
+def affinity(settings: Settings, draw: Draw, n, b, part, parts):
     """K_ij = exp(-D_ij / b) in place of A, K_ii = self_weight, q_j = deg_j^(-1/2), r_j = 1 / q_j; isolated rows."""
     small_code()
     G, g, K = draw.G, draw.g, draw.powers[0]
@@ -321,13 +320,13 @@ def affinity(settings: Settings, draw: Draw, n: int, b: float, part: int, parts:
 
 
 @returning(lambda G, b: types.float64)
-def _minus_inverse(G: Any, b: float) -> Any:
+def _minus_inverse(G, b):
     """-1 / b, as far as it can be represented."""
     return max(-1.0 / b, -np.float64(np.finfo(G.dtype).max))
 
 
 @inner
-def symmetrise(draw: Draw, n: int, part: int, parts: int) -> None:
+def symmetrise(draw: Draw, n, part, parts):
     """A_ij = q_i K_ij q_j, in place of K, and H = G R;  R_ij = (r_i q_j + q_i r_j) / 2."""
     small_code()
     K, q, r = draw.powers[0], draw.q, draw.r
@@ -343,7 +342,7 @@ def symmetrise(draw: Draw, n: int, part: int, parts: int) -> None:
 
 
 @inner
-def row_terms(draw: Draw, n: int, part: int, parts: int) -> None:
+def row_terms(draw: Draw, n, part, parts):
     """Parts of S, and half the derivative through the degrees; W = A^t G elementwise.
 
     half_ddeg_j = (q_j (W q)_j - q_j^3 (W r)_j) / 4 - q_j^2 sum_i dA_ij A_ij / 2.
@@ -371,7 +370,7 @@ def row_terms(draw: Draw, n: int, part: int, parts: int) -> None:
 
 
 @inner
-def backward(draw: Draw, n: int, b: float, part: int, parts: int) -> None:
+def backward(draw: Draw, n, b, part, parts):
     """M but for its diagonal and the bandwidth's entries, in place of dA, and parts of db, sum of E D / b.
 
     K_ij = A_ij r_i r_j,  E = (q_i dA_ij q_j + half_ddeg_i + half_ddeg_j) K_ij where D > 0,  dD = -E / b,
@@ -405,7 +404,7 @@ def backward(draw: Draw, n: int, b: float, part: int, parts: int) -> None:
 
 
 @inner
-def finish(draw: Draw, n: int, rows: Any, weights: Any, db: float, part: int, parts: int) -> None:
+def finish(draw: Draw, n, rows, weights, db, part, parts):
     """Add the bandwidth's share to the entries of M that b was read from, and 2 row sums of dD to the diagonal.
 
     rows, weights (2,) as `bandwidth` gave them (weights 0: b is a constant); db = dS/db. In the end the tiles on the
@@ -446,7 +445,7 @@ def finish(draw: Draw, n: int, rows: Any, weights: Any, db: float, part: int, pa
 
 
 @inner
-def quadratic_forms(M: Any, W: Any, count: int, n: int, tile: Any, sums: Any) -> None:
+def quadratic_forms(M, W, count, n, tile, sums):
     """sums (panels, LANES) = x' L x for the columns x of the first `count` panels of W, L the halved lower tiles of M.
 
     W (panels, rows, LANES); tile (1, ROWS, LANES) is work.
@@ -468,8 +467,7 @@ def quadratic_forms(M: Any, W: Any, count: int, n: int, tile: Any, sums: Any) ->
 
 
 @inner
-def column_dots(X: Any, z: Any, columns: Any, count: int, M: Any, W: Any, tile: Any, sums: Any, dz: Any, part: int,
-                parts: int) -> None:  # fmt: skip
+def column_dots(X, z, columns, count, M, W, tile, sums, dz, part, parts):
     """dz_k = 2 z_k x_k' M x_k for the columns k in columns[:count], from the halved lower tiles of M.
 
     `columns` goes on with any column to a multiple of LANES. X (d, n); W (panels, rows, LANES) work for the columns in

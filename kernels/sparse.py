@@ -37,15 +37,13 @@ class Columns(NamedTuple):
 
 
 @returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
-def _lower_share(count: int, part: int, parts: int) -> Any:
+def _lower_share(count, part, parts):
     """The columns [start, stop) of a lower triangle of `count` columns that hold 1 / parts of it."""
     return count - int(count * sqrt((parts - part) / parts)), count - int(count * sqrt((parts - part - 1) / parts))
 
 
 @kernel
-def gram(
-    X: Columns, z: Any, sparse: Any, dense: Any, n: int, shared: Shared, work: DrawWork, part: int, parts: int
-) -> None:
+def gram(X: Columns, z, sparse, dense, n, shared: Shared, work: DrawWork, part, parts):
     """G, in the work of the one team, = sum over the listed columns of z_k^2 x_k x_k', x_k centred.
 
     z (d,); sparse, dense: positions of columns, int64. The work for row sums and for gathered columns is used.
@@ -103,7 +101,7 @@ def gram(
 
 
 @returning(lambda *args: types.void)
-def _write_out(X: Any, k: int, gate: Any, n: int, out: Any, first: int, panel: int, lanes: int, lane: int) -> None:
+def _write_out(X, k, gate, n, out, first, panel, lanes, lane):
     """gate * x_k into out: row i at first + i // lanes * panel + i % lanes * lane; zeros to the end of its lanes."""
     small_code()
     number = out.dtype.type
@@ -118,10 +116,7 @@ def _write_out(X: Any, k: int, gate: Any, n: int, out: Any, first: int, panel: i
 
 
 @kernel
-def dots(
-    X: Columns, z: Any, sparse: Any, dense: Any, cuts: Any, n: int, shared: Shared, work: DrawWork, mine: ThreadWork,
-    dz: Any, part: int, parts: int,
-) -> None:  # fmt: skip
+def dots(X: Columns, z, sparse, dense, cuts, n, shared: Shared, work: DrawWork, mine: ThreadWork, dz, part, parts):
     """dz_k = 2 z_k x_k' M x_k for the listed columns, x_k centred, from M with its tiles on the diagonal halved.
 
     sparse[cuts[part]:cuts[part + 1]] and a share of `dense` are this thread's.

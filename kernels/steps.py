@@ -59,7 +59,7 @@ ThreadWork = namedtuple("ThreadWork", "columns W tile sums scratch best normals 
 
 
 def layout(
-    threads: int, teams: int, draws: int, d: int, n: int, dtype: Any, power: int, k: int
+    threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int
 ) -> tuple[Shared, DrawWork, ThreadWork]:
     """(shape, dtype) of every work array. A team are the threads that share one draw: one of them, or all."""
     P = -(-n // LANES)
@@ -110,14 +110,14 @@ class Place(NamedTuple):
 
 
 @inlined
-def _place(work: DrawWork, thread: int, threads: int) -> Any:
+def _place(work: DrawWork, thread, threads):
     if work.G.shape[0] < threads:  # all threads at one draw
         return Place(thread, 0, thread, threads)
     return Place(thread, thread, 0, 1)
 
 
 @returning(lambda z, columns: types.UniTuple(types.int64, 2))
-def _listed(z: Any, columns: Any) -> Any:
+def _listed(z, columns):
     """The open columns (z > 0), the undecided ones (0 < z < 1), and their numbers."""
     n_open = n_undecided = 0
     for k in range(len(z)):
@@ -133,7 +133,7 @@ def _listed(z: Any, columns: Any) -> Any:
 
 
 @inlined
-def _powers_and_derivative(draw: Draw, n: int, barriers: Any, first: int, part: int, parts: int) -> None:
+def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
     """powers[m] = A^(m + 1), and dA = sum over a + b = t - 1 of A^a H A^b as pairs (a, b) and (b, a), a >= b."""
     powers, H, dA, N = draw.powers, draw.H, draw.dA, draw.N
     t, A = powers.shape[0], powers[0]
@@ -162,7 +162,7 @@ def _powers_and_derivative(draw: Draw, n: int, barriers: Any, first: int, part: 
 
 
 @inlined
-def _gram(X: Any, z: Any, work: DrawWork, columns: Any, barriers: Any, place: Place) -> Any:
+def _gram(X, z, work: DrawWork, columns, barriers, place: Place):
     """G of one draw; lists the columns (`_listed`) and returns how many are undecided."""
     thread, team, part, parts = place
     n, first, G, partial = X.shape[1], (1 + team) * SLOTS, work.G[team], work.partial[team]
@@ -193,8 +193,7 @@ def _gram(X: Any, z: Any, work: DrawWork, columns: Any, barriers: Any, place: Pl
 
 
 @inlined
-def _derivative(settings: Settings, n: int, scores: Any, work: DrawWork, mine: ThreadWork, barriers: Any,
-                place: Place) -> None:  # fmt: skip
+def _derivative(settings: Settings, n, scores, work: DrawWork, mine: ThreadWork, barriers, place: Place):
     """From G to M, in place of dA, and the score: scores (4,) of a draw."""
     thread, team, part, parts = place
     first, G, v = (1 + team) * SLOTS, work.G[team], work.vectors[team]
@@ -234,8 +233,7 @@ def _derivative(settings: Settings, n: int, scores: Any, work: DrawWork, mine: T
 
 
 @inlined
-def _all_draws(settings: Settings, X: Any, shared: Shared, work: DrawWork, mine: ThreadWork, thread: int,
-               threads: int) -> None:  # fmt: skip
+def _all_draws(settings: Settings, X, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
     """Scores of the draws with gates shared.z and their derivatives: one thread's share."""
     place = _place(work, thread, threads)
     columns = mine.columns[thread]
@@ -251,26 +249,21 @@ def _all_draws(settings: Settings, X: Any, shared: Shared, work: DrawWork, mine:
 
 
 @kernel
-def scores(
-    settings: Settings, X: Any, shared: Shared, work: DrawWork, mine: ThreadWork, thread: int, threads: int
-) -> None:
+def scores(settings: Settings, X, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
     """shared.scores and shared.dz (cleared before) of the gates in shared.z.      X (d, n)."""
     small_code()
     _all_draws(settings, X, shared, work, mine, thread, threads)
 
 
 @kernel
-def from_gram(settings: Settings, n: int, shared: Shared, work: DrawWork, mine: ThreadWork, thread: int,
-              threads: int) -> None:  # fmt: skip
+def from_gram(settings: Settings, n, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
     """shared.scores of one draw from its G, in the work of the one team, where M is left in place of dA."""
     small_code()
     _derivative(settings, n, shared.scores[:, 0], work, mine, shared.barriers, Place(thread, 0, thread, threads))
 
 
 @inlined
-def _open_gates(
-    rates: StepSettings, moving: RunArrays, step: int, z: Any, by_chunk: Any, normals: Any, chunk: int
-) -> None:
+def _open_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, normals, chunk):
     """z = clip(mu + sigma eps, 0, 1) of the draws, in pairs (eps, -eps), and sum p, for one chunk of the columns."""
     draws, first, mu = z.shape[0], chunk * CHUNK, moving.mu
     count = min(CHUNK, len(mu) - first)
@@ -291,7 +284,7 @@ def _open_gates(
 
 
 @inlined
-def _gradient(sigma: float, mu: Any, dz: Any, dS: float, dsum_p: float, dmu: Any, by_chunk: Any, chunk: int) -> None:
+def _gradient(sigma, mu, dz, dS, dsum_p, dmu, by_chunk, chunk):
     """dmu, and the sum of its squares, for one chunk of the columns. Clears dz."""
     total = 0.0
     for k in range(chunk * CHUNK, min(len(mu), (chunk + 1) * CHUNK)):
@@ -308,9 +301,7 @@ def _gradient(sigma: float, mu: Any, dz: Any, dS: float, dsum_p: float, dmu: Any
 
 
 @inlined
-def _update(
-    rates: StepSettings, moving: RunArrays, t: int, mean_square: float, dmu: Any, by_chunk: Any, chunk: int
-) -> None:
+def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chunk, chunk):
     """One step of the rule, its memory in float64, for one chunk; counts open and undecided gates."""
     n_open = n_undecided = 0
     mu, first, second = moving.mu, moving.first, moving.second
@@ -331,9 +322,17 @@ def _update(
 
 @kernel
 def run(
-    settings: Settings, rates: StepSettings, X: Any, moving: RunArrays, start: int, shared: Shared, work: DrawWork,
-    mine: ThreadWork, thread: int, threads: int,
-) -> None:  # fmt: skip
+    settings: Settings,
+    rates: StepSettings,
+    X,
+    moving: RunArrays,
+    start,
+    shared: Shared,
+    work: DrawWork,
+    mine: ThreadWork,
+    thread,
+    threads,
+):
     """Steps start + 1, start + 2, ...: one thread's share; ends after len(records) steps or when the gates are decided.
 
     X (d, n); mu and the optimiser's memory are changed.

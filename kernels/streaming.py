@@ -81,7 +81,7 @@ class Work(NamedTuple):
 
 
 @inner
-def _products(L: Any, R: Any, C: Any, i0: int, depth: int, first: int, count: int, m: int, add: bool) -> None:
+def _products(L, R, C, i0, depth, first, count, m, add):
     """C_ij (+)= sum over k < m of L_ki R_kj, for `depth` rows i from i0 on and the rows j of `count` panels."""
     small_code()
     stride, c_stride = L.shape[1] * LANES, C.shape[1] * LANES
@@ -98,7 +98,7 @@ def _products(L: Any, R: Any, C: Any, i0: int, depth: int, first: int, count: in
 
 
 @inner
-def _weighted(K: Any, R: Any, i0: int, depth: int, count: int, columns: int, add: bool, sums: Any) -> None:
+def _weighted(K, R, i0, depth, count, columns, add, sums):
     """sums_fj (+)= sum over a block's rows i of R_if K_ij.      R (panels of columns, rows, LANES)."""
     small_code()
     rows, stride, c_stride = R.shape[1], K.shape[1] * LANES, sums.shape[1] * LANES
@@ -112,7 +112,7 @@ def _weighted(K: Any, R: Any, i0: int, depth: int, count: int, columns: int, add
 
 
 @kernel
-def squared_norms(X: Gated, first: int, count: int, block: Any) -> None:
+def squared_norms(X: Gated, first, count, block):
     """g_i = sum_k F_ki^2, summed as every D_ij is: the distance of equal rows is exactly 0."""
     for p in range(first, first + count):
         _products(X.F[0], X.F[0], block, p * LANES, LANES, p, 1, X.m, False)
@@ -121,13 +121,13 @@ def squared_norms(X: Gated, first: int, count: int, block: Any) -> None:
 
 
 @kernel
-def bandwidth(settings: Settings, kth: Any, largest: Any, n: int, scratch: Any, rows: Any, weights: Any) -> Any:
+def bandwidth(settings: Settings, kth, largest, n, scratch, rows, weights):
     """`panels.bandwidth`."""
     return panels.bandwidth(settings, kth, largest, n, scratch, rows, weights)
 
 
 @inner
-def _nearest(G: Any, g: Any, i0: int, depth: int, first: int, count: int, k: int, best: Any) -> None:
+def _nearest(G, g, i0, depth, first, count, k, best):
     small_code()
     infinity = constant(G, np.inf)
     for c in range(count):
@@ -145,7 +145,7 @@ def _nearest(G: Any, g: Any, i0: int, depth: int, first: int, count: int, k: int
 
 
 @kernel
-def neighbours(X: Gated, k: int, span: Span, work: Work) -> None:
+def neighbours(X: Gated, k, span: Span, work: Work):
     """work.best: the k smallest D_ij over i != j, in order, and the largest; updated."""
     for i0 in range(span.start, span.stop, BLOCK):
         depth = min(BLOCK, span.stop - i0)
@@ -154,9 +154,7 @@ def neighbours(X: Gated, k: int, span: Span, work: Work) -> None:
 
 
 @inner
-def _add_degrees(
-    G: Any, g: Any, minus_inverse: float, i0: int, depth: int, first: int, count: int, side: Any, degrees: Any
-) -> None:
+def _add_degrees(G, g, minus_inverse, i0, depth, first, count, side, degrees):
     small_code()
     zero, scale = constant(G, 0.0), constant(G, minus_inverse)
     for c in range(count):
@@ -174,7 +172,7 @@ def _add_degrees(
 
 
 @kernel
-def degrees(X: Gated, span: Span, work: Work, sums: Any) -> None:
+def degrees(X: Gated, span: Span, work: Work, sums):
     """sums_i += K_ij and sums_j += K_ij for the pairs i > j: every pair once, for both its rows.
 
     sums (rows,) float64.
@@ -187,9 +185,7 @@ def degrees(X: Gated, span: Span, work: Work, sums: Any) -> None:
 
 
 @inner
-def _affinity(
-    G: Any, g: Any, minus_inverse: float, self_weight: float, i0: int, depth: int, first: int, count: int
-) -> None:
+def _affinity(G, g, minus_inverse, self_weight, i0, depth, first, count):
     """K_ij in place of G_ij."""
     small_code()
     scale, diagonal = constant(G, minus_inverse), constant(G, self_weight)
@@ -203,7 +199,7 @@ def _affinity(
 
 
 @kernel
-def apply(X: Gated, R: Any, columns: int, span: Span, work: Work) -> None:
+def apply(X: Gated, R, columns, span: Span, work: Work):
     """work.out_fj += sum_i R_if K_ij for the first `columns` columns f of R (panels of columns, rows, LANES)."""
     sums = work.sums
     for outer in range(span.start, span.stop, FLUSH):
@@ -220,10 +216,7 @@ def apply(X: Gated, R: Any, columns: int, span: Span, work: Work) -> None:
 
 
 @inner
-def _slopes(
-    G: Any, T: Any, g: Any, rho: Any, n: int, minus_inverse: float, i0: int, depth: int, first: int, count: int,
-    side: Any, sums: Any, weighted: Any,
-) -> None:  # fmt: skip
+def _slopes(G, T, g, rho, n, minus_inverse, i0, depth, first, count, side, sums, weighted):
     """C_ij = -K_ij (T_ij - rho_i - rho_j) / b where D_ij > 0 and i > j, in place of T_ij."""
     small_code()
     zero, scale = constant(G, 0.0), constant(G, minus_inverse)
@@ -249,7 +242,7 @@ def _slopes(
 
 
 @inner
-def _dots(F: Any, first: int, count: int, columns: int, sums: Any, dots: Any) -> None:
+def _dots(F, first, count, columns, sums, dots):
     """dots_f += sum_j sums_fj F_fj."""
     small_code()
     for c in range(count):
@@ -259,8 +252,7 @@ def _dots(F: Any, first: int, count: int, columns: int, sums: Any, dots: Any) ->
 
 
 @kernel
-def gradient(X: Gated, rho: Any, R: Any, columns: int, span: Span, work: Work, by_row: Any, weighted: Any,
-             dots: Any) -> None:  # fmt: skip
+def gradient(X: Gated, rho, R, columns, span: Span, work: Work, by_row, weighted, dots):
     """The derivatives C_ij = dS/dD_ij + dS/dD_ji of the pairs i > j, and their products with the data.
 
     C_ij = -K_ij (T_ij - rho_i - rho_j) / b,  T_ij = sum over a + b = t - 1 of B_a,i . F_b,j + F_b,i . B_a,j

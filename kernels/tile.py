@@ -10,8 +10,6 @@ own vectoriser does not keep a tile in registers): 113 Gflop/s in float32 on one
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import binding, ir
 from numba import types
 
@@ -26,7 +24,7 @@ def _product(code: Code, accumulate: bool) -> None:
     number, index = out.type.pointee, length.type
     vector = ir.VectorType(number, LANES)
 
-    def row(i: int) -> Any:
+    def row(i: int):
         return builder.gep(out, [ir.Constant(index, i * LANES)])
 
     start = [code.load(row(i)) if accumulate else code.splat(0.0, number) for i in range(ROWS)]
@@ -61,17 +59,17 @@ def _product(code: Code, accumulate: bool) -> None:
         code.store(results[i], row(i))
 
 
-def _signature(L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> Any:
+def _signature(L, l0, R, r0, C, c0, length):
     return types.void(L, types.intp, R, types.intp, C, types.intp, types.intp)
 
 
 @operation(_signature)
-def tile_set(code: Code, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> None:
+def tile_set(code, L, l0, R, r0, C, c0, length):
     """C = sum over `length` rows of L' R. l0, r0, c0: where in the flat arrays the tile's first numbers are."""
     _product(code, accumulate=False)
 
 
 @operation(_signature)
-def tile_add(code: Code, L: Any, l0: Any, R: Any, r0: Any, C: Any, c0: Any, length: Any) -> None:
+def tile_add(code, L, l0, R, r0, C, c0, length):
     """C += sum over `length` rows of L' R. l0, r0, c0: where in the flat arrays the tile's first numbers are."""
     _product(code, accumulate=True)

@@ -27,14 +27,14 @@ CONTRACT = ("contract",)  # a * b + c may become one instruction
 class Lanes(types.Type):  # type: ignore[misc]
     """LANES numbers of a floating-point type."""
 
-    def __init__(self, number: Any) -> None:
+    def __init__(self, number) -> None:
         self.number = number
         super().__init__(name=f"Lanes({number})")
 
 
 @register_model(Lanes)
 class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
-    def __init__(self, manager: Any, lanes: Any) -> None:
+    def __init__(self, manager, lanes) -> None:
         number = manager.lookup(lanes.number).get_value_type()
         super().__init__(manager, lanes, ir.VectorType(number, LANES))
 
@@ -42,15 +42,15 @@ class _LanesModel(models.PrimitiveModel):  # type: ignore[misc]
 class Code:
     """What writes the instructions of an operation, with the arguments of this call of it."""
 
-    def __init__(self, context: Any, builder: Any, types_: Any, args: Any) -> None:
+    def __init__(self, context, builder, types_, args) -> None:
         self.context, self.builder, self.types, self.args = context, builder, types_, args
 
-    def pointer(self, i: int) -> Any:
+    def pointer(self, i: int):
         """Where the number is that arguments i and i + 1 say: an array, and a position in the flat array."""
         array = self.context.make_array(self.types[i])(self.context, self.builder, self.args[i])
         return self.builder.gep(array.data, [self.args[i + 1]])
 
-    def splat(self, value: Any, number: Any) -> Any:
+    def splat(self, value, number):
         """A vector that holds `value` in every lane."""
         kind = ir.VectorType(number, LANES)
         if isinstance(value, int | float):
@@ -59,17 +59,17 @@ class Code:
         everywhere = ir.Constant(ir.VectorType(ir.IntType(32), LANES), [0] * LANES)
         return self.builder.shuffle_vector(self.builder.insert_element(undefined, value, first), undefined, everywhere)
 
-    def load(self, place: Any) -> Any:
+    def load(self, place):
         """The vector from a pointer to its first number on."""
         kind = ir.VectorType(place.type.pointee, LANES)
         return self.builder.load(self.builder.bitcast(place, kind.as_pointer()), align=_size(place.type.pointee))
 
-    def store(self, vector: Any, place: Any) -> None:
+    def store(self, vector, place) -> None:
         """Write a vector from a pointer to its first number on."""
         place_of_vector = self.builder.bitcast(place, vector.type.as_pointer())
         self.builder.store(vector, place_of_vector, align=_size(place.type.pointee))
 
-    def call(self, name: str, *args: Any) -> Any:
+    def call(self, name: str, *args):
         """LLVM's own function llvm.<name> for these vectors."""
         kind = args[-1].type
         function = ir.FunctionType(kind, [a.type for a in args])
@@ -77,16 +77,16 @@ class Code:
         return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function, full_name), args)
 
 
-def _size(number: Any) -> int:
+def _size(number) -> int:
     return 4 if number == ir.FloatType() else 8
 
 
 def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
     """Make emit(code, *values) an operation of compiled code; `typed` gives its signature from the argument types."""
 
-    def decorate(emit: Callable[..., Any]) -> Any:
-        def definition(typingctx: Any, *arguments: Any) -> Any:
-            def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+    def decorate(emit: Callable[..., Any]):
+        def definition(typingctx, *arguments):
+            def codegen(context, builder, signature, args):
                 result = emit(Code(context, builder, signature.args, args), *args)
                 return context.get_dummy_value() if result is None else result
 
@@ -102,38 +102,38 @@ def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @operation(lambda: types.void())
-def small_code(code: Code) -> None:
+def small_code(code):
     """Ask LLVM not to unroll or copy the function around it: its loops are vectors already, and compile time counts."""
     code.builder.function.attributes.add("optsize")
     code.builder.function.attributes.add("noinline")
 
 
 @operation(lambda array, offset: Lanes(array.dtype)(array, types.intp))
-def load(code: Code, array: Any, offset: Any) -> Any:
+def load(code, array, offset):
     """The LANES numbers from position `offset` of the flat array on."""
     return code.load(code.pointer(0))
 
 
 @operation(lambda array, offset, value: types.void(array, types.intp, value))
-def store(code: Code, array: Any, offset: Any, value: Any) -> None:
+def store(code, array, offset, value):
     """Write LANES numbers from position `offset` of the flat array on."""
     code.store(value, code.pointer(0))
 
 
 @operation(lambda array, offset: array.dtype(array, types.intp))
-def get(code: Code, array: Any, offset: Any) -> Any:
+def get(code, array, offset):
     """The number at position `offset` of the flat array."""
     return code.builder.load(code.pointer(0))
 
 
 @operation(lambda array, offset, value: types.void(array, types.intp, array.dtype))
-def put(code: Code, array: Any, offset: Any, value: Any) -> None:
+def put(code, array, offset, value):
     """Write one number at position `offset` of the flat array. (An indexed write costs its bounds arithmetic.)"""
     code.builder.store(value, code.pointer(0))
 
 
 @operation(lambda X, rows, first, start, out, offset: types.void(X, rows, types.intp, types.intp, out, types.intp))
-def transpose(code: Code, X: Any, rows: Any, first: Any, start: Any, out: Any, offset: Any) -> None:
+def transpose(code, X, rows, first, start, out, offset):
     """Columns start to start + LANES of the LANES rows rows[first], ... of X (d, n), as the columns of out at `offset`.
 
     Four rounds of perfect shuffles: as many instructions as numbers / 4, instead of two for each number.
@@ -153,20 +153,20 @@ def transpose(code: Code, X: Any, rows: Any, first: Any, start: Any, out: Any, o
 
 
 @operation(lambda value: Lanes(value)(value))
-def spread(code: Code, value: Any) -> Any:
+def spread(code, value):
     """`value` in every lane."""
     return code.splat(value, value.type)
 
 
 @operation(lambda array, value: Lanes(array.dtype)(array, types.float64))
-def constant(code: Code, array: Any, value: Any) -> Any:
+def constant(code, array, value):
     """`value` (float64) in every lane, in the dtype of the array."""
     number = code.context.get_value_type(code.types[0].dtype)
     return code.splat(value if number == value.type else code.builder.fptrunc(value, number), number)
 
 
 @operation(lambda gi, gj, Gij: gi(gi, gj, Gij))
-def distance(code: Code, gi: Any, gj: Any, Gij: Any) -> Any:
+def distance(code, gi, gj, Gij):
     """D_ij = max(g_i + g_j - 2 G_ij, 0)."""
     builder, number = code.builder, gi.type.element
     product = builder.fmul(code.splat(2.0, number), Gij, flags=CONTRACT)
@@ -175,7 +175,7 @@ def distance(code: Code, gi: Any, gj: Any, Gij: Any) -> Any:
 
 
 @operation(lambda value: value.number(value))
-def total(code: Code, value: Any) -> Any:
+def total(code, value):
     """The sum over the lanes, in their order."""
     result = ir.Constant(value.type.element, 0.0)
     for lane in range(LANES):
@@ -184,61 +184,61 @@ def total(code: Code, value: Any) -> Any:
 
 
 @operation(lambda value: Lanes(types.float64)(value))
-def widen(code: Code, value: Any) -> Any:
+def widen(code, value):
     """The same numbers in float64."""
     wide = ir.VectorType(ir.DoubleType(), LANES)
     return value if value.type == wide else code.builder.fpext(value, wide)
 
 
-def _select(code: Code, predicate: str, lane: Any, inside: Any, outside: Any) -> Any:
+def _select(code: Code, predicate: str, lane, inside, outside):
     numbers = ir.Constant(ir.VectorType(lane.type, LANES), list(range(LANES)))
     chosen = code.builder.icmp_signed(predicate, numbers, code.splat(lane, lane.type))
     return code.builder.select(chosen, inside, outside)
 
 
 @operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
-def in_lane(code: Code, lane: Any, inside: Any, outside: Any) -> Any:
+def in_lane(code, lane, inside, outside):
     """`inside` in one lane (none, where there is no lane of that number), `outside` in the others."""
     return _select(code, "==", lane, inside, outside)
 
 
 @operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
-def below_lane(code: Code, lane: Any, inside: Any, outside: Any) -> Any:
+def below_lane(code, lane, inside, outside):
     """`inside` in the lanes below `lane`, `outside` in the others."""
     return _select(code, "<", lane, inside, outside)
 
 
 @operation(lambda condition, value: value(condition, value))
-def where_positive(code: Code, condition: Any, value: Any) -> Any:
+def where_positive(code, condition, value):
     """`value` in the lanes where condition > 0, else 0."""
     zero = code.splat(0.0, condition.type.element)
     return code.builder.select(code.builder.fcmp_ordered(">", condition, zero), value, zero)
 
 
 @operation(lambda a, b: a(a, b))
-def larger(code: Code, a: Any, b: Any) -> Any:
+def larger(code, a, b):
     """a where a > b, else b."""
     return code.builder.select(code.builder.fcmp_ordered(">", a, b), a, b)
 
 
 @operation(lambda a, b: a(a, b))
-def smaller(code: Code, a: Any, b: Any) -> Any:
+def smaller(code, a, b):
     """a where a < b, else b."""
     return code.builder.select(code.builder.fcmp_ordered("<", a, b), a, b)
 
 
-def _arithmetic(function: Any, instruction: str) -> None:
+def _arithmetic(function, instruction: str) -> None:
     """Let compiled code apply a Python operator to two vectors. (An overload would compile a function each time.)"""
 
     @infer_global(function)
     class Typing(AbstractTemplate):  # type: ignore[misc]
-        def generic(self, args: Any, kws: Any) -> Any:
+        def generic(self, args, kws):
             if len(args) == 2 and isinstance(args[0], Lanes) and args[0] == args[1]:
                 return call_signature(args[0], *args)
             return None
 
     @lower_builtin(function, Lanes, Lanes)
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+    def codegen(context, builder, sig, args):
         return getattr(builder, instruction)(*args, flags=CONTRACT)
 
 
@@ -252,7 +252,7 @@ _FLOAT64 = (64, 52, 1023, -708.0, 1.4426950408889634, 6.93147180369123816490e-01
 
 
 @operation(lambda x: x(x))
-def exp_nonpositive(code: Code, x: Any) -> Any:
+def exp_nonpositive(code, x):
     """exp(x) for x <= 0, lane by lane: x = m ln 2 + r with |r| <= ln(2) / 2, exp(x) = 2^m p(r).
 
     ln 2 is split in two so that r is exact; p is the Taylor polynomial of degree 7 (float32) or 13 (float64), whose
@@ -263,10 +263,10 @@ def exp_nonpositive(code: Code, x: Any) -> Any:
     bits, mantissa, bias, lowest, log2e, high, low, degree = _FLOAT32 if _size(number) == 4 else _FLOAT64
     integers = ir.VectorType(ir.IntType(bits), LANES)
 
-    def vector(value: float) -> Any:
+    def vector(value: float):
         return code.splat(value, number)
 
-    def fused(a: Any, b: Any, c: Any) -> Any:
+    def fused(a, b, c):
         return code.call("fmuladd", a, b, c)
 
     y = builder.select(builder.fcmp_ordered(">", x, vector(lowest)), x, vector(lowest))

@@ -91,7 +91,8 @@ def test_value_and_gradient(engine, lam, per_sample, t, bandwidth, k, C):
 def test_any_setting(engine, data):
     draw = data.draw
     n, d = draw(st.integers(2, 9)), draw(st.integers(1, 5))
-    X, mu, eps = point(draw(st.integers(0, 10**6)), n, d, engine == "reference" and draw(st.booleans()), draw(st.integers(1, 3)))
+    seed, per_sample, count = draw(st.integers(0, 10**6)), draw(st.booleans()), draw(st.integers(1, 3))
+    X, mu, eps = point(seed, n, d, per_sample and engine == "reference", count)
     objective = Objective(
         lam=draw(st.sampled_from([None, 0.0, 0.05, 2.0])),
         power=draw(st.integers(1, 4)),

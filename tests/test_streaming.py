@@ -105,7 +105,7 @@ def test_auto_takes_the_faster_form_that_fits():
 
 @pytest.mark.parametrize("engine", ["dense", "streaming"])
 def test_one_gate_per_sample_is_for_the_reference_engine(engine):
-    with pytest.raises(ValueError, match=f"engine='{engine}' cannot take gate_noise=\"sample\".*engine=\"auto\" picks"):
+    with pytest.raises(ValueError, match=f'engine=\'{engine}\' cannot take gate_noise="sample".*engine="auto" picks'):
         DUFS(fdr=None, gate_noise="sample", engine=engine).fit(gen.noise(20, 3))
-    with pytest.raises(ValueError, match="one gate per sample needs engine=\"reference\""):
+    with pytest.raises(ValueError, match='one gate per sample needs engine="reference"'):
         get_engine(engine, bk, 1)(bk, Objective(), np.full(3, 0.5), gen.draws(0, 3, 20), gen.noise(20, 3))
