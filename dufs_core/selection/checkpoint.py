@@ -161,21 +161,15 @@ class CheckpointWriter:
         stop = checkpoint.stop is not None and checkpoint.stop()
         if not stop and monotonic() - self._written < checkpoint.every_seconds:
             return
-        saved, goes_on = self._write(progress()), f"DUFS.resume({str(checkpoint.path)!r}, X) goes on"
-        if stop and saved:
-            raise InterruptedFit(f"The fit was asked to stop; {goes_on}")
+        message, goes_on = "The fit was asked to stop", f"DUFS.resume({str(checkpoint.path)!r}, X) goes on"
+        if not self.save_now(progress()):
+            message += f", and its state could not be saved to {checkpoint.path}"
+            goes_on = f"{goes_on} from an earlier one" if checkpoint.exists() else "the fit must start anew"
         if stop:
-            left = f"{goes_on} from an earlier one" if checkpoint.exists() else "the fit must start anew"
-            raise InterruptedFit(
-                f"The fit was asked to stop, and its state could not be saved to {checkpoint.path}: {left}"
-            )
+            raise InterruptedFit(f"{message}; {goes_on}")
 
-    def finish(self, progress: SearchState) -> None:
-        """Save in any case."""
-        self._write(progress)
-
-    def _write(self, progress: SearchState) -> bool:
-        """Whether the state is on the disk; the first failure is a warning."""
+    def save_now(self, progress: SearchState) -> bool:
+        """Save in any case. Returns whether the state is on the disk; the first failure is a warning."""
         self._written = monotonic()
         try:
             self._checkpoint.write(atomic_io.pack_npz(_arrays(self._bk, self._identity, progress)))

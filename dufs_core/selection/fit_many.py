@@ -208,7 +208,7 @@ def _first_runs(tasks: Sequence[FitTask], engine: Engine, data: ScaledData) -> d
         saver = tasks[i].saver
         if saver is not None:  # the fits go on one by one, so that one that is stopped cannot ask the others to save
             state = RunState(end.n_iter, {"mu": first.bk.to_host(end.mu)}, end.records)
-            saver.finish(SearchState([], state))
+            saver.save_now(SearchState([], state))
     return trained
 
 

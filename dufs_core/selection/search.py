@@ -55,8 +55,8 @@ class ProgressSaver(Protocol):
     def save(self, progress: Callable[[], SearchState]) -> None:
         """Called between steps, about every 0.1 s."""
 
-    def finish(self, progress: SearchState) -> None:
-        """Save in any case: called at the end of the search."""
+    def save_now(self, progress: SearchState) -> bool:
+        """Save in any case, and whether that succeeded: called at the end of the search."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Search:
             if len(outcomes) == self.max_runs or len(looked_at) < 2:
                 break
         if saver is not None:
-            saver.finish(SearchState(outcomes, None))
+            saver.save_now(SearchState(outcomes, None))
         best = last if last.passed else max(outcomes, key=lambda outcome: outcome.test.excess)
         if len(best.columns) < len(columns):
             best = best._replace(first_mu=outcomes[0].run.mu)
