@@ -22,7 +22,7 @@ from dufs_core.kernels import panels
 from dufs_core.kernels.barrier import SLOTS, wait_for_all
 from dufs_core.kernels.compile import kernel, returning
 from dufs_core.kernels.panels import GATHERED, share
-from dufs_core.kernels.steps import DrawWork, Shared, ThreadWork
+from dufs_core.kernels.steps import Work
 from dufs_core.kernels.tile import ROWS
 from dufs_core.kernels.vector import LANES, constant, get, put, small_code, store
 
@@ -43,13 +43,13 @@ def _lower_share(count, part, parts):
 
 
 @kernel
-def gram(X: Columns, z, sparse, dense, n, shared: Shared, work: DrawWork, part, parts):
+def gram(X: Columns, z, sparse, dense, n, work: Work, part, parts):
     """G, in the work of the one team, = sum over the listed columns of z_k^2 x_k x_k', x_k centred.
 
     z (d,); sparse, dense: positions of columns, int64. The work for row sums and for gathered columns is used.
     """
     small_code()
-    G, W, a, barriers = work.G[0], work.W, work.row_sums[0], shared.barriers
+    G, W, a, barriers = work.draws.G[0], work.draws.W, work.draws.row_sums[0], work.shared.barriers
     P, rows, lanes = G.shape
     number = G.dtype.type
     start, stop = _lower_share(P, part, parts)
@@ -116,14 +116,14 @@ def _write_out(X, k, gate, n, out, first, panel, lanes, lane):
 
 
 @kernel
-def dots(X: Columns, z, sparse, dense, cuts, n, shared: Shared, work: DrawWork, mine: ThreadWork, dz, part, parts):
+def dots(X: Columns, z, sparse, dense, cuts, n, work: Work, dz, part, parts):
     """dz_k = 2 z_k x_k' M x_k for the listed columns, x_k centred, from M with its tiles on the diagonal halved.
 
     sparse[cuts[part]:cuts[part + 1]] and a share of `dense` are this thread's.
     """
     small_code()
-    M, M1, barriers = work.dA[0], work.row_sums[0], shared.barriers
-    W, tile, sums = mine.W[part], mine.tile[part], mine.sums[part]
+    M, M1, barriers = work.draws.dA[0], work.draws.row_sums[0], work.shared.barriers
+    W, tile, sums = work.mine.W[part], work.mine.tile[part], work.mine.sums[part]
     _, rows, lanes = M.shape
     start, stop = share(n, part, parts)
     for j in range(start, stop):

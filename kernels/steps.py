@@ -56,11 +56,10 @@ class RunArrays(NamedTuple):
 Shared = namedtuple("Shared", "z dz scores by_chunk dmu barriers")  # what all threads read and write
 DrawWork = namedtuple("DrawWork", "G powers H dA N W partial vectors row_sums by_panel")  # a set for each team
 ThreadWork = namedtuple("ThreadWork", "columns W tile sums scratch best normals rows weights")  # a set for each thread
+Work = namedtuple("Work", "shared draws mine")
 
 
-def layout(
-    threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int
-) -> tuple[Shared, DrawWork, ThreadWork]:
+def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int) -> Work:
     """(shape, dtype) of every work array. A team are the threads that share one draw: one of them, or all."""
     P = -(-n // LANES)
     rows, double, whole = P * LANES, np.float64, np.int64
@@ -74,7 +73,7 @@ def layout(
         dmu=((d,), double),
         barriers=((1 + teams) * SLOTS, whole),
     )
-    work = DrawWork(
+    draws_ = DrawWork(
         G=(matrix, dtype),
         powers=((teams, power, *matrix[1:]), dtype),
         H=(matrix, dtype),
@@ -97,7 +96,7 @@ def layout(
         rows=((threads, 2), whole),
         weights=((threads, 2), double),
     )
-    return shared, work, mine
+    return Work(shared, draws_, mine)
 
 
 class Place(NamedTuple):
@@ -110,8 +109,8 @@ class Place(NamedTuple):
 
 
 @inlined
-def _place(work: DrawWork, thread, threads):
-    if work.G.shape[0] < threads:  # all threads at one draw
+def _place(work: Work, thread, threads):
+    if work.draws.G.shape[0] < threads:  # all threads at one draw
         return Place(thread, 0, thread, threads)
     return Place(thread, thread, 0, 1)
 
@@ -162,13 +161,14 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
 
 
 @inlined
-def _gram(X, z, work: DrawWork, columns, barriers, place: Place):
+def _gram(X, z, work: Work, place: Place):
     """G of one draw; lists the columns (`_listed`) and returns how many are undecided."""
     thread, team, part, parts = place
-    n, first, G, partial = X.shape[1], (1 + team) * SLOTS, work.G[team], work.partial[team]
+    barriers, columns, W = work.shared.barriers, work.mine.columns[thread], work.draws.W
+    n, first, G, partial = X.shape[1], (1 + team) * SLOTS, work.draws.G[team], work.draws.partial[team]
     n_open, n_undecided = _listed(z, columns)
     if len(partial) and n_open > GATHERED:  # few rows, many columns: every thread has columns of its own
-        packed = work.W[thread if parts > 1 else 2 * team]
+        packed = W[thread if parts > 1 else 2 * team]
         chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
         mine_from, mine_to = share(chunks, part, parts)
         for chunk in range(mine_from, mine_to):
@@ -183,7 +183,7 @@ def _gram(X, z, work: DrawWork, columns, barriers, place: Place):
         chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
         for chunk in range(chunks):
             count = min(GATHERED, n_open - chunk * GATHERED)
-            packed = work.W[2 * team + chunk % 2]  # the others may still read the other one
+            packed = W[2 * team + chunk % 2]  # the others may still read the other one
             panels.gather(X, z, columns[0], chunk * GATHERED, count, packed, part, parts)
             wait_for_all(barriers, first, parts)
             last = chunk == chunks - 1
@@ -193,14 +193,13 @@ def _gram(X, z, work: DrawWork, columns, barriers, place: Place):
 
 
 @inlined
-def _derivative(settings: Settings, n, scores, work: DrawWork, mine: ThreadWork, barriers, place: Place):
+def _derivative(settings: Settings, n, scores, work: Work, place: Place):
     """From G to M, in place of dA, and the score: scores (4,) of a draw."""
     thread, team, part, parts = place
-    first, G, v = (1 + team) * SLOTS, work.G[team], work.vectors[team]
-    draw = Draw(
-        G, work.powers[team], work.H[team], work.dA[team], work.N[team], v[0], v[1], v[2], v[3], v[4], v[5],
-        work.row_sums[team], work.by_panel[team],
-    )  # fmt: skip
+    barriers, mine, a, v = work.shared.barriers, work.mine, work.draws, work.draws.vectors[team]
+    matrices = a.G[team], a.powers[team], a.H[team], a.dA[team], a.N[team]
+    draw = Draw(*matrices, v[0], v[1], v[2], v[3], v[4], v[5], a.row_sums[team], a.by_panel[team])
+    first, G = (1 + team) * SLOTS, draw.G
     rows, weights = mine.rows[thread], mine.weights[thread]
     if part == 0:
         panels.diagonal(G, n, draw.g)
@@ -233,33 +232,33 @@ def _derivative(settings: Settings, n, scores, work: DrawWork, mine: ThreadWork,
 
 
 @inlined
-def _all_draws(settings: Settings, X, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
+def _all_draws(settings: Settings, X, work: Work, thread, threads):
     """Scores of the draws with gates shared.z and their derivatives: one thread's share."""
     place = _place(work, thread, threads)
-    columns = mine.columns[thread]
+    shared, mine = work.shared, work.mine
     for draw in range(place.team, shared.z.shape[0], 1 if place.parts > 1 else threads):
         z = shared.z[draw]
-        n_undecided = _gram(X, z, work, columns, shared.barriers, place)
-        _derivative(settings, X.shape[1], shared.scores[:, draw], work, mine, shared.barriers, place)
+        n_undecided = _gram(X, z, work, place)
+        _derivative(settings, X.shape[1], shared.scores[:, draw], work, place)
         panels.column_dots(
-            X, z, columns[1], n_undecided, work.dA[place.team], mine.W[thread], mine.tile[thread], mine.sums[thread],
-            shared.dz[draw], place.part, place.parts,
+            X, z, mine.columns[thread, 1], n_undecided, work.draws.dA[place.team], mine.W[thread], mine.tile[thread],
+            mine.sums[thread], shared.dz[draw], place.part, place.parts,
         )  # fmt: skip
     wait_for_all(shared.barriers, 0, threads)
 
 
 @kernel
-def scores(settings: Settings, X, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
-    """shared.scores and shared.dz (cleared before) of the gates in shared.z.      X (d, n)."""
+def scores(settings: Settings, X, work: Work, thread, threads):
+    """work.shared.scores and dz (cleared before) of the gates in work.shared.z.      X (d, n)."""
     small_code()
-    _all_draws(settings, X, shared, work, mine, thread, threads)
+    _all_draws(settings, X, work, thread, threads)
 
 
 @kernel
-def from_gram(settings: Settings, n, shared: Shared, work: DrawWork, mine: ThreadWork, thread, threads):
-    """shared.scores of one draw from its G, in the work of the one team, where M is left in place of dA."""
+def from_gram(settings: Settings, n, work: Work, thread, threads):
+    """work.shared.scores of one draw from its G, in the work of the one team, where M is left in place of dA."""
     small_code()
-    _derivative(settings, n, shared.scores[:, 0], work, mine, shared.barriers, Place(thread, 0, thread, threads))
+    _derivative(settings, n, work.shared.scores[:, 0], work, Place(thread, 0, thread, threads))
 
 
 @inlined
@@ -321,30 +320,20 @@ def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chun
 
 
 @kernel
-def run(
-    settings: Settings,
-    rates: StepSettings,
-    X,
-    moving: RunArrays,
-    start,
-    shared: Shared,
-    work: DrawWork,
-    mine: ThreadWork,
-    thread,
-    threads,
-):
+def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work, thread, threads):
     """Steps start + 1, start + 2, ...: one thread's share; ends after len(records) steps or when the gates are decided.
 
     X (d, n); mu and the optimiser's memory are changed.
     """
     small_code()
+    shared = work.shared
     n, d, draws, chunks = X.shape[1], len(moving.mu), shared.z.shape[0], shared.by_chunk.shape[1]
     mine_from, mine_to = share(chunks, thread, threads)
     for step in range(start + 1, start + 1 + moving.records.shape[0]):
         for chunk in range(mine_from, mine_to):
-            _open_gates(rates, moving, step, shared.z, shared.by_chunk, mine.normals[thread], chunk)
+            _open_gates(rates, moving, step, shared.z, shared.by_chunk, work.mine.normals[thread], chunk)
         wait_for_all(shared.barriers, 0, threads)
-        _all_draws(settings, X, shared, work, mine, thread, threads)
+        _all_draws(settings, X, work, thread, threads)
 
         sum_p = mean = 0.0
         for chunk in range(chunks):

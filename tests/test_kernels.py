@@ -277,20 +277,20 @@ def test_one_compilation_a_dtype(engine):
 @pytest.mark.parametrize(("n", "d"), [(5, 3), (17, 9), (33, 40)])
 def test_what_work_arrays_hold_is_not_read(n, d, monkeypatch):
     """Padding beyond n included: they are kept from fit to fit, and here full of NaN at the start."""
-    arrays = dense.DenseEngine.arrays
+    plan = dense.DenseEngine.plan
 
     def poisoned(self, *size):
-        before, work = self._work, arrays(self, *size)
-        for array in (a for group in work[2:] for a in group if work is not before and a.dtype.kind == "f"):
+        before, found = self._plan, plan(self, *size)
+        for array in (a for group in found.work for a in group if found is not before and a.dtype.kind == "f"):
             array.fill(np.nan)
-        return work
+        return found
 
     X = gen.noise(n, d, seed=n)
     mu, eps = np.linspace(0.2, 0.9, d), gen.draws(d, d, count=3)
     choices = itertools.product((1, 2, 4), ("median", "max"), (True, False))
     problems = [Objective(power=t, bandwidth=b, self_loops=s) for t, b, s in choices]
     want = [dense.DenseEngine(2)(bk, objective, mu, eps, X) for objective in problems]
-    monkeypatch.setattr(dense.DenseEngine, "arrays", poisoned)
+    monkeypatch.setattr(dense.DenseEngine, "plan", poisoned)
     for objective, (value, dmu) in zip(problems, want, strict=True):
         same, same_dmu = dense.DenseEngine(2)(bk, objective, mu, eps, X)
         np.testing.assert_array_equal(same.score, value.score)

@@ -21,12 +21,12 @@ _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in t
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
-class _Work(NamedTuple):
+class _Plan(NamedTuple):
+    """The work arrays for problems of one size, and how many threads these are worth."""
+
     key: tuple[Any, ...]
     threads: int
-    shared: Any
-    draw: Any
-    mine: Any
+    work: Any  # kernels.steps.Work
 
 
 class DenseEngine(Engine):
@@ -42,7 +42,7 @@ class DenseEngine(Engine):
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads)
-        self._work: _Work | None = None
+        self._plan: _Plan | None = None
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
@@ -53,12 +53,12 @@ class DenseEngine(Engine):
         columns = np.require(X.T, requirements=_LAYOUT)
         d, n = columns.shape
         settings = kernel_settings(objective, X.dtype, n)
-        work = self.arrays(len(z), d, n, X.dtype, objective)
-        work.shared.z[:] = z
-        work.shared.dz[:] = 0
-        self.in_threads(work, lambda *thread: steps.scores(settings, columns, *work[2:], *thread))
-        S, b, degenerate, isolated = work.shared.scores.copy()
-        return Scores(S, b, degenerate > 0, isolated, work.shared.dz.copy())
+        plan = self.plan(len(z), d, n, X.dtype, objective)
+        shared = plan.work.shared
+        shared.z[:], shared.dz[:] = z, 0
+        self.in_threads(plan, lambda *thread: steps.scores(settings, columns, plan.work, *thread))
+        S, b, degenerate, isolated = shared.scores.copy()
+        return Scores(S, b, degenerate > 0, isolated, shared.dz.copy())
 
     def bytes_needed(self, size: StepSize) -> int:
         """As `Engine.bytes_needed`."""
@@ -69,14 +69,14 @@ class DenseEngine(Engine):
         alone = len(specs) == 1 and specs[0].schedule.gate_noise == "batch"
         return _CompiledSteps(self, specs[0], mu[0]) if alone else None
 
-    def in_threads(self, work: _Work, kernel: Callable[[int, int], None]) -> None:
-        """kernel(thread, threads) in all threads at once, with the barriers of `work`; this one is the first.
+    def in_threads(self, plan: _Plan, kernel: Callable[[int, int], None]) -> None:
+        """kernel(thread, threads) in all threads of the plan at once, with its barriers; this one is the first.
 
         Nobody waits for a thread that fails or never starts.
         """
         from dufs_core.kernels.barrier import ABANDONED, SLOTS
 
-        threads, start = work.threads, Event()
+        threads, start, barriers = plan.threads, Event(), plan.work.shared.barriers
 
         def guarded(thread: int) -> None:
             if thread:
@@ -87,7 +87,7 @@ class DenseEngine(Engine):
                 except OSError:  # compiled, but the disk is too full for the cache
                     kernel(thread, threads)
             except BaseException:
-                work.shared.barriers[ABANDONED::SLOTS] = 1
+                barriers[ABANDONED::SLOTS] = 1
                 raise
 
         try:
@@ -97,23 +97,23 @@ class DenseEngine(Engine):
             for other in others:
                 other.result()
         except BaseException:
-            work.shared.barriers[ABANDONED::SLOTS] = 1
+            barriers[ABANDONED::SLOTS] = 1
             start.set()
-            self._work = None
+            self._plan = None
             raise
 
-    def arrays(self, draws: int, d: int, n: int, dtype: Any, objective: Objective) -> _Work:
-        """The work arrays for problems of this size, the same ones as at the last call where that fits."""
+    def plan(self, draws: int, d: int, n: int, dtype: Any, objective: Objective) -> _Plan:
+        """The plan for problems of this size, the same one as at the last call where that fits."""
         from dufs_core.kernels.vector import LANES
 
         power, k = objective.power, objective.n_neighbors
         key = (draws, d, -(-n // LANES), np.dtype(dtype), power, k)
-        if self._work is None or self._work.key != key:
-            self._work = None  # free the old ones first
-            threads, groups = _layout(draws, d, n, dtype, power, k, self._threads)
-            arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in groups)
-            self._work = _Work(key, threads, *arrays)
-        return self._work
+        if self._plan is None or self._plan.key != key:
+            self._plan = None  # free the old arrays first
+            threads, layout = _layout(draws, d, n, dtype, power, k, self._threads)
+            arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in layout)
+            self._plan = _Plan(key, threads, type(layout)(*arrays))
+        return self._plan
 
 
 def _layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any]:
@@ -153,8 +153,8 @@ class _CompiledSteps:
         X = np.require(batch.T, requirements=_LAYOUT)
         d, n = X.shape
         self._mu = self._mu.copy()  # callers may have kept the one before
-        work = self._engine.arrays(schedule.n_draws, d, n, X.dtype, objective)
-        work.shared.dz[:] = 0
+        plan = self._engine.plan(schedule.n_draws, d, n, X.dtype, objective)
+        plan.work.shared.dz[:] = 0
         settings = kernel_settings(objective, X.dtype, n)
         rates = steps.StepSettings(
             lam=float("nan") if objective.lam is None else float(objective.lam),
@@ -170,7 +170,7 @@ class _CompiledSteps:
         records, done = np.empty((count, len(RECORD))), np.zeros(1)
         moving = steps.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
         self._engine.in_threads(
-            work, lambda *thread: steps.run(settings, rates, X, moving, step - 1, *work[2:], *thread)
+            plan, lambda *thread: steps.run(settings, rates, X, moving, step - 1, plan.work, *thread)
         )
         return [records[: int(done[0])]]
 

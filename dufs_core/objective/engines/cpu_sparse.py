@@ -50,15 +50,15 @@ class SparseEngine(Engine):
 
         n, is_sparse, in_threads = X.shape[0], X.sparse_columns, self._dense.in_threads
         columns = sparse.Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
-        work = self._dense.arrays(1, max(1, int((~is_sparse).sum())), n, X.dtype, objective)
+        plan = self._dense.plan(1, max(1, int((~is_sparse).sum())), n, X.dtype, objective)
         settings = kernel_settings(objective, X.dtype, n)
         listed = np.flatnonzero((z > 0) & is_sparse), np.flatnonzero((z > 0) & ~is_sparse)
-        in_threads(work, lambda *part: sparse.gram(columns, z, *listed, n, work.shared, work.draw, *part))
-        in_threads(work, lambda *part: steps.from_gram(settings, n, *work[2:], *part))
+        in_threads(plan, lambda *part: sparse.gram(columns, z, *listed, n, plan.work, *part))
+        in_threads(plan, lambda *part: steps.from_gram(settings, n, plan.work, *part))
         wanted = np.flatnonzero(undecided & is_sparse), np.flatnonzero(undecided & ~is_sparse)
-        cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, work.threads)
-        in_threads(work, lambda *part: sparse.dots(columns, z, *wanted, cuts, n, *work[2:], dz, *part))
-        return work.shared.scores[:, 0]
+        cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, plan.threads)
+        in_threads(plan, lambda *part: sparse.dots(columns, z, *wanted, cuts, n, plan.work, dz, *part))
+        return plan.work.shared.scores[:, 0]
 
 
 def _equal_cuts(costs: Array, parts: int) -> Array:
