@@ -155,7 +155,7 @@ def dying(deadly, died_of):
             future.set_result(list(map(computed, task.fits)))
         return future
 
-    return nullcontext(pools.Pool(submit, 3))
+    return nullcontext((submit, 3))
 
 
 def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
@@ -187,7 +187,7 @@ class ByHand:
         return self.futures[-1][1]
 
     def pool(self):
-        return pools.Pool(self.submit, 2)
+        return self.submit, 2
 
 
 def in_workers_by_hand(job, end, n_fits):

@@ -16,7 +16,6 @@ examples:
   dufs-core sweep job.toml --out result --resume --scheduler tcp://node1:8786
 
 exit codes: 0 done, 2 bad usage or input, 3 interrupted (--resume goes on), 1 anything else, such as fits that failed
-(their errors are in the table) or a full disk (what is complete is kept)
 """
 
 

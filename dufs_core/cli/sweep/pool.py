@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from dufs_core.cli.sweep.job_file import JobError
 from dufs_core.cli.sweep.results import Result
@@ -23,13 +23,9 @@ from dufs_core.selection.atomic_io import disk_is_full
 _POLL = 0.2  # seconds between looks at signals
 _PATIENCE = 10  # seconds for a Dask scheduler to answer, and to have a worker
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # loky's and Dask's errors
-
-
-class Pool(NamedTuple):
-    """Workers: how a task is given to them, and how many they have in hand at most."""
-
-    submit: Callable[[Task], Future[list[Result]]]
-    width: int
+Pool = tuple[
+    Callable[[Task], Future[list[Result]]], int
+]  # gives a task to a worker; how many they have in hand at most
 
 
 @contextmanager
@@ -39,7 +35,7 @@ def processes(count: int) -> Iterator[Pool]:
 
     executor = partial(get_reusable_executor, count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
     try:
-        yield Pool(lambda task: executor().submit(work, task), count)
+        yield lambda task: executor().submit(work, task), count
     finally:
         executor().shutdown(wait=True, kill_workers=True)
 
@@ -78,7 +74,7 @@ def cluster(address: str) -> Iterator[Pool]:
         if not threads:
             raise JobError(f"the Dask scheduler at {address} has no workers")
         executor = client.get_executor(pure=False)
-        yield Pool(partial(executor.submit, work), 2 * threads)
+        yield partial(executor.submit, work), 2 * threads
 
 
 def in_workers(
@@ -90,13 +86,14 @@ def in_workers(
     during which a worker dies again is given up. Once `stop` is true no task is begun, the workers are told, and what
     they have in hand is waited for. They are told, too, when this ends otherwise.
     """
+    submit, most = pool
     first, again, in_hand = deque(tasks), deque[Task](), dict[Future[list[Result]], tuple[Task, bool]]()
     try:
         while in_hand or ((first or again) and not stop()):
-            queue, width = (first, pool.width) if first else (again, 1)
+            queue, width = (first, most) if first else (again, 1)
             while queue and len(in_hand) < width and not stop():
                 task = queue.popleft()
-                in_hand[pool.submit(task)] = task, queue is again
+                in_hand[submit(task)] = task, queue is again
             done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
             if stop():
                 tell_workers()
