@@ -1,8 +1,8 @@
 """The vector code of the compiled kernels as plain Python, for the mutation run: one thread, LANES small.
 
 The kernels' own source runs unchanged; only the functions that exist in compiled code alone (the intrinsics of
-`dufs_core.kernels.vector`, `tile` and `team`) are replaced, by NumPy on arrays of LANES numbers. What several threads
-would share in a call of `dufs_core.kernels.panels` is done share by share, so that a wrong share is a wrong result.
+`dufs_core.kernels.vector`, `tile` and `barrier`) are replaced, by NumPy on arrays of LANES numbers. What several
+threads would share in a call of `dufs_core.kernels.panels` is done share by share: a wrong share is a wrong result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.kernels import panels, steps, streaming, team, tile, vector
+from dufs_core.kernels import barrier, panels, sparse, steps, streaming, tile, vector
 from dufs_core.objective.engines import cpu_dense as dense
 
 LANES, ROWS = 4, 2
@@ -65,6 +65,14 @@ def transpose(X: Any, rows: Any, first: int, start: int, out: Any, offset: int) 
 def spread(value: Any) -> Any:
     """A NumPy number: it stands for as many lanes as it meets."""
     return value if isinstance(value, np.generic) else np.float64(value)
+
+
+def constant(array: Any, value: Any) -> Any:
+    return array.dtype.type(value)
+
+
+def distance(gi: Any, gj: Any, Gij: Any) -> Any:
+    return np.maximum(gi + gj - 2 * Gij, Gij.dtype.type(0))
 
 
 def total(value: Any) -> Any:
@@ -128,8 +136,8 @@ def small_code() -> None:
 
 
 _FUNCTIONS = (
-    load, store, get, put, transpose, spread, total, widen, in_lane, below_lane, where_positive, larger, smaller,
-    exp_nonpositive, tile_set, tile_add, wait_for_all, small_code,
+    load, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane, where_positive,
+    larger, smaller, exp_nonpositive, tile_set, tile_add, wait_for_all, small_code,
 )  # fmt: skip
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
@@ -158,17 +166,17 @@ class _Shared:
 def install() -> None:
     """Put the functions and the small sizes into every module that has one of that name; spoil the work arrays."""
     replaced = {function.__name__: function for function in _FUNCTIONS} | _SIZES
-    for module in (vector, tile, team, panels, steps, streaming, dense):
+    for module in (vector, tile, barrier, panels, steps, streaming, sparse, dense):
         for name in replaced.keys() & vars(module).keys():
             setattr(module, name, replaced[name])
-    steps.panels = _Shared()
-    arrays = dense.DenseEngine.arrays
+    steps.panels = sparse.panels = _Shared()
+    right = dense.DenseEngine.plan
 
     def stale(*args: Any) -> Any:
-        work = arrays(*args)
-        for array in (*work.team, *work.mine):
+        plan = right(*args)
+        for array in (*plan.work.draws, *plan.work.mine):
             if array.dtype.kind == "f":
                 array[:] = STALE
-        return work
+        return plan
 
-    dense.DenseEngine.arrays = stale  # type: ignore[method-assign]
+    dense.DenseEngine.plan = stale  # type: ignore[method-assign]
