@@ -42,7 +42,7 @@ ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_what_sparse_data_on_a_device_cannot_have", "test_sparse_steps_on_a_full_device",
     "test_the_sparse_engine_takes_what_is_predicted", "test_a_population_in_turns",
 }  # fmt: skip
-FIXTURES = ("large", "table", "form")
+FIXTURES = ("large", "table", "few_rows")
 MODULES = (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine)
 for _module in (*MODULES, test_sparse_kernels, test_sparse_engine):
     globals().update({

@@ -27,15 +27,15 @@ from dufs_core.objective.protocol import StepSize
 pytestmark = pytest.mark.cuda_launch
 
 
-@pytest.fixture(autouse=True)
-def form(monkeypatch):
+@pytest.fixture
+def few_rows(monkeypatch):
     """Ten rows of 70 at a time."""
     monkeypatch.setattr(cuda_streaming, "TILE_ELEMENTS", 700)
 
 
 @pytest.mark.parametrize(("n", "d"), [(2, 1), (9, 3), (70, 7)])
 @pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
-def test_streaming_numbers(device, n, d, t, rule, lam):
+def test_streaming_numbers(few_rows, device, n, d, t, rule, lam):
     objective = Objective(power=t, bandwidth=rule, n_neighbors=min(3, n - 1), lam=lam)
     mu, eps, X = problem(n, d)
     want, (got,) = both(device, objective, mu, eps, X, CudaStreamingEngine())
@@ -46,7 +46,7 @@ def test_streaming_numbers(device, n, d, t, rule, lam):
 
 
 @pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 1, None)])
-def test_streaming_against_the_independent_reference(device, rule, k, t, lam):
+def test_streaming_against_the_independent_reference(few_rows, device, rule, k, t, lam):
     """Python loops over direct differences, differentiated by the complex step."""
     mu, eps, X = problem(7, 3)
     loss, gradient = reference.mean_value_and_grad(
@@ -61,7 +61,7 @@ def test_streaming_against_the_independent_reference(device, rule, k, t, lam):
 
 
 @pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "constant column", "closed", "open", "both"])
-def test_streaming_special_cases(device, name):
+def test_streaming_special_cases(few_rows, device, name):
     X = {"duplicates": gen.duplicates_and_others(8, 5), "twins": gen.twins(), "equal": gen.identical_rows(),
          "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
     d = X.shape[1]
@@ -77,7 +77,7 @@ def test_streaming_special_cases(device, name):
         check(want, got, X)
 
 
-def test_streaming_float32_is_as_near_as_the_operations(device):
+def test_streaming_float32_is_as_near_as_the_operations(few_rows, device):
     """Root mean square error against float64 over problems: score at most 2, gradient at most 3 times theirs."""
     plain, streamed = [], []
     for seed in range(8):
@@ -132,7 +132,7 @@ def test_streaming_refuses_neighbours_that_are_not_there(device):
         both(device, Objective(n_neighbors=9), *problem(9, 3), CudaStreamingEngine())
 
 
-def test_the_launches_of_a_streaming_step(device):
+def test_the_launches_of_a_streaming_step(few_rows, device):
     """By name and grid, for n = 70 rows, one draw of 3 columns of which 1 is saturated and 1 is closed."""
     mu, eps, X = problem(70, 4, draws=1, dtype=np.float32)
     mu = np.array([0.5, 9, 0.4, -9], np.float32)
@@ -142,7 +142,7 @@ def test_the_launches_of_a_streaming_step(device):
     assert {launch.grid for launch in device.xp.launches} == {(10,), (1,)}
 
 
-def test_streaming_steps_are_the_same_bits_and_overwrite_nothing(device):
+def test_streaming_steps_are_the_same_bits_and_overwrite_nothing(few_rows, device):
     mu, eps, X = (device.xp.asarray(a) for a in problem(70, 3))
     engine = CudaStreamingEngine()
     value, dmu = engine(device, Objective(), mu, eps, X)
@@ -154,7 +154,7 @@ def test_streaming_steps_are_the_same_bits_and_overwrite_nothing(device):
 
 
 @pytest.mark.parametrize("name", ["median", "max"])
-def test_gradient_of_the_streaming_engine(device, name):
+def test_gradient_of_the_streaming_engine(few_rows, device, name):
     """By the verifier's five-point differences, along random directions and every gate."""
     chain = next(op for op in registered() if op.is_chain and name in op.name and "batch" in op.name)
     result = suite.check_gradients(device, chain, "cuda_streaming", engines()["cuda_streaming"].load(), 1, 1)
@@ -198,7 +198,6 @@ def test_the_form_that_is_chosen(device, n, d, limit, want):
     assert get_engine("auto", device, 1, StepSize(n, d, 1, 4), limit).name == want
 
 
-def test_rows_of_a_tile(monkeypatch):
-    monkeypatch.undo()
+def test_rows_of_a_tile():
     assert cuda_streaming.tile_rows(2**40) == 1
     assert cuda_streaming.tile_rows(70) == 70

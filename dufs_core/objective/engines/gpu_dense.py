@@ -9,7 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Value
-from dufs_core.objective.engines.gpu_plan import PLANS, Plan, entries_needed, memory_errors
+from dufs_core.objective.engines.gpu_plan import Plan, entries_needed, memory_errors, plan_for
 from dufs_core.objective.engines.gpu_steps import CudaSteps
 from dufs_core.objective.protocol import Engine, RunSpec, Steps, StepSize
 
@@ -24,7 +24,7 @@ class CudaEngine(Engine):
     keeps_arrays = True
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[Any, Plan] = {}
 
     def bytes_needed(self, size: StepSize) -> int:
         """As `Engine.bytes_needed`."""
@@ -32,13 +32,8 @@ class CudaEngine(Engine):
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         """The loss and its gradient, a fresh array on the device; the parts of Value on the host."""
-        key = (X.shape, len(eps), str(X.dtype), objective, bk.xp.cuda.runtime.getDevice())
-        plan = self._plans.get(key)
-        if plan is None:
-            while len(self._plans) >= PLANS:
-                del self._plans[next(iter(self._plans))]
-            with memory_errors("steps", X.shape, len(eps)):
-                plan = self._plans[key] = Plan(bk, [objective], X.shape, len(eps), X.dtype)
+        with memory_errors("steps", X.shape, len(eps)):
+            plan = plan_for(self._plans, bk, objective, X.shape, len(eps), X.dtype)
         plan.mu[0], plan.eps[...] = mu, eps
         plan.load(X)
         plan.replay(plan.run)

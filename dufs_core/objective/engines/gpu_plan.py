@@ -27,7 +27,7 @@ from dufs_core.objective.rules import quantile_ranks
 CAPTURED_WORK = 1 << 31  # multiply-adds of a step: below it launches cost more than arithmetic
 SELECTED_WORK = 1 << 33  # multiply-adds of a product: below it, finding the open columns costs more than it saves
 ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
-PLANS = 2  # kept by an engine: near-equal minibatches come in two sizes
+_PLANS = 2  # kept by an engine: near-equal minibatches come in two sizes
 _BUSY = 128  # blocks that keep a device busy
 
 
@@ -344,6 +344,18 @@ class Plan:
             kept = 0.0 if first else 1.0
             self.launch("combine<T>", blocks_for(T.size), scale, term, kept, term if first else T, T.size, T)
             first = False
+
+
+def plan_for(
+    plans: dict[Any, Plan], bk: Backend, objective: Objective, shape: tuple[int, int], draws: int, dtype: Any
+) -> Plan:
+    """The plan among those that an engine keeps, or a new one, for which the oldest may go."""
+    key = (shape, draws, str(dtype), objective, bk.xp.cuda.runtime.getDevice())
+    if key not in plans:
+        while len(plans) >= _PLANS:
+            del plans[next(iter(plans))]
+        plans[key] = Plan(bk, [objective], shape, draws, dtype)
+    return plans[key]
 
 
 class CudaScoresEngine(Engine):

@@ -15,7 +15,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.kernels.cuda import warps_for
 from dufs_core.objective.chain import Objective, Scores
-from dufs_core.objective.engines.gpu_plan import PLANS, CudaScoresEngine, Plan, entries_needed
+from dufs_core.objective.engines.gpu_plan import CudaScoresEngine, Plan, entries_needed, plan_for
 from dufs_core.objective.protocol import StepSize
 
 COLUMNS = 512  # dense columns that are written out at once
@@ -31,7 +31,7 @@ class CudaSparseEngine(CudaScoresEngine):
     what = "sparse steps"
 
     def __init__(self) -> None:
-        self._plans: dict[tuple[Any, ...], Plan] = {}
+        self._plans: dict[Any, Plan] = {}
         self._columns: _Columns | None = None
 
     def bytes_needed(self, size: StepSize) -> int:
@@ -44,21 +44,14 @@ class CudaSparseEngine(CudaScoresEngine):
     def _scores_and_grad(
         self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
     ) -> Scores:
-        plan, columns = self._plan(bk, objective, X, len(z)), self._on_device(bk, X)
+        plan = plan_for(self._plans, bk, objective, (X.shape[0], 0), len(z), X.dtype)
+        columns = self._on_device(bk, X)
         dz = bk.xp.zeros(z.shape, dtype=bk.xp.float64)
         for start in range(0, plan.R, plan.together):
             draws = slice(start, min(start + plan.together, plan.R))
             columns.gram(plan, z[draws], plan.G[: draws.stop - start])
             columns.dots(plan, z[draws], plan.sweep(draws), dz[draws])
         return Scores(plan.S.copy(), plan.b.copy(), plan.degenerate != 0, plan.isolated.copy(), dz)
-
-    def _plan(self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, draws: int) -> Plan:
-        key = (X.shape[0], draws, str(X.dtype), objective, bk.xp.cuda.runtime.getDevice())
-        if key not in self._plans:
-            while len(self._plans) >= PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = Plan(bk, [objective], (X.shape[0], 0), draws, X.dtype)
-        return self._plans[key]
 
     def _on_device(self, bk: Backend, X: ScaledSparseMatrix) -> _Columns:
         if self._columns is None or self._columns.table is not X:
