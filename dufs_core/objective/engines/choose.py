@@ -126,16 +126,8 @@ def needed_bytes(engine: str, size: StepSize, data: int) -> int:
 def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory: int | None) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
-    Parameters
-    ----------
-    engine : str
-        Name of the engine that will compute.
-    size : StepSize
-        One step; ``size.n`` is its number of rows.
-    data : int
-        Bytes that are kept beside the step: a scaled copy of the data.
-    max_memory : int or None
-        Bytes that the fit may allocate; None: what is available.
+    data: bytes kept beside the step, as a scaled copy of the data. max_memory: bytes that the fit may allocate; None:
+    what is available.
     """
     limit = step_limit(bk, data, max_memory)
     if limit is None:
@@ -149,8 +141,8 @@ def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory
         f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
         f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
     )
-    streaming = needed_bytes("streaming", size, data) if bk.name == "numpy" and engine != "streaming" else needed
-    if streaming <= available:
+    can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
+    if can_stream and (streaming := needed_bytes("streaming", size, data)) <= available:
         message += f'engine="streaming" would need {byte_text(streaming)}. '
     rows = _largest_batch(engine, size, data, available)
     if rows >= 3:
