@@ -13,6 +13,7 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from sklearn.cluster import KMeans
 from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
+from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.memory import check_squares
@@ -61,8 +62,7 @@ def neighbours(X: Array, k: int) -> Neighbours:
 
 def blocks(n: int, width: int) -> list[slice]:
     """n rows in blocks of about `_BLOCK_ELEMENTS` entries, `width` entries to a row."""
-    step = max(1, _BLOCK_ELEMENTS // width)
-    return [slice(i, min(i + step, n)) for i in range(0, n, step)]
+    return list(gen_batches(n, max(1, _BLOCK_ELEMENTS // width))) if n else []
 
 
 def symmetric_graph(near: Neighbours, weights: Array) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
@@ -16,18 +16,10 @@ from dufs_core.baselines.graphs import cluster_indicators, heat_kernel, neighbou
 _OFFSET = 0.02  # added to the k-means indicators: a multiplicative step never leaves 0
 
 
-class Weights(NamedTuple):
-    """alpha, beta, gamma of the objective."""
-
-    alpha: float
-    beta: float
-    gamma: float
-
-
-def objective(L: Array, X: Array, F: Array, B: Array, w: Weights) -> float:
+def objective(L: Array, X: Array, F: Array, B: Array, alpha: float, beta: float, gamma: float) -> float:
     """tr(F' Ln F) + alpha (||F - X B||^2 + beta ||B||_{2,1}) + (gamma / 2) ||F' F - I||^2."""
-    fit = np.sum((F - X @ B) ** 2) + w.beta * np.linalg.norm(B, axis=1).sum()
-    return float(np.sum(F * (L @ F)) + w.alpha * fit + w.gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
+    fit = np.sum((F - X @ B) ** 2) + beta * np.linalg.norm(B, axis=1).sum()
+    return float(np.sum(F * (L @ F)) + alpha * fit + gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
 
 
 Solve = Callable[[Array], Array]
@@ -164,20 +156,18 @@ class NDFS(Baseline):
 
     def _iterate(self, X: Array, L: Array, F: Array) -> Array:
         """||b_j|| at the end; sets history_, n_iter_ and converged_."""
-        w = Weights(float(self.alpha), float(self.beta), float(self.gamma))
-        regression = ridge(X, w.beta)
+        weights = alpha, beta, gamma = float(self.alpha), float(self.beta), float(self.gamma)
+        regression = ridge(X, beta)
         B = regression(np.ones(X.shape[1]))[1](F)
-        values = [objective(L, X, F, B, w)]
-        while len(values) <= self.max_iter:
+        values, self.converged_ = [objective(L, X, F, B, *weights)], False
+        while len(values) <= self.max_iter and not self.converged_:
             M, solve = regression(2 * np.linalg.norm(B, axis=1))
-            M *= w.alpha
+            M *= alpha
             M += L
-            F = indicator_step(M, F, w.gamma)
+            F = indicator_step(M, F, gamma)
             B = solve(F)
-            values.append(objective(L, X, F, B, w))
-            if abs(values[-2] - values[-1]) <= self.tol * abs(values[-1]):
-                break
-        self.converged_ = abs(values[-2] - values[-1]) <= self.tol * abs(values[-1])
+            values.append(objective(L, X, F, B, *weights))
+            self.converged_ = abs(values[-2] - values[-1]) <= self.tol * abs(values[-1])
         self.history_ = {"objective": np.asarray(values[1:])}
         self.n_iter_ = len(values) - 1
         return np.linalg.norm(B, axis=1)

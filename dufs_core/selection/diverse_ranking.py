@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import frexp
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
@@ -88,7 +89,7 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
         return np.asarray(candidates[:count])
     rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, n, ROWS)
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))
-    blocks = [slice(start, start + BLOCK) for start in range(0, len(candidates), BLOCK)]
+    blocks = list(gen_batches(len(candidates), BLOCK))
     X_o = xp.empty((min(n, ROWS), len(candidates)), dtype=xp.float64)
     for block in blocks:
         X_o[:, block] = dense_block(bk, X, rows, candidates[block]) * z[block]

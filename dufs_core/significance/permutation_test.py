@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
+from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
@@ -64,14 +65,13 @@ def shuffled_scores(
 
     Shuffle number b permutes a column alike whatever set it is in: the scores of several sets have a joint null.
     """
-    xp, m = bk.xp, len(subset)
+    xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
     rows = random.sample(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0], TEST_ROWS)
     n = min(X.shape[0], TEST_ROWS)
     G = [xp.zeros((n, n), dtype=X.dtype) for _ in range(1 + n_permutations)]
     width = max(2, 2 * WORDS // (n * (1 + n_permutations)))
-    for start in range(0, m, width):
-        block = slice(start, start + width)
+    for block in gen_batches(len(subset), width):
         X_T = dense_block(bk, X, rows, subset[block])
         varies = (X_T[:1] != X_T).any(axis=0)  # a permutation leaves the other columns as they are
         same, X_T = X_T[:, ~varies], X_T[:, varies]

@@ -7,7 +7,7 @@ the others, and a graph of the few most dependent columns shows the rest. Column
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from math import log, pi, sqrt
@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy import sparse
 from scipy.stats import rankdata
+from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
@@ -185,7 +186,7 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     G = (x * w).T @ x
     out = np.empty(len(pool.X))
     P = open_walk(bk, objective, G).T
-    for block in _blocks(len(pool.X), n):
+    for block in gen_batches(len(pool.X), max(1, BLOCK // n)):
         y = part = pool.X[block]
         for _ in range(objective.power):
             y = y @ P
@@ -206,20 +207,14 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
 
 
 def _settled(
-    bk: Backend,
-    pool: Pool,
-    members: Array,
-    dependence: Array,
-    shares: tuple[float, ...],
-    objective: Objective,
-    threads: int,
+    bk: Backend, pool: Pool, members: Array, pairs: Array, shares: tuple[float, ...], objective: Objective, threads: int
 ) -> tuple[Array, float]:
-    """The set that `members` lead to, and its evidence."""
+    """The set that `members` lead to, and its evidence above chance; pairs (D,): evidence of dependence."""
     objective = replace(objective, power=1)
     for turn in range(_MOST_ROUNDS):
         share = shares[min(turn, len(shares) - 1)]
         score = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
-        evidence = evidence_of(pool, score, dependence)
+        evidence = evidence_of(pool, score, pairs)
         order = pool.best(evidence[: pool.competing], MOST_GATES)
         by_chance = pool.competing * np.exp(-evidence[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(by_chance <= share)
@@ -255,7 +250,7 @@ def _pair_dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]
         Q[xp.arange(len(Q)), xp.arange(block.start, block.stop)] = -xp.inf
         return Q
 
-    blocks = list(_blocks(D, D))
+    blocks = list(gen_batches(D, max(1, BLOCK // max(D, 1))))
     sample = dependence(slice(pool.competing, min(D, pool.competing + blocks[0].stop)))
     tail = D**-_LIKELY / sqrt(pi * max(_LIKELY * log(D), 1.0))
     likely = float(xp.quantile(sample[:, : pool.competing].ravel().astype(np.float32), 1 - tail))
@@ -300,11 +295,6 @@ def _functions(bk: Backend, pool: Pool, count: int) -> tuple[list[Array], list[A
         functions.append(bk.xp.asarray((f / size).astype(pool.X.dtype)))
         exist.append(bk.xp.asarray((square[:, 0] > _LEAST_LEFT * n).astype(pool.X.dtype)))
     return functions, exist
-
-
-def _blocks(count: int, width: int) -> Iterator[slice]:
-    step = max(1, BLOCK // max(width, 1))
-    return (slice(start, min(start + step, count)) for start in range(0, count, step))
 
 
 def _mapped(function: Callable[[Any], Any], blocks: Iterable[Any], threads: int) -> Iterable[Any]:
