@@ -24,6 +24,7 @@ KERNELS = {  # file: the kernels in it, each for the element type T
     "product.cu": ("product<T, true>", "product<T, false>", "add_parts<T>", "combine<T>"),
     "sparse.cu": ("sparse_means<T>", "sparse_gram<T>", "sparse_dots<T>", "dense_columns<T>"),
 }
+FILES = {kernel: file for file, kernels in KERNELS.items() for kernel in kernels}
 OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block
 WARPS = THREADS // 32
@@ -55,14 +56,6 @@ def source(file: str) -> str:
     head, rest = text.split('#include "common.cuh"\n')
     line = head.count("\n") + 2
     return f'{constants()}#line 1 "common.cuh"\n{header}#line {line} "{file}"\n{rest}'
-
-
-def file_of(kernel: str) -> str:
-    """The file that holds a kernel, given as in `KERNELS`. Raises KeyError for an unknown name."""
-    for file, names in KERNELS.items():
-        if kernel in names:
-            return file
-    raise KeyError(kernel)
 
 
 @cache
@@ -107,7 +100,7 @@ class Kernels:
         device = self._cupy.cuda.runtime.getDevice()
         found = self._functions.get((device, kernel, dtype))
         if found is None:
-            file = file_of(kernel)
+            file = FILES[kernel]
             names = instances(file, dtype)
             with self._lock:  # two threads compile once
                 module = self._modules.get((device, file, dtype))

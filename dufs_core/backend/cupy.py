@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -31,22 +32,19 @@ def cupy_backend() -> Backend | str:
 
 def _try() -> Backend | str:
     # Whatever a broken installation raises (ImportError, OSError, AttributeError, ...) is the answer.
+    stage = "importing CuPy failed"
     try:
         import cupy
         from cupyx.scipy.special import erf
-    except Exception as error:
-        return f"importing CuPy failed ({_line(error)})"
-    try:
-        count = cupy.cuda.runtime.getDeviceCount()
-    except Exception as error:
-        return f"CuPy finds no driver or device ({_line(error)})"
-    if count == 0:
-        return "there is no CUDA device"
-    try:  # one elementwise kernel, one library product
+
+        stage = "CuPy finds no driver or device"
+        if cupy.cuda.runtime.getDeviceCount() == 0:
+            return "there is no CUDA device"
+        stage = "a first computation on the device failed"
         ones = cupy.ones((2, 2))
-        float(cupy.exp(ones @ ones).sum())
+        float(cupy.exp(ones @ ones).sum())  # one elementwise kernel, one library product
     except Exception as error:
-        return f"a first computation on the device failed ({_line(error)})"
+        return f"{stage} ({_line(error)})"
     return make_backend(cupy, erf)
 
 
@@ -72,13 +70,8 @@ def make_backend(cupy: Any, erf: Any) -> Backend:
             return X
         return cupy.from_dlpack(X) if on_device(X) else cupy.asarray(np.asarray(X))
 
-    return Backend(
-        "cupy",
-        cupy,
-        error_function,
-        cupy.asnumpy,
-        to_device,
-        lambda: cupy.cuda.get_current_stream().synchronize(),
-        lambda array: array.device,
-        Kernels(cupy),
-    )
+    def synchronize() -> None:
+        cupy.cuda.get_current_stream().synchronize()
+
+    to_host, device_of = cupy.asnumpy, attrgetter("device")
+    return Backend("cupy", cupy, error_function, to_host, to_device, synchronize, device_of, Kernels(cupy))

@@ -39,7 +39,7 @@ def run(libraries):
     """
 
     def launch(kernel, dtype, grid, *arguments, **how):
-        file = cuda.file_of(kernel)
+        file = cuda.FILES[kernel]
         name = cuda.instances(file, str(dtype))[cuda.KERNELS[file].index(kernel)]
         libraries[file].launch(name, grid, *cuda.passed(arguments), **how)
 

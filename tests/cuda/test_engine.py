@@ -252,11 +252,6 @@ def test_kernels_compile_once(device, monkeypatch):
     assert all(how["options"] == cuda.OPTIONS for how in made)
 
 
-def test_an_unknown_kernel_has_no_file():
-    with pytest.raises(KeyError, match="sorted"):
-        cuda.file_of("sorted")
-
-
 def test_engines_belong_to_backends(device):
     assert get_engine("auto", device, 1).name == "cuda"
     assert get_engine("reference", device, 1).name == "reference"
