@@ -101,7 +101,7 @@ def test_bad_arguments(K):
         spectral.affinity([[0.0], [1.0]])
     with pytest.raises(ValueError, match="at least 2 rows"):
         spectral.affinity([0.0, 1.0])
-    with pytest.raises(ValueError, match="rule or a positive number; got None"):
+    with pytest.raises(ValueError, match="or a positive number; got None"):
         spectral.affinity(np.eye(3), None)
     for factor in (0, -1.0, np.nan, np.inf, "2"):
         with pytest.raises(ValueError, match="bandwidth_factor must be a positive number"):

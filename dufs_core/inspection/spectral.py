@@ -5,7 +5,6 @@ Computed in float64 by LAPACK's symmetric solver, from a dense affinity matrix K
 
 from __future__ import annotations
 
-from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
@@ -15,6 +14,7 @@ from dufs_core.baselines.graphs import fixed_sign
 from dufs_core.objective.ops import bandwidth as bandwidth_rule
 from dufs_core.objective.ops import distances, gaussian
 from dufs_core.objective.ops.normalise import SELF_WEIGHT
+from dufs_core.selection.parameters import check_positive
 
 _SYMMETRY = 1e-9  # largest difference between K and its transpose that counts as rounding, for entries of size 1
 
@@ -62,10 +62,8 @@ def affinity(
         raise ValueError(f"X must be a table of at least 2 rows; its shape is {X.shape}")
     if not np.isfinite(X).all():
         raise ValueError(f"X has {int((~np.isfinite(X)).sum())} values that are NaN or infinite; fill or remove them")
-    if not isinstance(bandwidth, str) and not _is_positive(bandwidth):
-        raise ValueError(f"bandwidth must be a rule or a positive number; got {bandwidth!r}")
-    if not _is_positive(bandwidth_factor):
-        raise ValueError(f"bandwidth_factor must be a positive number; got {bandwidth_factor!r}")
+    bandwidth_rule.check_bandwidth(bandwidth)
+    check_positive("bandwidth_factor", bandwidth_factor)
     bk = get_backend("numpy")
     with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused in the next lines
         centred = X - X.mean(axis=0)  # distances stay, rounding shrinks
@@ -132,10 +130,6 @@ def spectral_embedding(K: Array, n_components: int) -> Array:
             f"n_components must be from 1 to the number of rows less one, {len(K) - 1}; got {n_components}"
         )
     return random_walk_spectrum(K, n_components + 1).vectors[:, 1:]
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, Real) and 0 < float(value) < np.inf
 
 
 def _checked(K: Array) -> Array:

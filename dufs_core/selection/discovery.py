@@ -22,14 +22,17 @@ _QUANTILE, _SMALLEST_LAM = 0.99, 1e-3  # lambda closes this share of the calibra
 
 
 class Discovery(NamedTuple):
-    """The result for all columns; those that could not compete (near constant) have score 0 and q-value 1."""
+    """The result for all columns; those that could not compete (near constant) have score 0 and q-value 1.
+
+    All but the outcome become attributes of the selector.
+    """
 
     outcome: Outcome  # of the gates that are columns
     scores: Array  # (d,) gated Laplacian score
     evidence: Array  # (d,)
     decoy_evidence: Array  # (M, d), NaN for columns that did not compete
     q_values: Array  # (d,)
-    smallest_rate: float  # at which something is found
+    smallest_fdr: float  # at which something is found
     lam: float | None
     n_gates: int  # of columns and decoys
 
@@ -96,7 +99,7 @@ def discover(
         evidence=of_all(evidence[0], float(evidence[0].min()) - 1.0),
         decoy_evidence=evidence_of_all[1:],
         q_values=of_all(q, 1.0),
-        smallest_rate=float(q.min()),
+        smallest_fdr=float(q.min()),
         lam=objective.lam,
         n_gates=len(members),
     )

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy import sparse
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend
@@ -37,7 +36,7 @@ from dufs_core.training.loop import Run
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _SMALL_ROWS = 256
-_DELTA = 1e-6  # added to n sum(p); the authors add theirs to mean(p): 1e-6 n d in sums
+_DELTA = 1e-6  # that the authors add to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
 _DIVERSE = 300  # columns in that order where no number of columns is asked for
 _SPREAD = 0.5  # gate_sigma over which the order of the first run is laid out there
@@ -59,7 +58,7 @@ class FitTask:
         Raises ValueError or TypeError for what cannot be computed with.
         """
         accepted = accept(selector, X, y, backend=selector.backend, batch_size=selector.batch_size)
-        if accepted.kind.startswith("sparse") and selector.gate_noise == "sample":
+        if accepted.is_sparse and selector.gate_noise == "sample":
             raise ValueError(
                 'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
                 'use gate_noise="batch", or X.toarray() if it fits in memory'
@@ -112,28 +111,19 @@ class FitTask:
     @cached_property
     def memory(self) -> tuple[StepSize, int]:
         """What the time and the memory of one step depend on, and the bytes kept beside it."""
-        selector, X = self.selector, self.X
-        n, d = X.shape
-        rules, decoys, diverse = graph_rules(selector, n), selector.fdr is not None, order_of(selector) == "diverse"
-        itemsize = np.dtype(selector.dtype).itemsize
-        step = StepSize(
-            n=self.step_rows,
-            d=min(d, MOST_GATES) if decoys else d,
-            draws=self.step_draws,
-            itemsize=itemsize,
-            power=rules.power,
-            fixed_bandwidth=not isinstance(rules.bandwidth, str),
-            per_sample=selector.gate_noise == "sample",
-            threads=self.threads,
-        )
-        if sparse.issparse(X):
-            sparse_step, data = sparse_step_size(step, X)
+        selector, (n, d) = self.selector, self.X.shape
+        rules, decoys, itemsize = graph_rules(selector, n), selector.fdr is not None, np.dtype(selector.dtype).itemsize
+        gates, is_fixed = min(d, MOST_GATES) if decoys else d, not isinstance(rules.bandwidth, str)
+        per_sample, rows = selector.gate_noise == "sample", self.step_rows
+        step = StepSize(rows, gates, self.step_draws, itemsize, rules.power, is_fixed, per_sample, self.threads)
+        if self.accepted.is_sparse:
+            sparse_step, data = sparse_step_size(step, self.X)
             step = step if decoys else sparse_step
         else:
             data = chunked_bytes(step.n, d, itemsize) if self.accepted.kind == "on disk" else n * d * itemsize
         if step.n < n:
             data += step.n * step.d * itemsize  # the batch in hand
-        after = [diverse_ranking_bytes(n, d)] if diverse else []
+        after = [diverse_ranking_bytes(n, d)] if order_of(selector) == "diverse" else []
         if decoys:
             data += n * step.d * itemsize if selector.batch_size is not None else 0
             after.append(discovery_bytes(n, d, itemsize, self.threads))
@@ -147,7 +137,7 @@ class FitTask:
         """A new engine, the selector's or the fastest. Raises MemoryLimitError if the fit would not fit."""
         selector, (step, data) = self.selector, self.memory
         limit = step_limit(self.bk, data, selector.max_memory)
-        as_sparse, name = sparse.issparse(self.X) and selector.fdr is None, selector.engine
+        as_sparse, name = self.accepted.is_sparse and selector.fdr is None, selector.engine
         if selector.fdr is not None and name in ("auto", "sparse"):  # few columns have gates, and they are dense
             few_rows = self.bk.name == "numpy" and step.n <= ROWS and not step.per_sample
             name = "dense" if few_rows else "auto"
@@ -158,34 +148,17 @@ class FitTask:
 
     def search(self, engine: Engine, d: int, poll: Callable[[], None] | None = None) -> Search:
         """The search that the parameters describe, for d columns that are not constant."""
-        s, n, rows = self.selector, self.X.shape[0], self.step_rows
-        authors = s.convention == "authors_code"
-        rate = s.learning_rate / max(d, 1) if authors and s.lam is not None else s.learning_rate
-        return Search(
-            Objective(
-                lam=s.lam,
-                bandwidth_gradient=s.bandwidth_gradient,
-                **graph_rules(s, n)._asdict(),
-                gate_sigma=s.gate_sigma,
-                delta=_DELTA * rows * d if authors else _DELTA,
-                degenerate_rule="one" if authors else "data",
-            ),
-            engine,
-            get_optimizer(s.optimizer, rate, s.momentum),
-            Schedule(
-                n_draws=self.step_draws,
-                max_iter=s.max_iter,
-                tol=s.tol,
-                batch_size=s.batch_size,
-                gate_noise=s.gate_noise,
-                batches="wrap" if authors else "near_equal",
-                noisy_start=authors,
-            ),
-            max_runs=s.max_runs,
-            callbacks=tuple(c for c in s.callbacks if not isinstance(c, checkpoint.Checkpoint)),
-            verbose=s.verbose,
-            poll=poll,
-        )
+        s, draws, rate = self.selector, self.step_draws, self.selector.learning_rate
+        rules = graph_rules(s, self.X.shape[0])._asdict()
+        objective = Objective(lam=s.lam, bandwidth_gradient=s.bandwidth_gradient, gate_sigma=s.gate_sigma, **rules)
+        schedule = Schedule(draws, s.max_iter, s.tol, s.batch_size, s.gate_noise)
+        if s.convention == "authors_code":
+            objective = replace(objective, delta=_DELTA * self.step_rows * d, degenerate_rule="one")
+            schedule = replace(schedule, batches="wrap", noisy_start=True)
+            rate = rate if s.lam is None else rate / max(d, 1)
+        callbacks = tuple(c for c in s.callbacks if not isinstance(c, checkpoint.Checkpoint))
+        optimizer = get_optimizer(s.optimizer, rate, s.momentum)
+        return Search(objective, engine, optimizer, schedule, s.max_runs, callbacks, s.verbose, poll=poll)
 
     @cached_property
     def saver(self) -> ProgressSaver | None:
@@ -251,15 +224,7 @@ def _score_attributes(mu: Array, best: Outcome, found: Discovery | None) -> dict
     if found is None:
         excess, p_value = best.test
         return {"scores_": mu.copy(), "excess_score_": excess, "p_value_": p_value, "stopped_by_hsic_": best.tied}
-    return {
-        "scores_": found.scores,
-        "evidence_": found.evidence,
-        "decoy_evidence_": found.decoy_evidence,
-        "q_values_": found.q_values,
-        "smallest_fdr_": found.smallest_rate,
-        "lam_": found.lam,
-        "n_gates_": found.n_gates,
-    }
+    return {f"{name}_": value for name, value in found._asdict().items() if name != "outcome"}
 
 
 def order_attributes(selector: Any, bk: Backend, X: Any, fitted: dict[str, Any]) -> dict[str, Array]:
