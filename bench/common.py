@@ -1,4 +1,4 @@
-"""What every benchmark records, and where the data are."""
+"""What the benchmarks share: their records, the data, the command line, processes of their own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import argparse
 import json
 import os
 import platform
+import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from scipy.io import loadmat
+
 from dufs_core.selection.atomic_io import write_bytes
 
+ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn", "joblib")
 OTHERS = ("torch", "featselectlib", "jax", "matplotlib")  # recorded where they are installed
 
@@ -43,12 +47,65 @@ def environment() -> dict[str, Any]:
     return {"command": command, "versions": versions, "cpu": model, "cores": os.cpu_count()}
 
 
+class MissingData(SystemExit):
+    """A file is not there: a command that does not catch this ends with the sentence, which says which."""
+
+
 def data_file(name: str) -> Path | None:
     """The benchmark file called `name`, from the folder DUFS_DATA or ../shared/data; None if it is not there."""
-    for folder in (os.environ.get("DUFS_DATA"), Path(__file__).resolve().parents[2] / "shared" / "data"):
+    for folder in (os.environ.get("DUFS_DATA"), ROOT.parent / "shared" / "data"):
         if folder and (Path(folder) / name).is_file():
             return Path(folder) / name
     return None
+
+
+def required(*names: str) -> list[Path]:
+    """The paths of files, or MissingData."""
+    paths = {name: data_file(name) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
+    if missing:
+        raise MissingData(f"{' and '.join(missing)} not in DUFS_DATA or ../shared/data")
+    return [path for path in paths.values() if path is not None]
+
+
+def matlab(name: str) -> tuple[Any, Any]:
+    """X and Y of `name`.mat, a file of the scikit-feature collection, as they are stored; or MissingData."""
+    (path,) = required(f"{name}.mat")
+    stored = loadmat(str(path))
+    return stored["X"], stored["Y"].ravel()
+
+
+def available(names: Iterable[str], load: Callable[[str], Any] = matlab) -> tuple[list[str], dict[str, str]]:
+    """The data sets that `load` finds, and why the others are left out, which is printed too."""
+    there, left_out = [], {}
+    for name in names:
+        try:
+            load(name)
+            there.append(name)
+        except MissingData as reason:
+            left_out[name] = str(reason)
+            print(f"{name}: left out, {reason}", flush=True)
+    return there, left_out
+
+
+def child(module: str, *arguments: Any, timeout: float | None = None) -> Any:
+    """What `python -m module --one ARGUMENTS` prints, a process of its own, as JSON in its last line.
+
+    Raises RuntimeError with the last line of its errors where it fails, subprocess.TimeoutExpired after `timeout`.
+    """
+    command = [sys.executable, "-W", "ignore", "-m", module, "--one", json.dumps(arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=timeout)
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip().splitlines() or [f"ended with {done.returncode}"])[-1])
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def parser(doc: str | None) -> argparse.ArgumentParser:
+    """The command line of a benchmark, with --json FILE, and --one for `child`."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--json", metavar="FILE")
+    made.add_argument("--one", type=json.loads, help=argparse.SUPPRESS)
+    return made
 
 
 def save(path: str | None, result: dict[str, Any], table: str = "") -> None:
@@ -57,6 +114,32 @@ def save(path: str | None, result: dict[str, Any], table: str = "") -> None:
         write_bytes(Path(path), (json.dumps(environment() | result, indent=1) + "\n").encode())
     if path and table:
         write_bytes(Path(path).with_suffix(".md"), f"{table}\n".encode())
+
+
+class Records:
+    """The records of a benchmark by their key, with those that FILE has already; `save` writes them with a table."""
+
+    def __init__(
+        self,
+        file: str | None,
+        key: Callable[[dict[str, Any]], Any],
+        table: Callable[[list[dict[str, Any]]], str] = lambda records: "",
+        **about: Any,
+    ) -> None:
+        self._file, self._key, self._table, self._about = file, key, table, about
+        old = json.loads(Path(file).read_text())["records"] if file and Path(file).exists() else []
+        self.kept = {key(record): record for record in old}
+
+    @property
+    def table(self) -> str:
+        return self._table(list(self.kept.values()))
+
+    def add(self, record: dict[str, Any]) -> None:
+        self.kept[self._key(record)] = record
+        print(json.dumps(record), flush=True)
+
+    def save(self, **about: Any) -> None:
+        save(self._file, self._about | {"records": list(self.kept.values())} | about, self.table)
 
 
 def number_of_runs(text: str) -> int:

@@ -12,18 +12,15 @@ has the means, a table of them is written beside it, with the ending .md. --quic
 
 from __future__ import annotations
 
-import argparse
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.common import markdown, number_of_runs, save
-from bench.paper.cells import Cells
+from bench.common import markdown, number_of_runs, parser, save
+from bench.paper.cells import beside
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
@@ -245,15 +242,13 @@ def within(s: Mapping[str, Any], i: int) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK_SETS} data sets of each pair")
-    parser.add_argument("--sets", type=number_of_runs, help=f"of each pair (default {SETS})")
-    parser.add_argument("--jobs", type=number_of_runs, default=2, help="processes (default 2)")
-    parser.add_argument("--json", metavar="FILE")
-    a = parser.parse_args(argv)
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help=f"{QUICK_SETS} data sets of each pair")
+    p.add_argument("--sets", type=number_of_runs, help=f"of each pair (default {SETS})")
+    p.add_argument("--jobs", type=number_of_runs, default=2, help="processes (default 2)")
+    a = p.parse_args(argv)
     settings = list(plan(a.sets or (QUICK_SETS if a.quick else SETS)))
-    with tempfile.TemporaryDirectory() as folder:
-        cells = Cells(Path(a.json or f"{folder}/guarantee").with_suffix(".cells.jsonl"), a.jobs)
+    with beside(a.json, a.jobs) as cells:
         results = cells.compute(data_set, settings)
     means = summaries(s | r for s, r in zip(settings, results, strict=True))
     save(a.json, {"rates": RATES, "fit_seconds": round(cells.seconds / len(settings), 3), **means}, table(means))

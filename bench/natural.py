@@ -13,21 +13,17 @@ say otherwise.
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 
-from bench.common import data_file, markdown, save
-from bench.paper.cells import Cells
-from bench.paper.data import MissingData, read_mat
+from bench.common import Records, available, markdown, matlab, parser
+from bench.paper.cells import measure_all
 from dufs_core import DUFS, baselines
 from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import clustering_accuracy
@@ -59,10 +55,8 @@ class Natural(NamedTuple):
 @lru_cache(maxsize=1)
 def load(name: str) -> Natural:
     """One of SETS. Raises MissingData where its file is not there."""
-    path = data_file(f"{name}.mat")
-    if path is None:
-        raise MissingData(f"{name}.mat is not in DUFS_DATA or ../shared/data")
-    X, labels = read_mat(path)
+    X, labels = matlab(name)
+    X = X.astype(np.float64)
     return Natural(scale_columns(X, "columns", np.float64).X, labels, X.var(axis=0))
 
 
@@ -217,37 +211,14 @@ def with_ranks(means: Sequence[float | None]) -> list[str | None]:
 # --- command line
 
 
-def available(names: Iterable[str]) -> list[str]:
-    """Those whose files are there; says which are left out, and why."""
-    there = []
-    for name in names:
-        if data_file(f"{name}.mat") is None:
-            print(f"{name}: left out, {name}.mat is not in DUFS_DATA or ../shared/data", flush=True)
-        else:
-            there.append(name)
-    return there
-
-
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_SETS)}; fast methods")
-    parser.add_argument("--only", nargs="+", choices=METHODS, metavar="METHOD", help=", ".join(METHODS))
-    parser.add_argument("--data", nargs="+", choices=SETS, metavar="SET", help=", ".join(SETS))
-    parser.add_argument("--json", metavar="FILE")
-    a = parser.parse_args(argv)
-    a.data = available(a.data or (QUICK_SETS if a.quick else SETS))
-    kept: dict[tuple[str, str], dict[str, Any]] = {}
-    if a.json and Path(a.json).exists():
-        kept = {key(r): r for r in json.loads(Path(a.json).read_text())["records"]}
-    with tempfile.TemporaryDirectory() as folder:
-        cells = Cells(Path(a.json or f"{folder}/natural").with_suffix(".cells.jsonl"))
-        for settings in plan(a):
-            (record,) = cells.compute(measure, [settings])
-            kept[key(record)] = record
-            print(record, flush=True)
-            records = list(kept.values())
-            save(a.json, {"records": records}, table(records))
-    print(table(list(kept.values())))
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help=f"{', '.join(QUICK_SETS)}; fast methods")
+    p.add_argument("--only", nargs="+", choices=METHODS, metavar="METHOD", help=", ".join(METHODS))
+    p.add_argument("--data", nargs="+", choices=SETS, metavar="SET", help=", ".join(SETS))
+    a = p.parse_args(argv)
+    a.data, _ = available(a.data or (QUICK_SETS if a.quick else SETS))
+    measure_all(a.json, measure, ([settings] for settings in plan(a)), Records(a.json, key, table))
 
 
 if __name__ == "__main__":

@@ -13,13 +13,10 @@ what that lacks is run; FILE has all records so far, and a table of them is writ
 from __future__ import annotations
 
 import argparse
-import json
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,9 +24,8 @@ from scipy.io import loadmat
 from sklearn.cluster import KMeans
 from sklearn.metrics import normalized_mutual_info_score
 
-from bench.common import data_file, markdown, number_of_runs, save
-from bench.paper.cells import Cells
-from bench.paper.data import MissingData, read_mat
+from bench.common import Records, available, markdown, matlab, number_of_runs, parser, required
+from bench.paper.cells import measure_all
 from dufs_core import DUFS, baselines
 from dufs_core.backend import get_backend
 from dufs_core.significance.hsic import hsic_z_scores
@@ -100,22 +96,14 @@ def load(name: str) -> tuple[Array, Array]:
     if name in APART:
         import h5py
 
-        with h5py.File(found("10x_pbmc68k_reduced.h5ad")) as file:
+        with h5py.File(*required("10x_pbmc68k_reduced.h5ad")) as file:
             X, labels = file["X"][:].astype(np.float64), file["obs"]["bulk_labels"]
     elif name == "CITEseq":
-        X = np.log1p(loadmat(str(found("CITEseq.mat")))["G"].T.astype(np.float64))
-        labels = loadmat(str(found("CITEseq-labels.mat")))["labels"].ravel()
+        counts, types = (loadmat(str(path)) for path in required("CITEseq.mat", "CITEseq-labels.mat"))
+        X, labels = np.log1p(counts["G"].T.astype(np.float64)), types["labels"].ravel()
     else:
-        X, labels = read_mat(found(f"{name}.mat"))
-    return X, np.unique(labels, return_inverse=True)[1]
-
-
-def found(file: str) -> Path:
-    """Its path, or MissingData."""
-    path = data_file(file)
-    if path is None:
-        raise MissingData(f"{file} is not in DUFS_DATA or ../shared/data")
-    return path
+        X, labels = matlab(name)
+    return X.astype(np.float64), np.unique(labels, return_inverse=True)[1]
 
 
 @lru_cache(maxsize=1)
@@ -416,45 +404,19 @@ def rate(text: str) -> float:
     return q
 
 
-def available(names: Iterable[str]) -> list[str]:
-    """Those whose files are there; says which are left out, and why."""
-    there = []
-    for name in names:
-        try:
-            load(name)
-        except MissingData as reason:
-            print(f"{name}: left out, {reason}", flush=True)
-        else:
-            there.append(name)
-    return there
-
-
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Yale and Isolet; 8,1000 20,2000 0,1000; 1 seed")
-    parser.add_argument("--only", nargs="+", choices=METHODS, metavar="METHOD", help=", ".join(METHODS))
-    parser.add_argument("--data", nargs="+", choices=SETS + APART, help=f"default: all but {', '.join(APART)}")
-    parser.add_argument("--cells", nargs="+", type=cell, metavar="R,N")
-    parser.add_argument("--seeds", type=number_of_runs, help=f"default {SEEDS}")
-    parser.add_argument("--fdr", type=rate, default=0.1, help="of DUFS (default 0.1)")
-    parser.add_argument("--json", metavar="FILE")
-    a = parser.parse_args(argv)
-    a.data = available(a.data or (QUICK_SETS if a.quick else SETS))
-    a.cells = a.cells or (QUICK_CELLS if a.quick else CELLS)
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help="Yale and Isolet; 8,1000 20,2000 0,1000; 1 seed")
+    p.add_argument("--only", nargs="+", choices=METHODS, metavar="METHOD", help=", ".join(METHODS))
+    p.add_argument("--data", nargs="+", choices=SETS + APART, help=f"default: all but {', '.join(APART)}")
+    p.add_argument("--cells", nargs="+", type=cell, metavar="R,N")
+    p.add_argument("--seeds", type=number_of_runs, help=f"default {SEEDS}")
+    p.add_argument("--fdr", type=rate, default=0.1, help="of DUFS (default 0.1)")
+    a = p.parse_args(argv)
+    a.data, _ = available(a.data or (QUICK_SETS if a.quick else SETS), load)
     a.seeds = a.seeds or (1 if a.quick else SEEDS)
-    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
-    if a.json and Path(a.json).exists():
-        kept = {key(r): r for r in json.loads(Path(a.json).read_text())["records"]}
-    with tempfile.TemporaryDirectory() as folder:
-        cells = Cells(Path(a.json or f"{folder}/planted").with_suffix(".cells.jsonl"))
-        for one in a.cells:
-            for settings in plan(a, one):
-                (record,) = cells.compute(measure, [settings])
-                kept[key(record)] = record
-                print(record, flush=True)
-            records = list(kept.values())
-            save(a.json, {"records": records}, table(records))
-    print(table(list(kept.values())))
+    groups = (plan(a, one) for one in a.cells or (QUICK_CELLS if a.quick else CELLS))
+    measure_all(a.json, measure, groups, Records(a.json, key, table))
 
 
 if __name__ == "__main__":

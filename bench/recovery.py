@@ -10,17 +10,15 @@ of all of FILE is written beside it, with the ending .md.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 import warnings
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from sklearn.base import clone
 
-from bench.common import markdown, number_of_runs, save
+from bench.common import Records, markdown, number_of_runs, parser
 from dufs_core import DUFS
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
@@ -133,31 +131,25 @@ def table(records: list[dict[str, Any]]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="two-moons, 10 seeds, d = 10, 20, 50, noise 0.05 and 0.1")
-    parser.add_argument("--only", nargs="+", choices=PROBLEMS)
-    parser.add_argument("--dims", nargs="+", type=int)
-    parser.add_argument("--noises", nargs="+", type=float)
-    parser.add_argument("--settings", nargs="+", choices=SETTINGS, help="all; with --quick: default")
-    parser.add_argument("--seeds", type=number_of_runs, default=50)
-    parser.add_argument("--json", metavar="FILE")
-    a = parser.parse_args(argv)
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help="two-moons, 10 seeds, d = 10, 20, 50, noise 0.05 and 0.1")
+    p.add_argument("--only", nargs="+", choices=PROBLEMS)
+    p.add_argument("--dims", nargs="+", type=int)
+    p.add_argument("--noises", nargs="+", type=float)
+    p.add_argument("--settings", nargs="+", choices=SETTINGS, help="all; with --quick: default")
+    p.add_argument("--seeds", type=number_of_runs, default=50)
+    a = p.parse_args(argv)
     a.settings = a.settings or (["default"] if a.quick else list(SETTINGS))
     if a.quick:
         a.only, a.dims, a.noises, a.seeds = ["two-moons"], [10, 20, 50], [0.05, 0.1], 10
-    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
-    if a.json and Path(a.json).exists():
-        kept = {key(r): r for r in json.loads(Path(a.json).read_text())["records"]}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that a step is no fit
         DUFS(random_state=0, max_iter=1, max_runs=1).fit(two_moons().X)  # compiles
+    records = Records(a.json, key, table)
     for *cell, runs in plan(a):
-        if tuple(cell) in kept and kept[tuple(cell)]["runs"] == runs:
-            continue
-        kept[tuple(cell)] = measure(*cell, runs)
-        print(kept[tuple(cell)], flush=True)
-        records = list(kept.values())
-        save(a.json, {"records": records}, table(records))
+        if records.kept.get(tuple(cell), {}).get("runs") != runs:
+            records.add(measure(*cell, runs))
+            records.save()
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from bench import natural
+from bench import common, natural
 from bench.natural import METHODS, Method, Natural
 from dufs_core import DUFS
 
@@ -34,7 +34,7 @@ def folder(tmp_path, monkeypatch):
     data.mkdir()
     for name in ("Yale", "GLIOMA"):
         savemat(data / f"{name}.mat", {"X": X, "Y": labels[:, None] + 1})
-    monkeypatch.setattr(natural, "data_file", lambda name: data / name if (data / name).is_file() else None)
+    monkeypatch.setattr(common, "data_file", lambda name: data / name if (data / name).is_file() else None)
     return data
 
 
@@ -60,10 +60,11 @@ def test_columns_are_scaled_and_variance_is_of_the_raw_ones(data):
 
 
 def test_a_set_without_a_file_is_said(folder, few, capsys):
-    with pytest.raises(natural.MissingData, match=r"ORL\.mat is not in DUFS_DATA"):
+    with pytest.raises(common.MissingData, match=r"ORL\.mat not in DUFS_DATA"):
         natural.load("ORL")
-    assert natural.available(["Yale", "ORL"]) == ["Yale"]
-    assert "ORL: left out, ORL.mat is not in" in capsys.readouterr().out
+    there, left_out = common.available(["Yale", "ORL"])
+    assert (there, list(left_out)) == (["Yale"], ["ORL"])
+    assert "ORL: left out, ORL.mat not in" in capsys.readouterr().out
 
 
 def test_good_columns_find_the_classes_and_poor_ones_do_not(data):

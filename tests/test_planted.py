@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from bench import planted
+from bench.common import MissingData
 from bench.planted import METHODS, Choice, Method, Planted
 from dufs_core import DUFS
 
@@ -222,7 +223,7 @@ def test_finished_fits_are_kept_and_what_is_missing_is_said(monkeypatch, tmp_pat
 
     def load(name):
         if name == "ORL":
-            raise planted.MissingData("ORL.mat is not there")
+            raise MissingData("ORL.mat is not there")
         X, numbers = table_of(40, 30)
         return X, numbers % 3
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +21,7 @@ from joblib import Parallel, delayed, parallel_config
 from matplotlib.figure import Figure
 from tqdm import tqdm
 
+from bench.common import Records
 from dufs_core.selection.atomic_io import json_value
 
 Function = Callable[..., Any]  # of keyword arguments that JSON can hold, to what JSON can hold
@@ -48,7 +51,7 @@ class Cells:
         With more than one worker cells are computed in processes of their own, each with one thread for BLAS and Numba.
         A cell that raises ends the computation; the cells that are done stay done.
         """
-        keys = [_key(function, s) for s in settings]
+        keys = [_key(function.__name__, s) for s in settings]
         missing = {key: s for key, s in zip(keys, settings, strict=True) if key not in self._done}
         with parallel_config("loky", inner_max_num_threads=1 if self.workers > 1 else None):
             records = Parallel(n_jobs=self.workers, return_as="generator")(
@@ -64,15 +67,34 @@ class Cells:
 
     def known(self, function: str, settings: Mapping[str, Any]) -> Any:
         """The result of a cell of the function of that name if the file has it, else None."""
-        record = self._done.get(json.dumps([function, json_value(settings)], sort_keys=True))
+        record = self._done.get(_key(function, settings))
         return None if record is None else record["result"]
+
+
+@contextmanager
+def beside(file: str | None, workers: int = 1) -> Iterator[Cells]:
+    """The cells in FILE's neighbour with the ending .cells.jsonl; without a FILE in one that goes in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Cells(Path(file or f"{folder}/x").with_suffix(".cells.jsonl"), workers)
+
+
+def measure_all(
+    file: str | None, measure: Function, groups: Iterable[Iterable[dict[str, Any]]], records: Records
+) -> None:
+    """A record by `measure` for all settings; FILE and its table are written after each group, the table is printed."""
+    with beside(file) as cells:
+        for group in groups:
+            for settings in group:
+                records.add(cells.compute(measure, [settings])[0])
+            records.save()
+    print(records.table)
 
 
 Experiment = Callable[..., Report]  # run(cells, quick, **the experiment's own options)
 
 
-def _key(function: Function, settings: Mapping[str, Any]) -> str:
-    return json.dumps([function.__name__, json_value(settings)], sort_keys=True)
+def _key(function: str, settings: Mapping[str, Any]) -> str:
+    return json.dumps([function, json_value(settings)], sort_keys=True)
 
 
 def _compute(function: Function, settings: dict[str, Any], path: Path) -> dict[str, Any]:
@@ -112,5 +134,5 @@ def _read(path: Path) -> dict[str, dict[str, Any]]:
             record = json.loads(line)
         except ValueError:
             continue
-        done[json.dumps([record["function"], record["settings"]], sort_keys=True)] = record
+        done[_key(record["function"], record["settings"])] = record
     return done
