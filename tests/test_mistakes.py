@@ -108,11 +108,11 @@ WRONG_SETTINGS = {
     "batch_size too small": ({"batch_size": 2}, r"batch_size .* at least n_neighbors \+ 2 = 4; got 2"),
     "more features than there are": ({"n_features_to_select": 7}, "from 1 to the 6 features of X.*got 7"),
     "a share in percent": ({"n_features_to_select": 50.0}, "a share between 0 and 1; got 50.0"),
-    "a negative price": (
+    "a negative lam": (
         {"lam": -0.1},
         r"lam must be None \(parameter-free loss\) or a number of at least 0; got -0.1",
     ),
-    "several prices": ({"lam": [0.1, 0.2]}, r"lam must be .* a number .*got \[0.1, 0.2\]"),
+    "several lams": ({"lam": [0.1, 0.2]}, r"lam must be .* a number .*got \[0.1, 0.2\]"),
     "bandwidth": ({"bandwidth": "meidan"}, "did you mean 'median'"),
     "scaling": ({"scaling": "column"}, "did you mean 'columns'"),
     "engine": ({"engine": "Dense"}, "did you mean 'dense'"),
