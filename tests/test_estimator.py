@@ -289,6 +289,16 @@ def test_frames_keep_their_dtypes():
     assert list(selector.transform(frame).dtypes) == list(frame.dtypes)
 
 
+def test_pickles_do_not_name_the_module_that_a_class_is_written_in():
+    from dufs_core import Checkpoint, Trajectory, baselines
+
+    for public in (DUFS, LambdaPath, Checkpoint, Trajectory):
+        assert public.__module__ == "dufs_core"
+        assert pickle.loads(pickle.dumps(public)) is public
+    assert pickle.loads(pickle.dumps(baselines.MCFS)) is baselines.MCFS
+    assert baselines.MCFS.__module__ == "dufs_core.baselines"
+
+
 def test_clone_and_pickle(moons):
     selector = quick(lam=0.01, bandwidth="median")
     assert clone(selector).get_params() == selector.get_params()

@@ -60,6 +60,8 @@ class Baseline(ColumnSelector, ABC):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if cls.__module__.startswith("dufs_core."):
+            cls.__module__ = "dufs_core.baselines"  # where users find it, and where pickles look for it
         text = inspect.cleandoc(cls.__doc__ or "")
         cls.__doc__ = text.replace("{parameters}", _PARAMETERS).replace("{attributes}", _ATTRIBUTES)
 

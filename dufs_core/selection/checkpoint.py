@@ -146,6 +146,9 @@ class Checkpoint:
         self._keeps_previous = True
 
 
+Checkpoint.__module__ = "dufs_core"  # where users find it, and where pickles look for it
+
+
 class CheckpointWriter:
     """`dufs_core.selection.search.ProgressSaver` of one fit, by a `Checkpoint`."""
 

@@ -285,6 +285,9 @@ class LambdaPath(ColumnSelector):
         return tags
 
 
+LambdaPath.__module__ = "dufs_core"  # where users find it, and where pickles look for it
+
+
 def fit_lams(task: FitTask, lams: Array, seed: int, bar: Any) -> Array:
     """mu (len(lams), d) of fits at several lambdas."""
     size = task.selector.batch_size

@@ -68,3 +68,6 @@ class Trajectory:
             RunTrajectory(np.array(list(states)), np.stack(list(states.values())), columns)
             for columns, states in self._runs
         ]
+
+
+Trajectory.__module__ = "dufs_core"  # where users find it, and where pickles look for it
