@@ -17,7 +17,7 @@ using Global = T*;
 typedef long long Index;
 typedef unsigned long long Word64;
 
-constexpr int RESIDENT = 2;   // blocks that a multiprocessor must be able to hold; told, the compiler uses the registers
+constexpr int RESIDENT = 2;  // blocks that a multiprocessor must be able to hold; told, the compiler uses the registers
 constexpr int WARP = 32;
 constexpr int WARPS = THREADS / WARP;
 constexpr int DIGIT = 8;  // bits that one pass of the selection decides
@@ -27,22 +27,10 @@ constexpr unsigned ALL_LANES = 0xffffffffu;
 static_assert(THREADS == DIGITS, "one thread for each value of a digit");
 
 // The order of non-negative floating-point numbers is that of their bits.
-template <class T>
-struct Bits;
-
-template <>
-struct Bits<float> {
-    typedef unsigned type;
-    static __device__ unsigned of(float value) { return __float_as_uint(value); }
-    static __device__ float value(unsigned bits) { return __uint_as_float(bits); }
-};
-
-template <>
-struct Bits<double> {
-    typedef Word64 type;
-    static __device__ Word64 of(double value) { return (Word64)__double_as_longlong(value); }
-    static __device__ double value(Word64 bits) { return __longlong_as_double((long long)bits); }
-};
+__device__ inline unsigned bits_of(float value) { return __float_as_uint(value); }
+__device__ inline Word64 bits_of(double value) { return (Word64)__double_as_longlong(value); }
+__device__ inline float value_of(unsigned bits) { return __uint_as_float(bits); }
+__device__ inline double value_of(Word64 bits) { return __longlong_as_double((long long)bits); }
 
 struct Add {
     template <class T>
@@ -105,7 +93,7 @@ __device__ inline Index block_sum_before(Index count) {
 // agree with the digits found so far are counted by their next one.
 template <class T>
 __device__ T select(Global<const T> values, Index base, Index n, Index skip, Index& rank) {
-    typedef typename Bits<T>::type Word;
+    typedef decltype(bits_of(T())) Word;
     SHARED(unsigned, counts, DIGITS);
     SHARED(Index, found, 2);
     Word prefix = 0;
@@ -113,7 +101,7 @@ __device__ T select(Global<const T> values, Index base, Index n, Index skip, Ind
         counts[threadIdx.x] = 0;
         __syncthreads();
         for (Index j = threadIdx.x; j < n; j += THREADS) {
-            const Word word = Bits<T>::of(values[base + j]);
+            const Word word = bits_of(values[base + j]);
             if (j != skip && ((word ^ prefix) >> shift >> DIGIT) == 0) {
                 atomicAdd(&counts[(int)((word >> shift) & (DIGITS - 1))], 1u);
             }
@@ -129,5 +117,5 @@ __device__ T select(Global<const T> values, Index base, Index n, Index skip, Ind
         rank -= found[1];
         __syncthreads();  // found is read before the next digit's is written
     }
-    return Bits<T>::value(prefix);
+    return value_of(prefix);
 }
