@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import warnings
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,6 +178,56 @@ def test_a_disk_that_is_full_when_the_table_is_written(job, tmp_path, monkeypatc
     assert "4 of 4 fits are complete and kept. Make room" in captured.err
 
 
+def test_a_table_that_may_not_be_written(job, tmp_path, monkeypatch, capsys):
+    write = atomic_io.write_bytes
+
+    def denied(path, data, previous=None):
+        if path.name == "results.csv":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        write(path, data, previous)
+
+    monkeypatch.setattr(atomic_io, "write_bytes", denied)
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "-q"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the sweep stopped (PermissionError: [Errno 13] Permission denied: " in said
+    assert "results.csv" in said
+    assert said.endswith("--resume goes on")
+    monkeypatch.undo()
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--resume", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["resumed"] == 4
+
+
+def test_workers_that_take_no_more_fits(job, tmp_path, monkeypatch, capsys):
+    """A closed Dask client, or a broken pool."""
+
+    def submit(task):
+        raise RuntimeError("cannot schedule new futures after shutdown")
+
+    monkeypatch.setattr("dufs_core.cli.sweep.pool.processes", lambda count: nullcontext((submit, count)))
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--workers", "2", "-q"]) == 1
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "the sweep stopped (RuntimeError: cannot schedule new futures after shutdown)" in said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="rights do not bind the superuser")
+def test_a_directory_that_cannot_be_read(job, tmp_path, capsys):
+    out = tmp_path / "out"
+    out.mkdir(mode=0o000)
+    assert main(["sweep", str(job), "--out", str(out), "-q"]) == 2
+    assert f"{out} cannot be used: permission denied" in capsys.readouterr().err
+    out.chmod(0o500)
+    assert main(["sweep", str(job), "--out", str(out), "-q"]) == 2
+    assert "lock cannot be locked: permission denied" in capsys.readouterr().err
+    out.chmod(0o700)
+
+
+def test_a_result_that_cannot_be_read(job, tmp_path, capsys):
+    out = tmp_path / "out"
+    (out / "fits" / f"{read_job(job).fits[0].id}.npz").mkdir(parents=True)
+    assert main(["sweep", str(job), "--out", str(out), "-q"]) == 1
+    assert "the sweep stopped (IsADirectoryError: " in capsys.readouterr().err
+
+
 def test_dry_run(job, tmp_path, capsys):
     assert main(["sweep", str(job), "--dry-run"]) == 0
     said = capsys.readouterr().out
@@ -208,7 +259,7 @@ def test_a_dry_run_checks_every_fit(job, capsys):
     [
         (["missing.toml", "--out", "x"], "missing.toml cannot be read: no such file"),
         (["JOB"], "needs --out DIR"),
-        (["JOB", "--out", "JOB"], "cannot be made: file exists"),
+        (["JOB", "--out", "JOB"], "cannot be used: file exists"),
         (["JOB", "--out", "HERE"], "is not empty and holds no sweep"),
         (["JOB", "--out", "x", "--workers", "0"], "must be at least 1"),
         (["JOB", "--out", "x", "--workers", "2", "--scheduler", "tcp://a"], "not allowed with"),
@@ -420,7 +471,7 @@ def test_the_state_of_a_fit_that_fails_is_kept(job, tmp_path):
     assert not store.checkpoint(fit).exists()
 
 
-@pytest.mark.parametrize("text", ["{}", "[1]", '{"format": 1}', "{"])
+@pytest.mark.parametrize("text", ["{}", "[1]", "1", '{"format": 1}', "{"])
 def test_a_plan_that_is_none(job, tmp_path, capsys, text):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "sweep.json").write_text(text)

@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.workers > 1:
         workers = pool.processes(args.workers)
     store = results.Store(args.out)
+    again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
     hidden = args.json or args.quiet or not sys.stderr.isatty()
     with tqdm(total=len(job.fits), unit="fit", disable=hidden, smoothing=0.1) as bar:
 
@@ -67,7 +68,12 @@ def run(args: argparse.Namespace) -> int:
                 bar.initial = bar.n = over  # the rate is of this job's fits
             bar.update(over - bar.n)
 
-        report = runner.run(job, store, workers, args.resume, show)
+        try:
+            report = runner.run(job, store, workers, args.resume, show)
+        except (OSError, RuntimeError) as error:  # files that cannot be read or written, workers that take no more fits
+            bar.close()
+            _say(f"the sweep stopped ({results.error_line(error)}); fits that are complete are kept, and {again}")
+            return FAILED
     for fit, error in list(report.errors.items())[:5]:
         _say(f"fit {fit} failed: {error}")
     if report.failed > 5:
@@ -77,7 +83,6 @@ def run(args: argparse.Namespace) -> int:
     elif not args.quiet:
         counts = f"{report.done} done, {report.failed} failed, {report.pending} not computed"
         print(f"{counts}, in {report.seconds:.1f} s; results in {store.directory}/results.csv")
-    again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
     kept = f"{report.done} of {report.fits} fits are complete and kept"
     if report.disk_full is not None:
         _say(f"nothing more can be written to {store.directory} ({report.disk_full}): {kept}. Make room, then {again}")

@@ -98,17 +98,18 @@ class Store:
 
     def check(self, resume: bool) -> None:
         """Make the directory, unless it holds something else than this sweep that is to be resumed."""
-        if self.plan.exists() and not resume:
-            raise JobError(f"{self.directory} holds a sweep: --resume goes on with it; a new one needs a new directory")
         mine = {path.name for path in (self._fits, self.checkpoints, self.lock, self._log)}
         try:
+            if self.plan.exists() and not resume:
+                where = f"{self.directory} holds a sweep"
+                raise JobError(f"{where}: --resume goes on with it; a new one needs a new directory")
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in [] if self.plan.exists() else self.directory.iterdir():
                 # a job that was killed at once leaves no more than these
                 if path.name not in mine and not path.name.startswith((f".{self.plan.name}.", "stop.")):
                     raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
         except OSError as error:
-            raise JobError(f"{self.directory} cannot be made: {(error.strerror or str(error)).lower()}") from error
+            raise JobError(f"{self.directory} cannot be used: {(error.strerror or str(error)).lower()}") from error
 
     def open(self, job: Job) -> None:
         """Make what is missing; refuse another job than the one that the directory belongs to. The lock is held."""
@@ -123,7 +124,7 @@ class Store:
             return
         try:
             changed = differences(json.loads(self.plan.read_text("utf-8")), now)
-        except (ValueError, AttributeError) as error:
+        except (ValueError, AttributeError, TypeError) as error:
             advice = "if the directory is that of this job, delete the file: fits that are done are kept"
             raise JobError(f"{self.plan} is damaged ({error}); {advice}") from error
         if changed:
