@@ -26,13 +26,15 @@ def array_module(*arrays: Array) -> Any:
 
 
 def to_host(array: Array) -> Any:
-    """A NumPy array with the same numbers (a copy for device arrays)."""
     return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
 def as_tuple(values: Any) -> tuple[Any, ...]:
-    """`values` itself if it is a tuple or list, else the tuple of that one value."""
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+
+
+def size_of(x: Any) -> int:
+    return int(np.prod(np.shape(x)))
 
 
 def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> Any:
@@ -46,13 +48,13 @@ def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> Any:
 
 def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
     """sqrt(sum of squared products): the size that sum(left right) has under random signs."""
-    squares = 0.0
+    norm = 0.0
     for a, b in zip(left, right, strict=True):
         if a is not None and b is not None:
-            largest = float(xp.max(xp.abs(xp.asarray(a) * b))) if np.prod(np.shape(b)) else 0.0
+            largest = float(xp.max(xp.abs(xp.asarray(a) * b))) if size_of(b) else 0.0
             if largest > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
-                squares = float(np.hypot(squares, largest * float(xp.sqrt(xp.sum((xp.asarray(a) * b / largest) ** 2)))))
-    return squares
+                norm = float(np.hypot(norm, largest * float(xp.sqrt(xp.sum((xp.asarray(a) * b / largest) ** 2)))))
+    return norm
 
 
 def unit_directions(rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -1,7 +1,4 @@
-"""Derivatives of a function of one variable from its values; nothing here knows about arrays.
-
-Each takes phi, a real function of a real step with phi(0) = 0, and looks at its slope at 0.
-"""
+"""The slope at 0 of phi, a real function of a real step with phi(0) = 0, from its values."""
 
 from __future__ import annotations
 
@@ -23,10 +20,20 @@ def kink_residual(phi: Phi, h: float) -> float:
     return abs(phi(-2 * h) - 4 * phi(-h) + 6 * phi(0.0) - 4 * phi(h) + phi(2 * h)) / h
 
 
+def richardson(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+    """The slope from central differences at h, h/2, ..., extrapolated to step 0 (Ridders 1982), and its error."""
+    return _extrapolate([(phi(s) - phi(-s)) / (2 * s) for s in (h / 2**i for i in range(levels))], order=2)
+
+
+def one_sided(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+    """The slope on the side of h (negative: from the left), extrapolated, and its estimated error."""
+    return _extrapolate([(phi(s) - phi(0.0)) / s for s in (h / 2**i for i in range(levels))], order=1)
+
+
 def _extrapolate(rows: list[float], order: int) -> tuple[float, float]:
     """Richardson table over estimates at h, h/2, h/4, ... whose error series has powers order, 2 order, ...
 
-    Returns the entry that changed least against both it was made of, and that change: the estimated error.
+    Returns the entry that changed least against both it was made from, and that change: the estimated error.
     """
     best, error = rows[-1], abs(rows[-1] - rows[-2])
     previous: list[float] = []
@@ -41,18 +48,3 @@ def _extrapolate(rows: list[float], order: int) -> tuple[float, float]:
             current.append(new)
         previous = current
     return best, error
-
-
-def richardson(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
-    """phi'(0) from central differences at h, h/2, ..., extrapolated to step 0 (Ridders 1982).
-
-    Returns the slope and an estimate of its error.
-    """
-    steps = [h / 2**i for i in range(levels)]
-    return _extrapolate([(phi(s) - phi(-s)) / (2 * s) for s in steps], order=2)
-
-
-def one_sided(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
-    """The slope of phi at 0 on the side of h (negative: from the left), extrapolated; and its error estimate."""
-    steps = [h / 2**i for i in range(levels)]
-    return _extrapolate([(phi(s) - phi(0.0)) / s for s in steps], order=1)

@@ -36,7 +36,7 @@ class Comparison:
     right_slope: float | None = None
 
     def sentence(self) -> str:
-        """One line: where, both numbers, their relative difference, tolerance, step and method."""
+        """Say in one line where it was, what both numbers are and how far apart."""
         line = (
             f"{self.where}: backward gives {self.analytic:.12g}, {self.method} gives {self.numeric:.12g}; "
             f"relative difference {self.relative_error:.2e}, tolerance {self.tolerance:.0e}, step {self.step:.1e}"
@@ -73,7 +73,6 @@ class Report:
 
     @property
     def worst(self) -> Comparison | None:
-        """The comparison with the largest relative error."""
         return max(self.comparisons, key=lambda c: c.relative_error, default=None)
 
     @property
@@ -84,27 +83,23 @@ class Report:
 
     def message(self) -> str:
         """What happened, for a reader who sees only this text."""
+        count, error = len(self.comparisons), self.worst_relative_error
         if self.passed:
-            return (
-                f"{self.name}: gradient confirmed along {len(self.comparisons)} directions, "
-                f"worst relative error {self.worst_relative_error:.2e}"
-            )
-        failed = [c for c in self.comparisons if c.status == "failed"]
-        kinks = [c for c in self.comparisons if c.status == "kink"]
-        if self.status == "kink":
-            lines = [f"{self.name}: NOT JUDGED, a kink of the function is within the step ({self.attempts} examples)"]
+            return f"{self.name}: gradient confirmed along {count} directions, worst relative error {error:.2e}"
+        found = [c for c in self.comparisons if c.status == "failed"]
+        if self.status == "failed":
+            lines = [f"{self.name}: WRONG GRADIENT, {len(found)} of {count} comparisons disagree"]
         else:
-            lines = [f"{self.name}: WRONG GRADIENT, {len(failed)} of {len(self.comparisons)} comparisons disagree"]
+            lines = [f"{self.name}: NOT JUDGED, a kink of the function is within the step ({self.attempts} examples)"]
         lines += [f"  {problem}" for problem in self.problems]
-        for comparison in sorted(failed or kinks, key=lambda c: -c.relative_error)[:3]:
+        found = found or [c for c in self.comparisons if c.status == "kink"]
+        for comparison in sorted(found, key=lambda c: -c.relative_error)[:3]:
             lines.append(f"  {comparison.sentence()}")
             if comparison.direction:
                 lines.append(f"    along {comparison.direction}")
         if self.worst_coordinate is not None:
             lines.append(f"  worst coordinate: {self.worst_coordinate.sentence()}")
-            ratio = _ratio(self.worst_coordinate)
-            if ratio:
-                lines.append(f"    {ratio}")
+            lines += _ratio(self.worst_coordinate)
         return "\n".join(lines)
 
     def raise_if_failed(self) -> Report:
@@ -114,12 +109,12 @@ class Report:
         return self
 
 
-def _ratio(c: Comparison) -> str:
-    """A hint where the ratio of the two numbers is a simple one: a sign, a factor of two."""
+def _ratio(c: Comparison) -> list[str]:
+    """A hint from the ratio of the two numbers: a sign, a factor of two."""
     if c.numeric == 0 or c.analytic == 0:
-        return "the backward is zero where the function has a slope" if c.analytic == 0 and c.numeric else ""
+        return ["    the backward is zero where the function has a slope"] if c.numeric else []
     ratio = c.analytic / c.numeric
     for value, words in ((-1.0, "the sign is wrong"), (2.0, "twice the slope"), (0.5, "half the slope")):
         if abs(ratio / value - 1) < 1e-6:
-            return f"backward / numeric = {value:g}: {words}"
-    return f"backward / numeric = {ratio:.9g}"
+            return [f"    backward / numeric = {value:g}: {words}"]
+    return [f"    backward / numeric = {ratio:.9g}"]
