@@ -13,15 +13,13 @@ from scipy import sparse
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
-from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.objective.engines.cpu_sparse import sparse_step_size
-from dufs_core.objective.protocol import StepSize
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
-from dufs_core.objective.engines.choose import get_engine
-from dufs_core.objective.engines.cpu_sparse import SparseEngine
+from dufs_core.objective.engines.choose import get_engine, predicted_bytes
+from dufs_core.objective.engines.cpu_sparse import SparseEngine, sparse_step_size
+from dufs_core.objective.protocol import StepSize
 from dufs_core.significance.permutation_test import permutation_test
 
 bk = get_backend("numpy")
