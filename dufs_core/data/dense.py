@@ -77,11 +77,14 @@ def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
     with np.errstate(over="ignore", invalid="ignore"):
         if bool(xp.isfinite(xp.sum(X, dtype=np.float64))):  # what is not finite stays so in sums
             return 0, -1, -1
-    bad = ~xp.isfinite(X)
-    if not bad.any():
-        return 0, -1, -1
-    column = int(bad.any(axis=0).argmax())
-    return int(bad.sum()), int(bad[:, column].argmax()), column
+    count, row, column = 0, -1, -1
+    for columns, block in _blocks(X, xp):
+        bad = ~xp.isfinite(block)
+        if count == 0 and bad.any():
+            first = int(bad.any(axis=0).argmax())
+            row, column = int(bad[:, first].argmax()), columns.start + first
+        count += int(bad.sum())
+    return count, row, column
 
 
 def check_stored(X: Any) -> None:

@@ -6,13 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.fit_task import FitTask
-from dufs_core.selection.fit_warnings import warn_about_fit
-from dufs_core.selection.parameters import check_choice
-from dufs_core.selection.presets import PRESETS
-from dufs_core.training.loop import Callback
+from dufs_core.selection.presets import preset_parameters
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
@@ -199,7 +194,7 @@ class DUFS(ColumnSelector):
     batch_size: int | None = None
     convention: Literal["standard", "authors_code"] = "standard"
     random_state: Any = None
-    callbacks: Sequence[Callback | checkpoint.Checkpoint] = ()
+    callbacks: Sequence[Any] = ()
     scaling: Literal["columns", "global", "none"] = "columns"
     engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto"
     backend: Literal["auto", "numpy", "cupy"] = "auto"
@@ -224,8 +219,7 @@ class DUFS(ColumnSelector):
 
         Raises ValueError for another name.
         """
-        check_choice("preset", name, tuple(PRESETS))
-        return cls(**(PRESETS[name] | changes))
+        return cls(**(preset_parameters(name) | changes))
 
     @classmethod
     def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
@@ -254,6 +248,8 @@ class DUFS(ColumnSelector):
         FileNotFoundError
             If there is no checkpoint.
         """
+        from dufs_core.selection import checkpoint
+
         callbacks = tuple(parameters.pop("callbacks", ()))
         saving = checkpoint.find(callbacks)
         if saving is None:
@@ -283,6 +279,9 @@ class DUFS(ColumnSelector):
         MemoryLimitError
             If the fit would need more memory than there is (see max_memory).
         """
+        from dufs_core.selection.fit_task import FitTask  # engines, search, tests: loaded with the first fit
+        from dufs_core.selection.fit_warnings import warn_about_fit
+
         task = FitTask.begin(self, X, y)
         with task.accepted.device():
             best = task.run(task.engine())

@@ -42,5 +42,5 @@ class CudaEngine(Engine):
         return Value(float(loss), S, b, degenerate != 0, float(mean_isolated)), plan.dmu[0].copy()
 
     def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> Steps | None:
-        """Whole steps of one or several runs on the device."""
-        return CudaSteps(bk, specs, mu)
+        """Whole steps of one or several runs on the device, one gate per column."""
+        return None if specs[0].schedule.gate_noise == "sample" else CudaSteps(bk, specs, mu)
