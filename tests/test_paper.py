@@ -154,7 +154,7 @@ def test_starts_of_kmeans(monkeypatch):
     X = rng.normal(size=(60, 3))
     X[:, 0] += 3 * labels
     X[:, 2] *= 1000  # in these units nothing else counts
-    monkeypatch.setattr(starts, "cached_load", lambda name: Data(name, X, labels, ""))
+    monkeypatch.setattr(starts, "cached_load", lambda name: Data(X, labels))
     found = {v: starts.everything("x", *v, runs=5) for v in starts.VARIANTS}
     mean, deviation = kmeans_accuracy(X, labels, 5, 0)
     assert found["file", "k-means++"] == {"accuracy": round(100 * mean, 2), "deviation": round(100 * deviation, 2)}

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
+from bench import common
 from bench.common import data_file
 from bench.paper import __main__ as command
 from bench.paper import data, path, protocol, published, table1
 from bench.paper.cells import Cells
-from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, Score, cached_load
+from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, cached_load, score
 from dufs_core import DUFS, LambdaPath
 
 
@@ -21,7 +22,7 @@ def folder(tmp_path, monkeypatch):
     """A DUFS_DATA of our own, with Yale of 40 rows and 120 columns: three clusters in the first ten."""
     monkeypatch.setenv("DUFS_DATA", str(tmp_path))
     own = tmp_path.joinpath  # and not the folder beside the repository
-    monkeypatch.setattr(data, "data_file", lambda name: own(name) if own(name).is_file() else None)
+    monkeypatch.setattr(common, "data_file", lambda name: own(name) if own(name).is_file() else None)
     rng = np.random.default_rng(0)
     labels = np.arange(40) % 3
     X = rng.normal(size=(40, 120))
@@ -44,7 +45,7 @@ def test_gisette_in_the_format_of_uci(folder):
 
 
 def test_a_missing_file_is_named(folder):
-    with pytest.raises(data.MissingData, match=r"gisette_train\.data and gisette_train\.labels"):
+    with pytest.raises(common.MissingData, match=r"gisette_train\.data and gisette_train\.labels"):
         data.load("GISETTE")
 
 
@@ -125,16 +126,16 @@ def test_every_setting_of_the_grid_can_be_used(folder):
         for s in grid.get(method, [{}]):
             counts = [] if method == ALL else [5]
             settings = s | short.get(method, {})
-            result = Score()("Yale", method, settings, counts, 1, 0)
+            result = score("Yale", method, settings, counts, 1, 0)
             assert 100 / 3 <= result["accuracy"][0] <= 100, (method, s)
     preset = table1.preset_cells(grid, "PROSTATE")[1]["settings"] | {"max_iter": 3}
-    assert Score()("Yale", "DUFS", preset, [5], 1, 0)["n_iter"] == 3
+    assert score("Yale", "DUFS", preset, [5], 1, 0)["n_iter"] == 3
 
 
 def test_dufs_finds_the_clusters(folder):
-    result = Score()("Yale", "DUFS", {}, [10], 5, 0)
+    result = score("Yale", "DUFS", {}, [10], 5, 0)
     assert result["accuracy"] == result["diverse"]["accuracy"] == [100]
-    assert set(Score().fitted(cached_load("Yale"), "DUFS", {}, 0).order_[:10]) == set(range(10))
+    assert set(protocol.fitted(cached_load("Yale"), "DUFS", {}, 0).order_[:10]) == set(range(10))
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
@@ -142,7 +143,7 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
     judged = {}
     monkeypatch.setattr(protocol, "kmeans_accuracy", lambda X, *_: (judged.setdefault(X.tobytes(), len(judged)), 0.0))
     settings = {"max_iter": 5, "batch_size": 20}
-    result = Score()("Yale", "DUFS", settings, [4], 1, 3)
+    result = score("Yale", "DUFS", settings, [4], 1, 3)
     orders = [result["accuracy"], result["diverse"]["accuracy"]]
     data = cached_load("Yale")
     for ranking, accuracy in zip(DUFS_METHODS.values(), orders, strict=True):
@@ -150,7 +151,7 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
         assert accuracy == [100 * judged[data.X[:, alone.order_[:4]].tobytes()]], ranking
     assert orders[0] != orders[1]
     with pytest.raises(ValueError, match="no cells of its own"):
-        Score()("Yale", "DUFS-R", settings, [4], 1, 3)
+        score("Yale", "DUFS-R", settings, [4], 1, 3)
 
 
 def fake(accuracy, **more):
@@ -341,7 +342,7 @@ def test_small_path(folder):
 
 def test_a_missing_data_set_keeps_the_papers_numbers(folder):
     cells, grid = Cells(folder / "x.jsonl"), table1.grid()
-    missing = table1.compute(cells, grid, False, ["GISETTE"], table1.METHODS, "numpy")
+    missing = table1.compute(cells, grid, False, ["GISETTE"], table1.METHODS)
     assert missing["GISETTE"].startswith("gisette_train.data and gisette_train.labels not in DUFS_DATA")
     for method in DUFS_METHODS:
         entry = table1.record(cells, grid, "GISETTE", method, "oracle", False)

@@ -90,9 +90,6 @@ def measure_all(
     print(records.table)
 
 
-Experiment = Callable[..., Report]  # run(cells, quick, **the experiment's own options)
-
-
 def _key(function: str, settings: Mapping[str, Any]) -> str:
     return json.dumps([function, json_value(settings)], sort_keys=True)
 

@@ -15,10 +15,8 @@ from bench.paper.pixels import WIDE, Setting
 GRID = (Setting(2.0), WIDE)
 SETTINGS = {"batch_size": 1000, "n_draws": 2}
 DATA = {
-    "coil20": pixels.Data("COIL-20", ("COIL20.mat",), coil20, 1440, 60, 1, GRID, "columns", SETTINGS),
-    "coil100-part": pixels.Data(
-        "COIL-100, 17 objects", ("coil100_partial17_gray32.npz",), coil100_part, 1224, 60, 1, GRID, "columns", SETTINGS
-    ),
+    "coil20": pixels.Data("COIL-20", coil20, 1440, 60, 1, GRID, "columns", SETTINGS),
+    "coil100-part": pixels.Data("COIL-100, 17 objects", coil100_part, 1224, 60, 1, GRID, "columns", SETTINGS),
 }
 
 

@@ -15,15 +15,14 @@ from bench.common import markdown
 from bench.paper import table1
 from bench.paper.cells import Cells, Report
 from bench.paper.data import SOURCES
-from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, legend_below
 from bench.paper.protocol import ALL
 
 DATA = ("COIL20", "ISOLET", "PROSTATE")
 QUICK_DATA = table1.QUICK_DATA[:1]
 COLOURS = {"DUFS": BLUE, "DUFS-R": RED, "LS": ORANGE}
 
-OPTIONS = {"--data": table1.OPTIONS["--data"] | {"choices": DATA, "default": list(DATA)},
-           "--backend": table1.OPTIONS["--backend"]}  # fmt: skip
+OPTIONS = {"--data": table1.OPTIONS["--data"] | {"choices": DATA, "default": list(DATA)}}
 
 
 def curves(cells: Cells, fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
@@ -42,11 +41,11 @@ def curves(cells: Cells, fixed: dict[str, Any], data: str, method: str, quick: b
     ]  # fmt: skip
 
 
-def run(cells: Cells, quick: bool, data: Sequence[str] = DATA, backend: str = "numpy") -> Report:
+def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
     fixed = table1.grid()
     of_table = Cells(cells.path.with_name("table1.cells.jsonl"), cells.workers)
     names = [d for d in (QUICK_DATA if quick else DATA) if quick or d in data]
-    table1.compute(of_table, fixed, quick, names, (*COLOURS, ALL), backend)
+    table1.compute(of_table, fixed, quick, names, (*COLOURS, ALL))
     cells.asked, cells.seconds = of_table.asked, of_table.seconds
     records: list[dict[str, Any]] = []
     made, panels = figure(1, len(names))
@@ -63,7 +62,7 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA, backend: str = "n
         if everything is not None:
             axes.axhline(everything["accuracy"][0], color=GREY, linestyle=":", label=ALL)
         axes.set(title=name, xlabel="selected columns", ylabel="k-means accuracy, %")
-    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    legend_below(made, panels[0], 4)
     header = ["data", "method", "settings", *(map(str, records[0]["n_features"] if records else ()))]
     rows = [
         [r["data"], r["method"], r["choice"],

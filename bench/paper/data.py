@@ -17,7 +17,7 @@ import numpy as np
 from scipy.io import loadmat
 from sklearn.datasets import load_svmlight_file
 
-from bench.common import data_file
+from bench.common import required
 
 Array = np.ndarray[Any, Any]
 MNIST_SAMPLES = 1000
@@ -29,25 +29,18 @@ _VW_FILES = ("rcv1_small.dat", "rcv1_small_test.data", "rcv1_smaller.dat")
 class Data(NamedTuple):
     """One data set."""
 
-    name: str
     X: Array  # (n, d) float64
     labels: Array  # (n,)
-    note: str  # how it differs from the paper's; empty where it does not
-
-
-class MissingData(Exception):
-    """A file is not there; the sentence says which."""
 
 
 @dataclass(frozen=True)
 class Source:
     """Where a data set comes from."""
 
-    files: tuple[str, ...]  # the first that are there are read
+    files: tuple[str, ...]
     read: Callable[..., tuple[Array, Array]]
     same: bool = True  # whether these are the paper's data
     note: str = ""
-    scaling: str = "columns"  # what selectors do to the columns unless their settings say otherwise
 
 
 def read_mat(path: Path) -> tuple[Array, Array]:
@@ -152,9 +145,4 @@ SOURCES: dict[str, Source] = {
 def load(name: str) -> Data:
     """The data set, or MissingData."""
     source = SOURCES[name]
-    paths = {file: data_file(file) for file in source.files}
-    missing = [file for file, path in paths.items() if path is None]
-    if missing:
-        raise MissingData(f"{' and '.join(missing)} not in DUFS_DATA or ../shared/data")
-    X, labels = source.read(*paths.values())
-    return Data(name, X, labels, source.note)
+    return Data(*source.read(*required(*source.files)))

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure, means
 from dufs_core.backend import Array
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.spectral import affinity, algebraic_connectivity, random_walk_spectrum
@@ -66,9 +66,7 @@ def run(cells: Cells, quick: bool) -> Report:
     records = []
     for i, (scaled, k) in enumerate(keys):
         group = results[i * seeds : (i + 1) * seeds]
-        means = {name: float(np.mean([r[name] for r in group])) for name in group[0]}
-        spread = {f"{name}_std": float(np.std([r[name] for r in group])) for name in group[0]}
-        records.append({"scaled": scaled, "k": k, "runs": seeds} | means | spread)
+        records.append({"scaled": scaled, "k": k, "runs": seeds} | means(group, group[0]))
 
     made, panels = figure(3, 3, 3.6, 2.7)
     _curve(panels[0], records, "lambda_2", "$\\lambda_2$ of $P$")

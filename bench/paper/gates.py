@@ -9,7 +9,7 @@ from scipy.stats import norm
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, ORANGE, figure
+from bench.paper.drawing import BLUE, ORANGE, figure, legend_below
 from dufs_core.backend import get_backend
 from dufs_core.objective.ops import gates
 
@@ -46,7 +46,7 @@ def run(cells: Cells, quick: bool) -> Report:
         axes.plot([0, 1], [sample["at_0"], sample["at_1"]], "o", color=ORANGE, label="share of the draws")
         axes.set(title=f"$\\mu$ = {mu:g}, $\\sigma$ = {SIGMA}", xlabel="z", ylabel="density (at 0 and 1: probability)")
         axes.set(ylim=(0, 1.05), xlim=(-0.05, 1.05))
-    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    legend_below(made, panels[0], 4)
     table = markdown(
         ["mu", "P(z = 0)", "drawn", "P(z = 1)", "drawn"],
         [(r["mu"], *(f"{r[key]:.4f}" for key in ("at_0", "drawn_at_0", "at_1", "drawn_at_1"))) for r in records],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -10,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import BoundaryNorm, ListedColormap
 
-from bench.common import data_file
-from bench.paper.data import MissingData, read_idx, read_mat, read_pix10
+from bench.common import required
+from bench.paper.data import read_idx, read_mat, read_pix10
 from bench.paper.protocol import COUNTS
 from dufs_core.backend import Array
 from dufs_core.inspection.metrics import kmeans_accuracy
@@ -36,22 +35,9 @@ class Images(NamedTuple):
         return row.reshape(self.shape, order="F" if self.by_columns else "C")
 
 
-def missing(names: tuple[str, ...]) -> str | None:
-    """Why an experiment on these files cannot be run here; None if it can."""
-    absent = [name for name in names if data_file(name) is None]
-    return f"{' and '.join(absent)} not found in DUFS_DATA or ../shared/data" if absent else None
-
-
-def _path(name: str) -> Path:
-    path = data_file(name)
-    if path is None:
-        raise MissingData(f"{name} is neither in the folder DUFS_DATA nor in ../shared/data")
-    return path
-
-
 def noisy_digits(n: int, seed: int) -> Images:
     """n random threes and eights, divided by 255; pixels that are 0 are replaced by uniform draws from [0, 1]."""
-    images, digits = read_idx(_path("t10k-images-idx3-ubyte.gz")), read_idx(_path("t10k-labels-idx1-ubyte.gz"))
+    images, digits = map(read_idx, required("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"))
     rng = np.random.default_rng(seed)
     rows = rng.choice(np.flatnonzero(np.isin(digits, (3, 8))), n, replace=False)
     X = images[rows].reshape(n, -1) / 255.0
@@ -60,7 +46,7 @@ def noisy_digits(n: int, seed: int) -> Images:
 
 def noisy_faces(n: int, seed: int) -> Images:
     """n of PIX10's 100 faces, divided by their maximum, with uniform draws from [0, 0.3] added to all pixels."""
-    X, labels = read_pix10(_path("pixraw10P.mat"))
+    X, labels = read_pix10(*required("pixraw10P.mat"))
     rows = _spread(len(X), n)
     noise = np.random.default_rng(seed).uniform(0, 0.3, (n, X.shape[1]))
     return Images(X[rows] + noise, labels[rows], (100, 100), True)
@@ -68,14 +54,14 @@ def noisy_faces(n: int, seed: int) -> Images:
 
 def coil20(n: int, seed: int) -> Images:
     """n of COIL-20's 1,440 images, 32 x 32, values in [0, 1]."""
-    X, labels = read_mat(_path("COIL20.mat"))
+    X, labels = read_mat(*required("COIL20.mat"))
     rows = _spread(len(X), n)
     return Images(X[rows], labels[rows], (32, 32), True)
 
 
 def coil100_part(n: int, seed: int) -> Images:
     """n of 1,224 images of 17 of COIL-100's objects, in grey, 32 x 32, values in [0, 1]."""
-    with np.load(_path("coil100_partial17_gray32.npz")) as archive:
+    with np.load(*required("coil100_partial17_gray32.npz")) as archive:
         rows = _spread(len(archive["X"]), n)
         return Images(archive["X"][rows] / 255.0, archive["y"][rows], (32, 32), False)
 

@@ -15,11 +15,11 @@ from bench.paper.pixels import WIDE, Setting
 
 DATA = {
     "mnist": pixels.Data(
-        "MNIST 3 and 8 with noise", ("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"), noisy_digits,
-        1000, 60, 2, (Setting(0.1), Setting(0.3), Setting(1.0), Setting(2.0), WIDE), "columns", {"batch_size": 500},
+        "MNIST 3 and 8 with noise", noisy_digits, 1000, 60, 2,
+        (Setting(0.1), Setting(0.3), Setting(1.0), Setting(2.0), WIDE), "columns", {"batch_size": 500},
     ),
     "pix10": pixels.Data(
-        "PIX10 with noise", ("pixraw10P.mat",), noisy_faces, 100, 20, 2,
+        "PIX10 with noise", noisy_faces, 100, 20, 2,
         (Setting(0.1), Setting(0.3), Setting(1.0), Setting(2.0), Setting(0.3, 0.75), Setting(2.0, 0.75),
          Setting(2.0, 0.9), WIDE), "global", {},
     ),

@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from bench.common import markdown
+from bench.common import available, markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.data import MissingData
-from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
-from bench.paper.protocol import ALL, RUNS, Score, cached_load
+from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, legend_below
+from bench.paper.protocol import ALL, RUNS, cached_load, score
 from dufs_core import DUFS, LambdaPath
 from dufs_core.inspection.metrics import kmeans_accuracy
 
@@ -61,18 +60,11 @@ def row(data: str, r: dict[str, Any], everything: float) -> list[Any]:
 
 
 def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
-    names, missing = [], {}
-    for name in [d for d in (QUICK_DATA if quick else DATA) if d in data]:
-        try:
-            cached_load(name)
-            names.append(name)
-        except MissingData as reason:
-            missing[name] = str(reason)
-            print(f"{name}: left out, {reason}", flush=True)
+    names, missing = available([d for d in (QUICK_DATA if quick else DATA) if d in data], cached_load)
     results = cells.compute(path, [{"data": d, "quick": quick, "seed": 0} for d in names])
     runs = 2 if quick else RUNS
     all_of_them = cells.compute(
-        Score(), [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0} for d in names]
+        score, [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0} for d in names]
     )
     everything = [r["accuracy"][0] for r in all_of_them]
     made, panels = figure(-(-len(names) // 3) or 1, min(3, len(names)) or 1)
@@ -88,7 +80,7 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
         axes.set_xscale("log")
         axes.set(title=name, xlabel=r"$\lambda$", ylabel="k-means accuracy, %")
     if names:
-        made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        legend_below(made, panels[0], 4)
     header = ["data", "open gates, lowest lambda first", "taken", "p",
               "open columns: at the lambda taken", "mean", "least", "most",
               f"first {COUNT}: at the lambda taken", "mean", "least", "most", ALL]  # fmt: skip

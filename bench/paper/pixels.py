@@ -17,10 +17,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bench.common import markdown
+from bench.common import MissingData, markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
-from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, bare, draw_selected, missing
+from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, bare, draw_selected
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
@@ -60,7 +60,6 @@ class Data(NamedTuple):
     """A set of images, and how it is fitted."""
 
     title: str
-    files: tuple[str, ...]
     load: Callable[[int, int], Images]  # of (n, seed)
     n: int
     small: int  # n of the quick run
@@ -123,8 +122,10 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
     records, rows, absent, no_choice = [], [], {}, {}
     for row, (name, data) in enumerate(sets.items()):
         shown = panels[5 * row : 5 * row + 5]
-        if reason := missing(data.files):
-            absent[name] = reason
+        try:
+            images = data.load(data.small if quick else data.n, 0)
+        except MissingData as reason:
+            absent[name] = str(reason)
             for axes in shown:
                 bare(axes, f"{data.title}: no data")
             continue
@@ -139,7 +140,6 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
 
         groups = {method: [all_seeds(method, setting) for setting in grids[method]] for method in grids}
         everything = float(np.mean([r["accuracy"] for r in all_seeds("all", Setting(0.0))]))
-        images = data.load(data.small if quick else data.n, 0)
         bare(shown[0], data.title)
         shown[0].imshow(images.picture(images.X[0]), cmap="gray")
         for label, (colour, style) in CURVES.items():
@@ -162,30 +162,17 @@ def report(cells: Cells, quick: bool, sets: Mapping[str, Data], cell: Callable[.
                 draw_selected(shown[1 + list(grids).index(method)], images, runs[0]["ranking"], label)
             shown[4].plot(COUNTS, records[-1]["accuracy"], style, color=colour, marker=".", label=label)
             used = dict.fromkeys(str(grids[method][i]) for i in which)
-            rows.append(
-                (
-                    data.title,
-                    label,
-                    "; ".join(used),
-                    *(f"{v:.1f}" for v in records[-1]["accuracy"]),
-                    f"{everything:.1f}",
-                )
-            )
+            curve = (f"{v:.1f}" for v in records[-1]["accuracy"])
+            rows.append((data.title, label, "; ".join(used), *curve, f"{everything:.1f}"))
         shown[4].axhline(everything, color=GREY, linestyle="--", linewidth=1, label="all pixels")
         shown[4].set(xlabel="pixels selected", ylabel="k-means accuracy, %", xticks=COUNTS)
     key(made, panels)
-    curves_of = {
+    lines = {
         label: line for axes in panels[4::5] for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
-    if curves_of:
-        shown_labels = [label for label in (*CURVES, "all pixels") if label in curves_of]
-        made.legend(
-            [curves_of[label] for label in shown_labels],
-            shown_labels,
-            loc="outside lower center",
-            ncols=6,
-            frameon=False,
-        )
+    labels = [label for label in (*CURVES, "all pixels") if label in lines]
+    if labels:
+        made.legend([lines[name] for name in labels], labels, loc="outside lower center", ncols=6, frameon=False)
     notes = [f"{sets[name].title}: left out, {reason}." for name, reason in absent.items()]
     notes += [f"{sets[name].title}: no label-free choice, {reason}." for name, reason in no_choice.items()]
     table = "\n\n".join([markdown(["data", "method", "factor, share", *map(str, COUNTS), "all"], rows), *notes])

@@ -14,7 +14,7 @@ from sklearn.cluster import KMeans
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
-from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure, legend_below, means
 from bench.paper.score_demo import selector
 from dufs_core.backend import Array
 from dufs_core.data.dense import scale_columns
@@ -54,10 +54,8 @@ def run(cells: Cells, quick: bool) -> Report:
         settings = [{"nuisance": nuisance, "seeds": seeds, "powers": POWERS} for seeds in blocks]
         group = [record for block in cells.compute(fits, settings) for record in block]
         names = ("all", "moons", *(f"t{t}" for t in POWERS))
-        means = {name: float(np.mean([r[name] for r in group])) for name in names}
-        spread = {f"{name}_std": float(np.std([r[name] for r in group])) for name in names}
         exact = {f"exact{t}": sum(r[f"exact{t}"] for r in group) for t in POWERS}
-        records.append({"nuisance": nuisance, "runs": runs} | means | spread | exact)
+        records.append({"nuisance": nuisance, "runs": runs} | means(group, names) | exact)
 
     made, panels = figure(1, 2, 4.4, 3.7)
     lines = {"t1": (BLUE, "t = 1", "-"), "t2": (ORANGE, "t = 2", "-"), "t3": (GREEN, "t = 3", "-"),
@@ -73,7 +71,7 @@ def run(cells: Cells, quick: bool) -> Report:
     panels[0].set(ylabel="k-means accuracy", ylim=(0.45, 1), xlabel="nuisance dimensions")
     panels[1].set(ylabel="share of runs with exactly the moons", ylim=(0, 1.03), xlabel="nuisance dimensions")
     panels[0].set_title("mean, standard error", fontsize=9)
-    made.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    legend_below(made, panels[0], 5)
     header = ["nuisance", "runs", *(f"accuracy, t = {t}" for t in POWERS), "all columns", "the moons' columns",
               *(f"exact, t = {t}" for t in POWERS)]  # fmt: skip
     rows = [

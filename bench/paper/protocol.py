@@ -8,7 +8,6 @@ start each.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -39,79 +38,63 @@ cached_load = lru_cache(maxsize=2)(load)
 
 def lam_of_share(X: Array, share: float, settings: dict[str, Any]) -> float:
     """`share` of the largest score x' P^2 x / n of a column, on the graph of all columns that DUFS starts from."""
-    scorer = baselines.LaplacianScore(
-        variant="random_walk",
-        n_neighbors=settings.get("n_neighbors", 2),
-        bandwidth=settings.get("bandwidth", "max"),
-        bandwidth_factor=settings.get("bandwidth_factor", 2.0),
-        scaling=settings.get("scaling", "columns"),
-    )
+    rules = {"n_neighbors": 2, "bandwidth": "max", "bandwidth_factor": 2.0, "scaling": "columns"}
+    rules |= {name: settings[name] for name in rules if name in settings}
+    scorer = baselines.LaplacianScore(variant="random_walk", **rules)
     return share * float(scorer.fit(X).scores_.max())
 
 
-@dataclass(frozen=True)
-class Score:
-    """One cell: a method with one setting on one data set, accuracy for every number of columns.
+def score(data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int) -> dict[str, Any]:
+    """One cell: lists over `counts` of accuracy and its standard deviation in percent; what the method says of itself.
 
-    Where it computes is no part of the cell: the results are the same within rounding.
+    A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "diverse".
     """
+    if method == "DUFS-R":
+        raise ValueError("DUFS-R has no cells of its own: those of DUFS have both orders")
+    source = cached_load(data)
+    if method == ALL:
+        mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)
+        return {"accuracy": [round(100 * mean, 2)], "deviation": [round(100 * deviation, 2)]}
+    counts = [min(count, source.X.shape[1]) for count in counts]
+    if method in _REFITTED:
+        fits = [fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts]
+        return judged(source, [fit.order_ for fit in fits], counts, runs, seed) | said(fits[-1])
+    fit = fitted(source, method, settings, seed)
+    if method != "DUFS":
+        return judged(source, [fit.order_] * len(counts), counts, runs, seed) | said(fit)
+    orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
+    found = {
+        name: judged(source, [order] * len(counts), counts, runs, seed) | {"gaps": gaps(source, order, counts)}
+        for name, order in orders.items()
+    }
+    return found.pop("gates") | said(fit) | {"selected": int((fit.mu_ > 0).sum())} | found
 
-    backend: str = "numpy"
-    __name__ = "score"
 
-    def __call__(
-        self, data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int
-    ) -> dict[str, Any]:
-        """Lists over `counts` of accuracy and its standard deviation in percent; what DUFS says of itself.
-
-        A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "diverse".
-        """
-        if method == "DUFS-R":
-            raise ValueError("DUFS-R has no cells of its own: those of DUFS have both orders")
-        source = cached_load(data)
-        if method == ALL:
-            mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)
-            return {"accuracy": [round(100 * mean, 2)], "deviation": [round(100 * deviation, 2)]}
-        counts = [min(count, source.X.shape[1]) for count in counts]
-        if method in _REFITTED:
-            fits = [self.fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts]
-            return judged(source, [fit.order_ for fit in fits], counts, runs, seed) | said(fits[-1])
-        fit = self.fitted(source, method, settings, seed)
-        if method != "DUFS":
-            return judged(source, [fit.order_] * len(counts), counts, runs, seed) | said(fit)
-        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
-        found = {
-            name: judged(source, [order] * len(counts), counts, runs, seed) | {"gaps": gaps(source, order, counts)}
-            for name, order in orders.items()
-        }
-        opened = {"selected": int((fit.mu_ > 0).sum())}
-        return found.pop("gates") | said(fit) | opened | found
-
-    def fitted(self, data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
-        """The selector, fitted."""
-        settings = dict(settings)
-        n, d = data.X.shape
-        if method in _KNOW_CLASSES:
-            settings.setdefault("n_clusters", len(np.unique(data.labels)))
-        if method == "DUFS":
-            settings["ranking"] = "diverse"  # the gates are the same, and mu_ has their order
-            preset = settings.pop("preset", None)
-            share = settings.pop("lam_share", None)
-            if share is not None:
-                settings["lam"] = lam_of_share(data.X, share, settings)
-            settings.setdefault("fdr", None)  # the paper's gates
-            settings.setdefault("max_runs", 1)  # a ranking of all columns is wanted
-            settings |= {"backend": self.backend, "n_jobs": 1}
-            if preset:
-                settings["learning_rate"] /= d  # the authors' loss is divided by d
-                return DUFS.preset(preset, random_state=seed, **settings).fit(data.X)
-        elif method == "CAE":
-            batch = max(16, n // 24)
-            steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))
-            settings |= {"batch_size": batch, "max_iter": max(1, steps // -(-n // batch))}
-        else:
-            settings.setdefault("n_features_to_select", min(max(COUNTS), d))
-        return SELECTORS[method](random_state=seed, **settings).fit(data.X)
+def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
+    """The selector, fitted."""
+    settings = dict(settings)
+    n, d = data.X.shape
+    if method in _KNOW_CLASSES:
+        settings.setdefault("n_clusters", len(np.unique(data.labels)))
+    if method == "DUFS":
+        settings["ranking"] = "diverse"  # the gates are the same, and mu_ has their order
+        preset = settings.pop("preset", None)
+        share = settings.pop("lam_share", None)
+        if share is not None:
+            settings["lam"] = lam_of_share(data.X, share, settings)
+        settings.setdefault("fdr", None)  # the paper's gates
+        settings.setdefault("max_runs", 1)  # a ranking of all columns is wanted
+        settings |= {"backend": "numpy", "n_jobs": 1}
+        if preset:
+            settings["learning_rate"] /= d  # the authors' loss is divided by d
+            return DUFS.preset(preset, random_state=seed, **settings).fit(data.X)
+    elif method == "CAE":
+        batch = max(16, n // 24)
+        steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))
+        settings |= {"batch_size": batch, "max_iter": max(1, steps // -(-n // batch))}
+    else:
+        settings.setdefault("n_features_to_select", min(max(COUNTS), d))
+    return SELECTORS[method](random_state=seed, **settings).fit(data.X)
 
 
 def judged(data: Data, rankings: Sequence[Array], counts: Sequence[int], runs: int, seed: int) -> dict[str, Any]:

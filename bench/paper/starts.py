@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from sklearn.cluster import KMeans
 
-from bench.common import markdown
+from bench.common import available, markdown
 from bench.paper import published
 from bench.paper.cells import Cells, Report
-from bench.paper.data import SOURCES, MissingData
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure
+from bench.paper.data import SOURCES
+from bench.paper.drawing import BLUE, GREY, ORANGE, figure, legend_below
 from bench.paper.protocol import ALL, RUNS, cached_load
 from bench.paper.table1 import QUICK_DATA
 from dufs_core.data.dense import scale_columns
@@ -41,15 +41,10 @@ def everything(data: str, scaling: str, start: str, runs: int) -> dict[str, floa
 
 
 def run(cells: Cells, quick: bool) -> Report:
-    left_out: dict[str, str] = {}
+    names, left_out = available(QUICK_DATA if quick else SOURCES, cached_load)
     records: list[dict[str, Any]] = []
     runs = 3 if quick else RUNS
-    for data in QUICK_DATA if quick else SOURCES:
-        try:
-            cached_load(data)
-        except MissingData as reason:
-            left_out[data] = str(reason)
-            continue
+    for data in names:
         found = cells.compute(
             everything, [{"data": data, "scaling": how, "start": start, "runs": runs} for how, start in VARIANTS]
         )
@@ -71,7 +66,7 @@ def run(cells: Cells, quick: bool) -> Report:
         axes.hlines(paper, i - 0.38, i + 0.38, color=GREY, linestyle="--", label=None if number else "the paper")
     axes.set_xticks(x, [r["data"] for r in records], rotation=30, ha="right")
     axes.set(ylabel="k-means accuracy of all features, %")
-    made.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    legend_below(made, axes, 3)
 
     distances = {label: distance(records, label) for label in VARIANTS.values()}
     rows = [

@@ -18,12 +18,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
-from bench.common import markdown
+from bench.common import MissingData, available, markdown
 from bench.paper import published
 from bench.paper.cells import Cells, Report
-from bench.paper.data import SOURCES, Data, MissingData
+from bench.paper.data import SOURCES, Data
 from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, RED, figure
-from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, RUNS, SELECTORS, Score, cached_load
+from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, RUNS, SELECTORS, cached_load, score
 
 PROTOCOLS = ("oracle", "label_free")
 METHODS = (*SELECTORS, ALL)
@@ -44,7 +44,6 @@ _WEIGHT = {"CAE": 40, "LLCFS": 8, "DUFS": 8, "DUFS-R": 8, "NDFS": 4, "MCFS": 2, 
 OPTIONS: dict[str, dict[str, Any]] = {
     "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
     "--data": {"nargs": "+", "choices": list(SOURCES), "default": list(SOURCES), "metavar": "NAME"},
-    "--backend": {"choices": ("numpy", "cupy"), "default": "numpy", "help": "where DUFS computes"},
 }
 
 
@@ -95,24 +94,19 @@ def cost(data: Data, method: str) -> float:
 
 
 def compute(
-    cells: Cells, fixed: dict[str, Any], quick: bool, names: Sequence[str], methods: Sequence[str], backend: str
+    cells: Cells, fixed: dict[str, Any], quick: bool, names: Sequence[str], methods: Sequence[str]
 ) -> dict[str, str]:
     """Compute what is missing; why the data sets that are not there are not."""
-    missing, todo = {}, []
-    for name in names:
-        try:
-            data = cached_load(name)
-        except MissingData as reason:
-            missing[name] = str(reason)
-            print(f"{name}: left out, {reason}", flush=True)
-            continue
+    there, missing = available(names, cached_load)
+    todo = []
+    for name in there:
         for method in methods:
             settings = cells_of(fixed, name, method, quick)
             if method == "DUFS" and not quick:
                 settings = [*preset_cells(fixed, name), *settings]
-            todo += [(cost(data, method), s) for s in settings]
+            todo += [(cost(cached_load(name), method), s) for s in settings]
     todo.sort(key=lambda item: -item[0])
-    cells.compute(Score(backend), [s for _, s in todo])
+    cells.compute(score, [s for _, s in todo])
     return missing
 
 
@@ -342,16 +336,10 @@ def draw(records: Sequence[dict[str, Any]]) -> Figure:
     return made
 
 
-def run(
-    cells: Cells,
-    quick: bool,
-    methods: Sequence[str] = METHODS,
-    data: Sequence[str] = tuple(SOURCES),
-    backend: str = "numpy",
-) -> Report:
+def run(cells: Cells, quick: bool, methods: Sequence[str] = METHODS, data: Sequence[str] = tuple(SOURCES)) -> Report:
     fixed = grid()
     names = [d for d in (QUICK_DATA if quick else SOURCES) if d in data]
-    missing = compute(cells, fixed, quick, names, methods, backend)
+    missing = compute(cells, fixed, quick, names, methods)
     names = list(QUICK_DATA if quick else SOURCES)
     records = [record(cells, fixed, d, m, p, quick) for p in PROTOCOLS for d in names for m in METHODS]
     for r in records:
