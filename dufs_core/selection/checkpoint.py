@@ -56,7 +56,7 @@ class Checkpoint:
     >>> from dufs_core.datasets import two_moons
     >>> X, path = two_moons(n_features=10).X, os.path.join(tempfile.mkdtemp(), "fit.ckpt")
     >>> fitted = DUFS(random_state=0, callbacks=[Checkpoint(path)]).fit(X)
-    >>> DUFS.resume(path, X).order_[:2]  # killed before this line, it would go on
+    >>> DUFS.resume(path, X).get_support(indices=True)  # killed before this line, it would go on
     array([0, 1])
     """
 
