@@ -18,7 +18,7 @@ from dufs_core.data.matrix import take_rows
 from dufs_core.errors import InterruptedFit
 from dufs_core.objective.optimizers import State
 from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, undecided
-from dufs_core.objective.rules import HISTORY, RECORD
+from dufs_core.objective.rules import HISTORY, OPTIMIZERS, RECORD
 
 INITIAL_MU = 0.5
 _CALL_SECONDS = 0.1  # several steps per call: long enough to be fast, short enough for the progress bar and Ctrl-C
@@ -227,7 +227,8 @@ def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec]) -> S
     """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together."""
     first, noisy = specs[0], specs[0].schedule.noisy_start
     mu = bk.xp.stack([initial_mu(bk, spec.seed, first.columns, X.dtype, noisy) for spec in specs])
-    steps = engine.steps(bk, specs, mu)
+    is_fused = first.schedule.gate_noise == "batch" and first.optimizer.name in OPTIMIZERS  # noise and rule in kernels
+    steps = engine.steps(bk, specs, mu) if is_fused else None
     return Stepwise(bk, engine, first, mu[0]) if steps is None and len(specs) == 1 else steps
 
 

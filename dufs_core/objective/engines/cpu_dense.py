@@ -66,8 +66,7 @@ class DenseEngine(Engine):
 
     def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> _CompiledSteps | None:
         """Whole steps of one run in compiled code; None for several."""
-        alone = len(specs) == 1 and specs[0].schedule.gate_noise == "batch"
-        return _CompiledSteps(self, specs[0], mu[0]) if alone else None
+        return _CompiledSteps(self, specs[0], mu[0]) if len(specs) == 1 else None
 
     def in_threads(self, plan: _Plan, kernel: Callable[[int, int], None]) -> None:
         """kernel(thread, threads) in all threads of the plan at once, with its barriers; this one is the first.
