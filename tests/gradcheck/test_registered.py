@@ -15,7 +15,7 @@ from dufs_core.backend import get_backend
 from dufs_core.gradcheck import check_gradient
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.chain import RULES
-from dufs_core.gradcheck.suite.registry import OPS, Engine, Operation, engines, operations, register, register_engine
+from dufs_core.gradcheck.suite.registry import OPS, Engine, Operation, engines, operations, register
 from dufs_core.objective.engines.choose import ENGINES
 from dufs_core.objective.rules import QUANTILES
 
@@ -46,7 +46,7 @@ def test_names_are_taken_once():
     with pytest.raises(ValueError, match="registered already"):
         register(Operation("gaussian", "gaussian", lambda *a: None))
     with pytest.raises(ValueError, match="registered already"):
-        register_engine(Engine("dense", lambda: None))
+        register(Engine("dense", lambda: None))
 
 
 @pytest.mark.parametrize(("operation", "engine"), PAIRS, ids=IDS)

@@ -18,7 +18,7 @@ from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.gradcheck.suite import expectation, formulas
 from dufs_core.gradcheck.suite.examples import GATE_SIGMA, KINDS, problem
 from dufs_core.gradcheck.suite.operations import POWERS
-from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register, register_engine
+from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register
 from dufs_core.objective.chain import Evaluate, Objective
 
 LOSSES = ("regularised", "parameter-free")
@@ -61,8 +61,8 @@ def _example(
             float(evaluate(bk, replace(objective, bandwidth=b), mu, eps[r : r + 1], X)[0].score[0])
             for r, b in enumerate(fixed)
         ]
-        sum_p = float(formulas.probability_sum(bk, mu, GATE_SIGMA))
-        return formulas.loss(scores, sum_p, len(X), objective.lam, objective.delta)
+        sum_p = float(formulas.regulariser(bk, mu, GATE_SIGMA))
+        return formulas.loss(bk, scores, sum_p, len(X), objective.lam, objective.delta)
 
     return Example(
         function,
@@ -143,10 +143,10 @@ def _with_sparse_columns(engine: Evaluate) -> Evaluate:
     return evaluate
 
 
-register_engine(Engine("reference", partial(_load, "reference.ReferenceEngine")))
+register(Engine("reference", partial(_load, "reference.ReferenceEngine")))
 for _name, _path in (("dense", "cpu_dense.DenseEngine"), ("streaming", "cpu_streaming.StreamingEngine"),
                      ("sparse", "cpu_sparse.SparseEngine")):  # fmt: skip
-    register_engine(Engine(_name, partial(_load, _path, 1), backends=("numpy",)))
+    register(Engine(_name, partial(_load, _path, 1), backends=("numpy",)))
 for _name, _path in (("cuda", "gpu_dense.CudaEngine"), ("cuda_streaming", "gpu_streaming.CudaStreamingEngine"),
                      ("cuda_sparse", "gpu_sparse.CudaSparseEngine")):  # fmt: skip
-    register_engine(Engine(_name, partial(_load, _path), backends=("cupy",)))
+    register(Engine(_name, partial(_load, _path), backends=("cupy",)))

@@ -1,6 +1,7 @@
 """The formulas again, written for reading: no symmetric form, no saved values, one draw at a time.
 
-They give independent values, and take complex numbers for the complex step.
+They give independent values, and take complex numbers for the complex step. Each takes what the forward of the same
+name takes.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from dufs_core.backend import Array, Backend
+from dufs_core.baselines.concrete_network import SLOPE
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.ops.bandwidth import quantile_of
 
@@ -18,7 +20,11 @@ def gates(bk: Backend, mu: Array, eps: Array, sigma: float) -> Array:
     return bk.xp.where(u.real <= 0, 0, bk.xp.where(u.real >= 1, 1, u))
 
 
-def gram_distances(bk: Backend, G: Array) -> Array:
+def gram(bk: Backend, X: Array, z: Array) -> Array:
+    return (X * z) @ (X * z).T
+
+
+def distances(bk: Backend, G: Array) -> Array:
     """D_ij = G_ii + G_jj - 2 G_ij, 0 where its real part is negative and on the diagonal."""
     g = bk.xp.diagonal(G, axis1=-2, axis2=-1)
     D = g[..., :, None] + g[..., None, :] - 2 * G
@@ -28,35 +34,45 @@ def gram_distances(bk: Backend, G: Array) -> Array:
     return D
 
 
-def difference_distances(bk: Backend, Xt: Array) -> Array:
-    """D_ij = ||x_i - x_j||^2 from the differences.      (n, d) -> (n, n)"""
-    return ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
+def bandwidths(bk: Backend, D: Array, rule: Any, k: int, factor: float, degenerate_rule: str) -> Array:
+    """b of every matrix of D (..., n, n); a rule that is a number is that number times the factor."""
+    if not isinstance(rule, str):
+        return bk.xp.full(D.shape[:-2], rule * factor, dtype=D.dtype)
+    values = [bandwidth(bk, M, rule, k, factor, degenerate_rule) for M in D.reshape(-1, *D.shape[-2:])]
+    return bk.xp.stack([bk.xp.asarray(b) for b in values]).reshape(D.shape[:-2])
 
 
-def bandwidth_entries(
-    bk: Backend, D: Array, quantile: float, k: int, factor: float, degenerate_rule: str
-) -> tuple[list[tuple[int, int, float]], float]:
-    """b of one matrix as a list (i, j, weight), b = sum weight D_ij, or else a constant: [] and the number."""
+def bandwidth(bk: Backend, D: Array, rule: str, k: int, factor: float, degenerate_rule: str) -> Any:
+    """b of one matrix, from the distance to the k-th nearest row of each row."""
     n = D.shape[0]
     real = bk.to_host(D.real)
     nearest = [sorted((float(real[i, j]), j) for j in range(n) if j != i)[k - 1] for i in range(n)]
     order = sorted(range(n), key=lambda i: nearest[i][0])
-    position = quantile * (n - 1)
+    position = quantile_of(rule) * (n - 1)
     low = int(position)
     share = position - low
     picks = [(order[low], 1 - share), (order[min(low + 1, n - 1)], share)]
     s = sum(nearest[i][0] * w for i, w in picks)
-    if degenerate_rule == "one":
-        if s < 1e-8:
-            return [], factor
-    else:
-        tiny = 4 * float(bk.xp.finfo(D.real.dtype).eps) * float(real.max())
-        if s <= tiny:
-            positive = [i for i in order if nearest[i][0] > tiny]
-            if not positive:
-                return [], factor * (tiny or 1.0)
-            picks = [(positive[0], 1.0)]
-    return [(i, nearest[i][1], w * factor) for i, w in picks if w], 0.0
+    tiny = 4 * float(bk.xp.finfo(D.real.dtype).eps) * float(real.max())
+    if degenerate_rule == "one" and s < 1e-8:
+        return factor
+    if degenerate_rule == "data" and s <= tiny:
+        positive = [i for i in order if nearest[i][0] > tiny]
+        if not positive:
+            return factor * (tiny or 1.0)
+        picks = [(positive[0], 1.0)]
+    return sum(D[i, nearest[i][1]] * (w * factor) for i, w in picks if w)
+
+
+def gaussian(bk: Backend, D: Array, b: Array, self_weight: float) -> Array:
+    """exp(-D / b), with a row's own weight on the diagonal."""
+    own = bk.xp.eye(D.shape[-1], dtype=bool)
+    return bk.xp.where(own, self_weight, bk.xp.exp(-D / b[..., None, None])).astype(D.dtype)
+
+
+def normalise(bk: Backend, K: Array) -> tuple[Array, Array]:
+    deg = K.sum(axis=-1)
+    return K / bk.xp.sqrt(deg[..., :, None] * deg[..., None, :]), deg
 
 
 def power(bk: Backend, A: Array, t: int) -> Array:
@@ -67,18 +83,17 @@ def power(bk: Backend, A: Array, t: int) -> Array:
     return result
 
 
-def probability_sum(bk: Backend, mu: Array, sigma: float) -> Array:
+def score(bk: Backend, At: Array, G: Array, deg: Array) -> Array:
+    r = bk.xp.sqrt(deg)
+    return (At * G * r[..., None, :] / r[..., :, None]).sum(axis=(-2, -1))
+
+
+def regulariser(bk: Backend, mu: Array, sigma: float) -> Array:
     """sum of Phi(mu / sigma)."""
     return (0.5 + 0.5 * bk.erf(mu / sigma / 2**0.5)).sum()
 
 
-def affinity(bk: Backend, objective: Objective, D: Array, b: Any) -> Array:
-    """exp(-D / b), with the objective's own weight of a row on the diagonal."""
-    own = bk.xp.eye(len(D), dtype=bool)
-    return bk.xp.where(own, objective.self_weight, bk.xp.exp(-D / b)).astype(D.dtype)
-
-
-def loss(S: Array, sum_p: Any, n: int, lam: float | None, delta: float) -> Any:
+def loss(bk: Backend, S: Array, sum_p: Any, n: int, lam: float | None, delta: float) -> Any:
     """-mean(S) / n + lam sum_p, or -mean(S) / (n sum_p + delta)."""
     mean = sum(S) / len(S)
     return -mean / (n * sum_p + delta) if lam is None else -mean / n + lam * sum_p
@@ -86,22 +101,43 @@ def loss(S: Array, sum_p: Any, n: int, lam: float | None, delta: float) -> Any:
 
 def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fixed: list[float] | None = None) -> Any:
     """The loss of `Objective`, draw by draw, from the random-walk matrix; `fixed`: one bandwidth per draw."""
+    rule = objective.n_neighbors, objective.bandwidth_factor, objective.degenerate_rule
     scores = []
     for r, z in enumerate(gates(bk, mu, eps, objective.gate_sigma)):
         Xt = X * z
-        D = difference_distances(bk, Xt)
-        b = _bandwidth(bk, objective, D) if fixed is None else fixed[r]
-        K = affinity(bk, objective, D, b)
+        D = ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
+        b: Any = objective.bandwidth if fixed is None else fixed[r]
+        if isinstance(b, str):
+            b = bandwidth(bk, D, b, *rule)
+        K = gaussian(bk, D, bk.xp.asarray(b), objective.self_weight)
         P = K / K.sum(axis=1, keepdims=True)
         scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
-    sum_p = probability_sum(bk, mu, objective.gate_sigma)
-    return loss(scores, sum_p, X.shape[0], objective.lam, objective.delta)
+    sum_p = regulariser(bk, mu, objective.gate_sigma)
+    return loss(bk, scores, sum_p, X.shape[0], objective.lam, objective.delta)
 
 
-def _bandwidth(bk: Backend, objective: Objective, D: Array) -> Any:
-    """b of one matrix."""
-    if not isinstance(objective.bandwidth, str):
-        return objective.bandwidth
-    rule = quantile_of(objective.bandwidth), objective.n_neighbors, objective.bandwidth_factor
-    entries, constant = bandwidth_entries(bk, D, *rule, objective.degenerate_rule)
-    return sum(D[i, j] * weight for i, j, weight in entries) if entries else constant
+def concrete(bk: Backend, X: Array, logits: Array, gumbel: Array, temperature: float) -> Array:
+    """X S' with the softmax S from its definition, shifted by the largest real part of a row."""
+    scaled = (logits + gumbel) / temperature
+    E = bk.xp.exp(scaled - scaled.real.max(axis=1)[:, None])
+    return X @ (E / E.sum(axis=1)[:, None]).T
+
+
+def affine(bk: Backend, U: Array, W: Array, c: Array) -> Array:
+    return (U[:, :, None] * W[None, :, :]).sum(axis=1) + c
+
+
+def leaky_relu(bk: Backend, V: Array) -> Array:
+    return V * bk.xp.where(V.real > 0, 1.0, SLOPE).astype(V.real.dtype)
+
+
+def squared_error(bk: Backend, Xhat: Array, X: Array) -> Any:
+    return ((Xhat - X) ** 2).sum() / X.size
+
+
+def autoencoder(bk: Backend, X: Array, gumbel: Array, temperature: float, logits: Array, *decoder: Array) -> Any:
+    """The squared error of X behind the concrete layer and the layers (W, c) of the decoder."""
+    H = concrete(bk, X, logits, gumbel, temperature)
+    for i in range(0, len(decoder), 2):
+        H = (leaky_relu(bk, H) if i else H) @ decoder[i] + decoder[i + 1]
+    return squared_error(bk, H, X)

@@ -1,7 +1,8 @@
-"""The operations of dufs_core.objective.ops, registered: where each is tried and what its plain formula is."""
+"""The operations of dufs_core.objective.ops, registered: where each is tried, and the slopes at its kinks."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from dufs_core.gradcheck.suite.examples import (
     squared_distances,
     symmetric,
 )
-from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, register
+from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, layer, register
 from dufs_core.objective.ops import (
     bandwidth,
     distances,
@@ -34,6 +35,7 @@ from dufs_core.objective.ops import (
 
 Rng = np.random.Generator
 POWERS = (1, 2, 3, 4, 5)
+_ZERO = np.zeros((3, 3))
 
 
 def _kind(index: int, *without: str) -> str:
@@ -53,77 +55,56 @@ def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
 # --- gates ----------------------------------------------------------------------------------------------------------
 
 
-def _gates(noise: Any) -> Any:
-    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-        p = problem(rng, _kind(index), noise)
-        sigma = float(rng.uniform(0.1, 1.0))
-        mu, eps = bk.xp.asarray(p.mu), bk.xp.asarray(away_from_kinks(p.mu, p.eps, sigma))
-
-        def backward(mu: Array, eps: Array, dz: Array) -> Array:
-            return gates.backward(bk, gates.forward(bk, mu, eps, sigma)[1], dz)
-
-        return Example(
-            lambda mu, eps: gates.forward(bk, mu, eps, sigma)[0],
-            backward,
-            (mu, eps),
-            p.kind,
-            analytic=lambda mu, eps: formulas.gates(bk, mu, eps, sigma),
-        )
-
-    return example
+def _gates(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    p = problem(rng, _kind(index), noise)
+    sigma = float(rng.uniform(0.1, 1.0))
+    inputs = p.mu, away_from_kinks(p.mu, p.eps, sigma)
+    return layer(bk, gates.forward, gates.backward, formulas.gates, inputs, (sigma,), p.kind)
 
 
-def _gate_slope(u: float) -> Any:
+def _gate_slope(u: float, bk: Backend, _: Any) -> Any:
     """dz/dmu at mu + sigma eps = u, from two draws, so that both ways to reach a kink are tried."""
-
-    def gradient(bk: Backend, _: Any) -> Any:
-        mu, eps = bk.xp.asarray([u, 0.5]), bk.xp.asarray([[0.0, (u - 0.5) / 0.5], [0.0, (u - 0.5) / 0.5]])
-        return bk.to_host(gates.backward(bk, gates.forward(bk, mu, eps, 0.5)[1], bk.xp.ones_like(eps)))
-
-    return gradient
+    mu, eps = bk.xp.asarray([u, 0.5]), bk.xp.asarray([[0.0, (u - 0.5) / 0.5], [0.0, (u - 0.5) / 0.5]])
+    return bk.to_host(gates.backward(bk, gates.forward(bk, mu, eps, 0.5)[1], bk.xp.ones_like(eps)))
 
 
 _GATE_KINKS = (
-    Kink("gate at u = 0: slope 0", _gate_slope(0.0), [0.0, 0.0]),
-    Kink("gate at u = 1: slope 0", _gate_slope(1.0), [0.0, 0.0]),
-    Kink("gate just above u = 0: slope 1", _gate_slope(2.0**-40), [2.0, 2.0]),
-    Kink("gate just below u = 1: slope 1", _gate_slope(1 - 2.0**-40), [2.0, 2.0]),
+    Kink("gate at u = 0: slope 0", partial(_gate_slope, 0.0), [0.0, 0.0]),
+    Kink("gate at u = 1: slope 0", partial(_gate_slope, 1.0), [0.0, 0.0]),
+    Kink("gate just above u = 0: slope 1", partial(_gate_slope, 2.0**-40), [2.0, 2.0]),
+    Kink("gate just below u = 1: slope 1", partial(_gate_slope, 1 - 2.0**-40), [2.0, 2.0]),
 )
-register(Operation("gates[batch]", "gates", _gates("batch"), kinks=_GATE_KINKS, expectation=expectation.clipped_gates))
-register(Operation("gates[sample]", "gates", _gates("sample")))
+_clipped = expectation.clipped_gates
+register(Operation("gates[batch]", "gates", partial(_gates, "batch"), kinks=_GATE_KINKS, expectation=_clipped))
+register(Operation("gates[sample]", "gates", partial(_gates, "sample")))
 
 
 # --- gram -----------------------------------------------------------------------------------------------------------
 
 
-def _gram(noise: Any) -> Any:
-    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-        xp = bk.xp
-        p = problem(rng, _kind(index), noise, draws=1)
-        z0 = np.clip(p.mu + GATE_SIGMA * p.eps[0], 0, 1)
-        wanted_host = rng.random(p.X.shape[1]) < 0.7
-        X, z0, wanted = xp.asarray(p.X), xp.asarray(z0), xp.asarray(wanted_host)
+def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    p = problem(rng, _kind(index), noise, draws=1)
+    z0 = bk.xp.asarray(np.clip(p.mu + GATE_SIGMA * p.eps[0], 0, 1))
+    wanted = bk.xp.asarray(rng.random(p.X.shape[1]) < 0.7)
 
-        def held(z: Array) -> Array:
-            """Columns whose derivative is not wanted stay where they are: the function does not depend on them."""
-            return xp.where(wanted, z, z0.astype(z.real.dtype))
+    def held(z: Array) -> Array:
+        """Columns whose derivative is not wanted stay where they are: the function does not depend on them."""
+        return bk.xp.where(wanted, z, z0.astype(z.real.dtype))
 
-        def backward(X: Array, z: Array, dG: Array) -> tuple[None, Array]:
-            return None, gram.backward(bk, gram.forward(bk, X, z)[1], dG, wanted)
+    def forward(bk: Backend, X: Array, z: Array) -> Any:
+        return gram.forward(bk, X, held(z))
 
-        return Example(
-            lambda X, z: gram.forward(bk, X, held(z))[0],
-            backward,
-            (X, z0),
-            p.kind,
-            analytic=lambda X, z: (X * held(z)) @ (X * held(z)).T,
-        )
+    def backward(bk: Backend, saved: Any, dG: Array) -> tuple[None, Array]:
+        return None, gram.backward(bk, saved, dG, wanted)
 
-    return example
+    def formula(bk: Backend, X: Array, z: Array) -> Array:
+        return formulas.gram(bk, X, held(z))
+
+    return layer(bk, forward, backward, formula, (p.X, z0), note=p.kind)
 
 
-register(Operation("gram[batch]", "gram", _gram("batch")))
-register(Operation("gram[sample]", "gram", _gram("sample")))
+register(Operation("gram[batch]", "gram", partial(_gram, "batch")))
+register(Operation("gram[sample]", "gram", partial(_gram, "sample")))
 
 
 # --- distances ------------------------------------------------------------------------------------------------------
@@ -145,46 +126,21 @@ def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         push[np.diag_indices_from(push)] = 0
         return (symmetric(G - push / 2),)
 
-    (G,) = _stack(rng, make)
-
-    def backward(G: Array, dD: Array) -> Array:
-        return distances.backward(bk, distances.forward(bk, G)[1], dD)
-
-    return Example(
-        lambda G: distances.forward(bk, G)[0],
-        backward,
-        (bk.xp.asarray(G),),
-        kind,
-        project={0: symmetric},
-        analytic=lambda G: formulas.gram_distances(bk, G),
-    )
+    inputs, project = _stack(rng, make), {0: symmetric}
+    return layer(bk, distances.forward, distances.backward, formulas.distances, inputs, note=kind, project=project)
 
 
-def _clamped_slope(bk: Backend, _: Any) -> Any:
-    """Three rows, the first two equal: D_12 = 0, so nothing flows through it."""
-    X = bk.xp.asarray([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
-    D, saved = distances.forward(bk, X @ X.T)
-    dD = bk.xp.zeros_like(D)
-    dD[0, 1] = dD[1, 0] = 1.0
-    return bk.to_host(distances.backward(bk, saved, dD))
+def _distance_slope(X: Any, dD: Any, bk: Backend, _: Any) -> Any:
+    """dG at the Gram matrix of three rows."""
+    X = bk.xp.asarray(X)
+    return bk.to_host(distances.backward(bk, distances.forward(bk, X @ X.T)[1], bk.xp.asarray(dD)))
 
 
-def _diagonal_slope(bk: Backend, _: Any) -> Any:
-    """The diagonal of D is 0 whatever G is: nothing flows through it."""
-    X = bk.xp.asarray([[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]])
-    saved = distances.forward(bk, X @ X.T)[1]
-    return bk.to_host(distances.backward(bk, saved, bk.xp.eye(3)))
-
-
-_ZERO = np.zeros((3, 3))
-register(
-    Operation(
-        "distances",
-        "distances",
-        _distances,
-        kinks=(Kink("clamp at D = 0: slope 0", _clamped_slope, _ZERO), Kink("diagonal: 0", _diagonal_slope, _ZERO)),
-    )
-)
+_EQUAL, _DIFFERENT = [[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]]
+_BETWEEN_EQUAL = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+_CLAMPED = Kink("clamp at D = 0: slope 0", partial(_distance_slope, _EQUAL, _BETWEEN_EQUAL), _ZERO)
+_DIAGONAL = Kink("diagonal: 0", partial(_distance_slope, _DIFFERENT, np.eye(3)), _ZERO)
+register(Operation("distances", "distances", _distances, kinks=(_CLAMPED, _DIAGONAL)))
 
 
 # --- bandwidth ------------------------------------------------------------------------------------------------------
@@ -197,75 +153,69 @@ def _typical(D: Any) -> float:
     return float(np.median(nearest)) if nearest.size else 1.0
 
 
-def _bandwidth(rule: str) -> Any:
-    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-        xp = bk.xp
-        kind = _kind(index)
-        factor = float(rng.uniform(0.5, 5))
-        degenerate_rule: Any = "one" if index % 3 == 2 else "data"
-        (D,) = (xp.asarray(a) for a in _stack(rng, lambda n: (squared_distances(data(rng, kind, max(n, 2))),)))
-        n = D.shape[-1]
-        k = int(rng.integers(1, min(3, n - 1) + 1))
-        number = float(rng.uniform(0.5, 2)) * float(xp.max(D) or 1.0)
-        given: Any = number if rule == "fixed" else rule
-        _, group, sizes = (xp.asarray(a) for a in np.unique(bk.to_host(D), return_inverse=True, return_counts=True))
+def _bandwidth_slope(bk: Backend, saved: Any, D: Array, db: Array) -> Array:
+    zeros = bk.xp.zeros_like(D)
+    return bandwidth.add_entries(bk, zeros, bandwidth.backward(bk, saved, db)) + zeros  # which must still be zeros
 
-        def tied(v: Array) -> Array:
-            """Equal distances (duplicate rows, symmetry) move together, zeros stay: ties remain ties."""
-            mean = xp.bincount(group.ravel(), weights=v.ravel()) / sizes
-            return xp.where(D > 0, mean[group.reshape(D.shape)], 0)
 
-        def backward(D: Array, db: Array) -> Array:
-            saved = bandwidth.forward(bk, D, given, k, factor, degenerate_rule)[2]
-            untouched = xp.zeros_like(D)
-            return bandwidth.add_entries(bk, untouched, bandwidth.backward(bk, saved, db)) + untouched
+def _bandwidth(rule: str, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    xp, kind, factor = bk.xp, _kind(index), float(rng.uniform(0.5, 5))
+    degenerate_rule = "one" if index % 3 == 2 else "data"
+    (D,) = _stack(rng, lambda n: (squared_distances(data(rng, kind, max(n, 2))),))
+    k = int(rng.integers(1, min(3, D.shape[-1] - 1) + 1))
+    number = float(rng.uniform(0.5, 2)) * float(np.max(D) or 1.0)
+    settings = number if rule == "fixed" else rule, k, factor, degenerate_rule
+    _, group, sizes = (xp.asarray(a) for a in np.unique(D, return_inverse=True, return_counts=True))
+    movable = xp.asarray(D > 0)
 
-        def formula(D: Array) -> Array:
-            if rule == "fixed":
-                return xp.full(D.shape[:-2], number * factor, dtype=D.dtype)
-            values = []
-            for M in D.reshape(-1, n, n):
-                quantile = bandwidth.quantile_of(rule)
-                entries, constant = formulas.bandwidth_entries(bk, M, quantile, k, factor, degenerate_rule)
-                values.append(sum(M[i, j] * w for i, j, w in entries) if entries else xp.asarray(constant))
-            return xp.stack(values).reshape(D.shape[:-2])
+    def tied(v: Array) -> Array:
+        """Equal distances (duplicate rows, symmetry) move together, zeros stay: ties remain ties."""
+        mean = xp.bincount(group.ravel(), weights=v.ravel()) / sizes
+        return xp.where(movable, mean[group.reshape(v.shape)], 0)
 
-        return Example(
-            lambda D: bandwidth.forward(bk, D, given, k, factor, degenerate_rule)[0],
-            backward,
-            (D,),
-            f"{kind}, k={k}, degenerate_rule={degenerate_rule}",
-            cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
-            scales=(_typical(bk.to_host(D)),),
-            project={0: tied},
-            analytic=formula,
-        )
+    def forward(bk: Backend, D: Array, *settings: Any) -> Any:
+        b, _, saved = bandwidth.forward(bk, D, *settings)
+        return b, (saved, D)
 
-    return example
+    def backward(bk: Backend, saved: tuple[Any, Array], db: Array) -> Array:
+        return _bandwidth_slope(bk, *saved, db)
+
+    return layer(
+        bk,
+        forward,
+        backward,
+        formulas.bandwidths,
+        (D,),
+        settings,
+        f"{kind}, k={k}, degenerate_rule={degenerate_rule}",
+        cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
+        scales=(_typical(D),),
+        project={0: tied},
+    )
+
+
+def _slopes(bk: Backend, D: Any, rule: str, factor: float) -> Any:
+    D = bk.xp.asarray(D)
+    b, _, saved = bandwidth.forward(bk, D, rule, 1, factor)
+    return bk.to_host(_bandwidth_slope(bk, saved, D, bk.xp.ones_like(b)))
 
 
 def _tied(bk: Backend, _: Any) -> Any:
     """Both others are equally near to row 0, whose distance is the maximum: exactly one entry carries it all."""
-    D = bk.xp.asarray([[0.0, 4.0, 4.0], [4.0, 0.0, 1.0], [4.0, 1.0, 0.0]])
-    b, _, saved = bandwidth.forward(bk, D, "max", 1, 2.0)
-    dD = bandwidth.add_entries(bk, bk.xp.zeros_like(D), bandwidth.backward(bk, saved, bk.xp.ones_like(b)))
-    return np.sort(bk.to_host(dD), axis=None)[::-1][:3]
+    dD = _slopes(bk, [[0.0, 4.0, 4.0], [4.0, 0.0, 1.0], [4.0, 1.0, 0.0]], "max", 2.0)
+    return np.sort(dD, axis=None)[::-1][:3]
 
 
 def _tied_median(bk: Backend, _: Any) -> Any:
     """Four corners of a square, every nearest distance the same: weights 1/2 and 1/2 on sides, none on diagonals."""
-    D = bk.xp.asarray(squared_distances(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])))
-    b, _, saved = bandwidth.forward(bk, D, "median", 1, 3.0)
-    dD = bk.to_host(bandwidth.add_entries(bk, bk.xp.zeros_like(D), bandwidth.backward(bk, saved, bk.xp.ones_like(b))))
-    return [dD.sum(), dD[bk.to_host(D) == 1.0].sum(), np.count_nonzero(dD)]
+    D = squared_distances(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))
+    dD = _slopes(bk, D, "median", 3.0)
+    return [dD.sum(), dD[D == 1.0].sum(), np.count_nonzero(dD)]
 
 
 def _all_zero(bk: Backend, _: Any) -> Any:
     """All rows equal: b is a substitute constant, no entry carries a derivative."""
-    D = bk.xp.zeros((3, 3))
-    b, _, saved = bandwidth.forward(bk, D, "max", 1, 2.0)
-    dD = bandwidth.add_entries(bk, bk.xp.zeros_like(D), bandwidth.backward(bk, saved, bk.xp.ones_like(b)))
-    return bk.to_host(dD)
+    return _slopes(bk, _ZERO, "max", 2.0)
 
 
 _MAX_KINKS = (
@@ -274,40 +224,21 @@ _MAX_KINKS = (
 )
 _MEDIAN_KINKS = (Kink("median of tied rows: half each, on nearest pairs", _tied_median, [3.0, 3.0, 2.0]),)
 for _rule, _kinks in (("median", _MEDIAN_KINKS), ("q90", ()), ("max", _MAX_KINKS), ("fixed", ())):
-    register(Operation(f"bandwidth[{_rule}]", "bandwidth", _bandwidth(_rule), kinks=_kinks))
+    register(Operation(f"bandwidth[{_rule}]", "bandwidth", partial(_bandwidth, _rule), kinks=_kinks))
 
 
-# --- gaussian -------------------------------------------------------------------------------------------------------
+# --- gaussian, normalise, power, score ------------------------------------------------------------------------------
 
 
 def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     D, b = _stack(rng, lambda n: affinity(rng, kind, n)[1:])
-    xp = bk.xp
     own = 1.0 if index % 3 else float(rng.uniform(0, 1))
-    diagonal = xp.eye(D.shape[-1], dtype=bool)
-
-    def backward(D: Array, b: Array, dK: Array) -> Any:
-        return gaussian.backward(bk, gaussian.forward(bk, D, b, own)[1], dK)
-
-    def formula(D: Array, b: Array) -> Array:
-        return xp.where(diagonal, own, xp.exp(-D / b[..., None, None])).astype(D.dtype)
-
-    smallest = float(np.min(b))
-    return Example(
-        lambda D, b: gaussian.forward(bk, D, b, own)[0],
-        backward,
-        (xp.asarray(D), xp.asarray(b)),
-        kind,
-        scales=(smallest, smallest),
-        analytic=formula,
-    )
+    scales = (float(np.min(b)),) * 2
+    return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, (D, b), (own,), note=kind, scales=scales)
 
 
 register(Operation("gaussian", "gaussian", _gaussian))
-
-
-# --- normalise ------------------------------------------------------------------------------------------------------
 
 
 def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -318,28 +249,10 @@ def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         K = affinity(rng, kind, n)[0]
         return (K * rng.uniform(0.5, 1, K.shape) if lopsided else K,)
 
-    (K,) = _stack(rng, make)
-
-    def backward(K: Array, dA: Array, ddeg: Array) -> Array:
-        return normalise.backward(bk, normalise.forward(bk, K)[2], dA, ddeg)
-
-    def formula(K: Array) -> tuple[Array, Array]:
-        deg = K.sum(axis=-1)
-        return K / bk.xp.sqrt(deg[..., :, None] * deg[..., None, :]), deg
-
-    return Example(
-        lambda K: normalise.forward(bk, K)[:2],
-        backward,
-        (bk.xp.asarray(K),),
-        kind,
-        analytic=formula,
-    )
+    return layer(bk, normalise.forward, normalise.backward, formulas.normalise, _stack(rng, make), note=kind)
 
 
 register(Operation("normalise", "normalise", _normalise))
-
-
-# --- power ----------------------------------------------------------------------------------------------------------
 
 
 def _affinity_degrees(rng: Rng, kind: str, n: int) -> tuple[Any, Any]:
@@ -348,116 +261,66 @@ def _affinity_degrees(rng: Rng, kind: str, n: int) -> tuple[Any, Any]:
     return symmetric(K / np.sqrt(np.outer(deg, deg))), deg
 
 
-def _power(t: int) -> Any:
-    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-        kind = _kind(index)
-        (A,) = _stack(rng, lambda n: _affinity_degrees(rng, kind, n)[:1])
-
-        def backward(A: Array, dAt: Array) -> Array:
-            return power.backward(bk, power.forward(bk, A, t)[1], dAt)
-
-        return Example(
-            lambda A: power.forward(bk, A, t)[0],
-            backward,
-            (bk.xp.asarray(A),),
-            kind,
-            cotangents=(bk.xp.asarray(symmetric(rng.standard_normal(A.shape))),),
-            project={0: symmetric},
-            symmetric=(0,),
-            analytic=lambda A: formulas.power(bk, A, t),
-        )
-
-    return example
+def _power(t: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+    (A,) = _stack(rng, lambda n: _affinity_degrees(rng, kind, n)[:1])
+    rest: Any = {
+        "cotangents": (bk.xp.asarray(symmetric(rng.standard_normal(A.shape))),),
+        "project": {0: symmetric},
+        "symmetric": (0,),
+    }
+    return layer(bk, power.forward, power.backward, formulas.power, (A,), (t,), kind, **rest)
 
 
 for _t in POWERS:
-    register(Operation(f"power[{_t}]", "power", _power(_t)))
-
-
-# --- score ----------------------------------------------------------------------------------------------------------
+    register(Operation(f"power[{_t}]", "power", partial(_power, _t)))
 
 
 def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    xp = bk.xp
 
     def make(n: int) -> tuple[Any, Any, Any]:
         A, deg = _affinity_degrees(rng, kind, n)
         X = data(rng, kind, len(A))
         return A, symmetric(X @ X.T), deg
 
-    At, G, deg = (xp.asarray(a) for a in _stack(rng, make))
-
-    def backward(At: Array, G: Array, deg: Array, dS: Array) -> Any:
-        return score.backward(bk, score.forward(bk, At, G, deg)[1], dS)
-
-    def formula(At: Array, G: Array, deg: Array) -> Array:
-        r = xp.sqrt(deg)
-        return (At * G * r[..., None, :] / r[..., :, None]).sum(axis=(-2, -1))
-
-    dS = rng.standard_normal(At.shape[:-2])
-    return Example(
-        lambda At, G, deg: score.forward(bk, At, G, deg)[0],
-        backward,
-        (At, G, deg),
-        kind,
-        cotangents=(xp.asarray(dS),),
-        project={0: symmetric, 1: symmetric},
-        symmetric=(0, 1),
-        analytic=formula,
-    )
+    inputs = _stack(rng, make)
+    rest: Any = {
+        "cotangents": (bk.xp.asarray(rng.standard_normal(inputs[0].shape[:-2])),),
+        "project": {0: symmetric, 1: symmetric},
+        "symmetric": (0, 1),
+    }
+    return layer(bk, score.forward, score.backward, formulas.score, inputs, note=kind, **rest)
 
 
 register(Operation("score", "score", _score))
 
 
-# --- regulariser ----------------------------------------------------------------------------------------------------
+# --- regulariser, loss ----------------------------------------------------------------------------------------------
 
 
 def _regulariser(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     sigma = float(rng.uniform(0.1, 1.0))
-    mu = bk.xp.asarray(rng.uniform(-2, 2, int(rng.integers(1, 9))) * (0.05 if index % 3 == 0 else 1.0) * sigma)
+    mu = rng.uniform(-2, 2, int(rng.integers(1, 9))) * (0.05 if index % 3 == 0 else 1.0) * sigma
 
-    def backward(mu: Array, dsum: Array) -> Array:
-        return regulariser.backward(bk, regulariser.forward(bk, mu, sigma)[1], float(dsum))
+    def backward(bk: Backend, saved: Any, dsum: Array) -> Array:
+        return regulariser.backward(bk, saved, float(dsum))
 
-    return Example(
-        lambda mu: regulariser.forward(bk, mu, sigma)[0],
-        backward,
-        (mu,),
-        f"d={len(mu)}",
-        cotangents=(bk.xp.asarray(rng.standard_normal()),),
-        analytic=lambda mu: formulas.probability_sum(bk, mu, sigma),
-    )
+    note, w = f"d={len(mu)}", (bk.xp.asarray(rng.standard_normal()),)
+    return layer(bk, regulariser.forward, backward, formulas.regulariser, (mu,), (sigma,), note, cotangents=w)
 
 
 register(Operation("regulariser", "regulariser", _regulariser, expectation=expectation.open_gates))
 
 
-# --- loss -----------------------------------------------------------------------------------------------------------
+def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    n = int(rng.integers(2, 20))
+    sum_p = float(rng.uniform(0.001, 0.01) if index % 3 == 0 else rng.uniform(0.1, 8))
+    S = rng.uniform(0, n, int(rng.integers(1, 6)))
+    settings = n, None if free else float(rng.uniform(0, 3)), float(10.0 ** rng.uniform(-6, 0))
+    note, scales = f"draws={len(S)}, sum_p={sum_p:.3g}", (float(n), sum_p)
+    return layer(bk, loss.forward, loss.backward, formulas.loss, (S, sum_p), settings, note, scales=scales)
 
 
-def _loss(free: bool) -> Any:
-    def example(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-        n = int(rng.integers(2, 20))
-        sum_p = float(rng.uniform(0.001, 0.01) if index % 3 == 0 else rng.uniform(0.1, 8))
-        S = bk.xp.asarray(rng.uniform(0, n, int(rng.integers(1, 6))))
-        lam, delta = (None if free else float(rng.uniform(0, 3))), float(10.0 ** rng.uniform(-6, 0))
-
-        def backward(S: Array, sum_p: float) -> Any:
-            return loss.backward(bk, loss.forward(bk, S, sum_p, n, lam, delta)[1])
-
-        return Example(
-            lambda S, sum_p: loss.forward(bk, S, sum_p, n, lam, delta)[0],
-            backward,
-            (S, sum_p),
-            f"draws={len(S)}, sum_p={sum_p:.3g}",
-            scales=(float(n), sum_p),
-            analytic=lambda S, sum_p: formulas.loss(S, sum_p, n, lam, delta),
-        )
-
-    return example
-
-
-register(Operation("loss[regularised]", "loss", _loss(False)))
-register(Operation("loss[parameter-free]", "loss", _loss(True)))
+register(Operation("loss[regularised]", "loss", partial(_loss, False)))
+register(Operation("loss[parameter-free]", "loss", partial(_loss, True)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,35 @@ class Example:
     analytic: Function | None = None  # the plain formula: same values, takes complex inputs
 
 
-@dataclass(frozen=True)
-class Kink:
+def layer(
+    bk: Backend,
+    forward: Function,
+    backward: Function,
+    formula: Function,
+    inputs: Sequence[Any],
+    settings: Sequence[Any] = (),
+    note: str = "",
+    **rest: Any,
+) -> Example:
+    """Make an example from ``forward(bk, *inputs, *settings)``, which gives its values and last what
+    ``backward(bk, saved, *cotangents)`` needs, and from ``formula(bk, *inputs, *settings)``.
+
+    Arrays among the inputs are moved to the backend.
+    """
+    inputs = tuple(bk.xp.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs)
+
+    def function(*x: Any) -> Any:
+        *values, _ = forward(bk, *x, *settings)
+        return values[0] if len(values) == 1 else tuple(values)
+
+    def gradient(*x: Any) -> Any:
+        x, cotangents = x[: len(inputs)], x[len(inputs) :]
+        return backward(bk, forward(bk, *x, *settings)[-1], *cotangents)
+
+    return Example(function, gradient, inputs, note, analytic=lambda *x: formula(bk, *x, *settings), **rest)
+
+
+class Kink(NamedTuple):
     """A point where the slope is a choice: what the backward must give there."""
 
     name: str
@@ -46,9 +73,8 @@ class Kink:
     expected: Any
 
 
-@dataclass(frozen=True)
-class Samples:
-    """Gradients of many groups of draws, and the derivative of the expectation they estimate."""
+class Samples(NamedTuple):
+    """Gradients from many groups of draws, and the derivative of the expectation they estimate."""
 
     groups: Array  # (groups, ...) each row the mean over that group's draws
     exact: Array  # (...)
@@ -76,13 +102,12 @@ class Operation:
         return self.module == "objective"
 
     def runs_on(self, engine: str) -> bool:
-        if engine == OPS or not self.is_chain:
-            return engine == OPS and not self.is_chain
+        if not self.is_chain or engine == OPS:
+            return not self.is_chain and engine == OPS
         return engine in self.engines or not self.engines
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(NamedTuple):
     """A way to evaluate the objective: ``load()`` gives evaluate(bk, objective, mu, eps, X) -> (Value, dmu)."""
 
     name: str
@@ -94,18 +119,12 @@ _operations: dict[str, Operation] = {}
 _engines: dict[str, Engine] = {}
 
 
-def register(operation: Operation) -> None:
-    """Add an operation or a chain. Raises ValueError when the name is taken."""
-    if operation.name in _operations:
-        raise ValueError(f"an operation named {operation.name!r} is registered already")
-    _operations[operation.name] = operation
-
-
-def register_engine(engine: Engine) -> None:
-    """Add an engine. Raises ValueError when the name is taken."""
-    if engine.name in _engines:
-        raise ValueError(f"an engine named {engine.name!r} is registered already")
-    _engines[engine.name] = engine
+def register(entry: Operation | Engine) -> None:
+    """Add an operation, a chain or an engine. Raises ValueError when the name is taken."""
+    entries: dict[str, Any] = _engines if isinstance(entry, Engine) else _operations
+    if entry.name in entries:
+        raise ValueError(f"{entry.name!r} is registered already")
+    entries[entry.name] = entry
 
 
 def operations() -> Sequence[Operation]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -15,7 +16,6 @@ from dufs_core.gradcheck.arrays import as_tuple, to_host
 from dufs_core.gradcheck.check import check_complex_step, check_gradient
 from dufs_core.gradcheck.suite import expectation
 from dufs_core.gradcheck.suite.registry import OPS, Example, Operation, engines, operations
-from dufs_core.objective.chain import Evaluate
 
 RETRIES = 10  # examples drawn in place of one that cannot be judged: its kink is within the step
 KINDS = ("gradient", "statistical")
@@ -42,6 +42,14 @@ class Result:
         if error > self.worst_relative_error or not self.worst_case:
             self.worst_relative_error, self.worst_case = max(error, self.worst_relative_error), case
 
+    @contextmanager
+    def failing(self, where: str) -> Iterator[None]:
+        """Note an exception as a failure: a backward that raises is wrong, whatever it raises."""
+        try:
+            yield
+        except Exception as error:
+            self.failures.append(f"{where}: {type(error).__name__}: {error}")
+
 
 def run_suite(
     bk: Backend,
@@ -51,32 +59,28 @@ def run_suite(
     kinds: tuple[str, ...] = KINDS,
     seed: int = 0,
     examples: int = 12,
-    first_failure: bool = False,
 ) -> Iterator[Result]:
-    """Every registered operation, and every chain through every engine (or the one named), one Result at a time.
+    """Check every registered operation, and every chain through every engine (or the one named).
 
-    only: a part of the names to run. first_failure: stop a check at its first failure, and the whole run after it.
-    Raises ValueError for an engine that is not registered or does not run on the backend.
+    only: a part of the names to run. Raises ValueError for an engine that is not registered or does not run on the
+    backend.
     """
     usable = {e.name: e for e in engines().values() if bk.name in e.backends}
     if engine is not None and engine not in usable:
         raise ValueError(f"engine must be one of {', '.join(usable)} on backend {bk.name!r}; got {engine!r}")
-    chosen = [engine] if engine else list(usable)
-    loaded = {name: usable[name].load() for name in chosen}
-    checks: dict[str, Callable[..., Result]] = {"gradient": check_gradients, "statistical": check_expectation}
+    loaded = {name: usable[name].load() for name in ([engine] if engine else usable)}
     for operation in operations():
         if only not in operation.name:
             continue
-        for name in filter(operation.runs_on, [*chosen, OPS]):
+        for name in filter(operation.runs_on, [*loaded, OPS]):
             for kind in kinds:
                 if kind == "statistical" and operation.expectation is None:
                     continue
+                check = check_gradients if kind == "gradient" else check_expectation
                 start = time.perf_counter()
-                result = checks[kind](bk, operation, name, loaded.get(name), seed, examples, first_failure)
+                result = check(bk, operation, name, loaded.get(name), seed, examples)
                 result.seconds = time.perf_counter() - start
                 yield result
-                if result.failures and first_failure:
-                    return
 
 
 def check_gradients(
@@ -87,19 +91,35 @@ def check_gradients(
     for index in range(examples):
         if result.failures and first_failure:
             return result
-        try:
+        with result.failing(f"{operation.name}, seed {seed}, example {index}"):
             _one_example(bk, operation, evaluate, seed, index, result)
-        except Exception as error:  # a backward that raises is a wrong backward, whatever it raises
-            result.failures.append(f"{operation.name}, seed {seed}, example {index}: {type(error).__name__}: {error}")
     for kink in operation.kinks:
-        try:
+        where = f"{operation.name}, kink {kink.name!r}"
+        with result.failing(where):
             got = to_host(np.asarray(kink.gradient(bk, evaluate), dtype=np.float64))
             if not np.allclose(got, kink.expected, rtol=1e-12, atol=1e-14):
-                result.failures.append(f"{operation.name}, kink {kink.name!r}: got {got.tolist()}, not {kink.expected}")
-        except Exception as error:
-            result.failures.append(f"{operation.name}, kink {kink.name!r}: {type(error).__name__}: {error}")
+                result.failures.append(f"{where}: got {got.tolist()}, not {kink.expected}")
     if result.failures:
         result.worst_relative_error = max(result.worst_relative_error, result.tolerance)
+    return result
+
+
+def check_expectation(
+    bk: Backend, operation: Operation, engine: str, evaluate: Any, seed: int, examples: int, first_failure: bool = False
+) -> Result:
+    """The mean gradient over many draws against the closed form; see expectation.py."""
+    assert operation.expectation is not None
+    limit = expectation.STANDARD_ERRORS
+    result = Result(operation.name, engine, "statistical", expectation.GROUPS, tolerance=limit)
+    with result.failing(f"{operation.name}, expectation"):
+        standard_errors, relative = expectation.judge(operation.expectation(bk, evaluate, _generator(operation, seed)))
+        result.note(relative, f"{standard_errors:.1f} standard errors from the closed form")
+        result.measured["standard_errors"] = standard_errors
+        if not standard_errors <= limit:
+            result.failures.append(
+                f"{operation.name}: the mean gradient is {standard_errors:.1f} standard errors from the closed form "
+                f"(limit {limit:g}), {relative:.1e} relative"
+            )
     return result
 
 
@@ -108,55 +128,47 @@ def _generator(operation: Operation, *numbers: int) -> np.random.Generator:
     return np.random.default_rng([crc32(operation.name.encode()), *numbers])
 
 
-def _one_example(bk: Backend, operation: Operation, evaluate: Evaluate, seed: int, index: int, result: Result) -> None:
+def _one_example(bk: Backend, operation: Operation, evaluate: Any, seed: int, index: int, result: Result) -> None:
     """Draw until free of kinks, then judge; everything found goes to `result`."""
     for attempt in range(RETRIES):
         example = operation.example(bk, evaluate, _generator(operation, seed, index, attempt), index)
         case = f"{example.note}; seed {seed}, example {index}" + (f", draw {attempt}" if attempt else "")
         name = f"{operation.name} at {case}"
-        options: Any = {
-            "name": name, "seed": seed + index,
-            "cotangents": example.cotangents, "scales": example.scales, "project": example.project,
-        }  # fmt: skip
-        report = check_gradient(
-            example.function, example.backward, example.inputs, rtol=operation.rtol, fresh=True, **options
-        )
-        if report.status == "failed" or (report.passed and report.worst_relative_error <= operation.rtol):
+        point = example.function, example.backward, example.inputs
+        options: Any = {key: getattr(example, key) for key in ("cotangents", "scales", "project")}
+        options |= {"name": name, "seed": seed + index}
+        report = check_gradient(*point, rtol=operation.rtol, fresh=True, **options)
+        precise = report.worst_relative_error <= operation.rtol
+        if report.status == "failed" or (report.passed and precise):
             break
         result.redrawn += 1  # a kink, or a point where rounding hides the digits that are asked for
-    if report.status != "passed":
+    if not report.passed:
         result.failures.append(report.message())
         return
-    if report.worst_relative_error > operation.rtol:
+    if not precise:
         result.failures.append(f"{name}: none of {RETRIES} examples could be judged to {operation.rtol:g}")
         return
     result.note(report.worst_relative_error, case)
-    broken = _lopsided(example) or ("" if operation.is_chain else _not_float32(example))
+    broken = (
+        _lopsided(example)
+        or ("" if operation.is_chain else _not_float32(example))
+        or _other_value(example, operation.complex_rtol)
+    )
     if broken:
         result.failures.append(f"{name}: {broken}")
-        return
-    if example.analytic is None:
-        return
-    gap = _value_gap(example)
-    if gap > operation.complex_rtol:
-        result.failures.append(f"{name}: the value differs from the plain formula's by {gap:.1e} of its size")
-        return
-    smooth = check_complex_step(
-        example.function,
-        example.backward,
-        example.inputs,
-        rtol=operation.complex_rtol,
-        analytic_function=example.analytic,
-        **options,
-    )
-    worst = max(result.measured.get("worst_complex_step_error", 0.0), smooth.worst_relative_error)
-    result.measured["worst_complex_step_error"] = worst
-    if not smooth.passed:
-        result.failures.append(smooth.message())
+    elif example.analytic is not None:
+        smooth = check_complex_step(*point, rtol=operation.complex_rtol, analytic_function=example.analytic, **options)
+        worst = max(result.measured.get("worst_complex_step_error", 0.0), smooth.worst_relative_error)
+        result.measured["worst_complex_step_error"] = worst
+        if not smooth.passed:
+            result.failures.append(smooth.message())
+
+
+# What is wrong with an example beyond its slopes, in words; "" if nothing.
 
 
 def _lopsided(example: Example) -> str:
-    """What is wrong with gradients that are promised to be symmetric; "" if nothing."""
+    """Gradients that are promised to be symmetric."""
     if not example.symmetric:
         return ""
     gradients = as_tuple(example.backward(*example.inputs, *(example.cotangents or ())))
@@ -168,52 +180,31 @@ def _lopsided(example: Example) -> str:
 
 
 def _not_float32(example: Example) -> str:
-    """Which gradient at float32 inputs is of another dtype; "" if none."""
+    """Gradients at float32 inputs."""
 
     def rounded(x: Any) -> Any:
         return x.astype(np.float32) if hasattr(x, "dtype") and np.issubdtype(x.dtype, np.floating) else x
 
     low = [rounded(x) for x in example.inputs]
     with np.errstate(all="ignore"):  # the values may leave float32's range
-        values = as_tuple(example.function(*low)) if example.cotangents is None else example.cotangents
-        number = len(values) == 1 and np.ndim(values[0]) == 0 and example.cotangents is None
-        gradients = as_tuple(example.backward(*low, *(() if number else (rounded(w) for w in values))))
+        cotangents = example.cotangents
+        if cotangents is None:
+            values = as_tuple(example.function(*low))
+            cotangents = () if len(values) == 1 and np.ndim(values[0]) == 0 else values
+        gradients = as_tuple(example.backward(*low, *(rounded(w) for w in cotangents)))
     for i, g in enumerate(gradients):
         if np.ndim(g) > 0 and g.dtype != np.float32:
             return f"input {i}: the gradient of a float32 problem is {g.dtype}"
     return ""
 
 
-def _value_gap(example: Example) -> float:
-    """max |function - plain formula| / max |plain formula| at the example's inputs."""
-    assert example.analytic is not None
+def _other_value(example: Example, rtol: float) -> str:
+    """The function's value against the plain formula's: max |difference| / max |plain formula|."""
+    if example.analytic is None:
+        return ""
     worst = 0.0
     pairs = zip(as_tuple(example.function(*example.inputs)), as_tuple(example.analytic(*example.inputs)), strict=True)
-    for value, plain_value in pairs:
-        a, b = to_host(value), to_host(plain_value)
-        size = float(np.max(np.abs(b), initial=0.0))
-        gap = float(np.max(np.abs(a - b), initial=0.0))
+    for a, b in ((to_host(value), to_host(plain)) for value, plain in pairs):
+        size, gap = float(np.max(np.abs(b), initial=0.0)), float(np.max(np.abs(a - b), initial=0.0))
         worst = max(worst, gap / size if size else float(gap > 0))
-    return worst
-
-
-def check_expectation(
-    bk: Backend, operation: Operation, engine: str, evaluate: Any, seed: int, examples: int, first_failure: bool = False
-) -> Result:
-    """The mean gradient over many draws against the closed form; see expectation.py."""
-    assert operation.expectation is not None
-    result = Result(operation.name, engine, "statistical", expectation.GROUPS, tolerance=expectation.STANDARD_ERRORS)
-    try:
-        samples = operation.expectation(bk, evaluate, _generator(operation, seed))
-        standard_errors, relative = expectation.judge(samples)
-    except Exception as error:
-        result.failures.append(f"{operation.name}, expectation: {type(error).__name__}: {error}")
-        return result
-    result.note(relative, f"{standard_errors:.1f} standard errors from the closed form")
-    result.measured["standard_errors"] = standard_errors
-    if not standard_errors <= expectation.STANDARD_ERRORS:
-        result.failures.append(
-            f"{operation.name}: the mean gradient is {standard_errors:.1f} standard errors from the closed form "
-            f"(limit {expectation.STANDARD_ERRORS:g}), {relative:.1e} relative"
-        )
-    return result
+    return f"the value differs from the plain formula's by {worst:.1e} of its size" if worst > rtol else ""
