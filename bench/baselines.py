@@ -13,23 +13,18 @@ The package: pip install skfeature-chappers==1.2.1
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable
 from importlib.metadata import version
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 from scipy.stats import spearmanr
 
-from bench.common import data_file, save
+from bench.common import Records, available, child, matlab, parser
 from dufs_core.baselines import MCFS, NDFS, LaplacianScore, graphs
 from dufs_core.data.dense import scale_columns
 
@@ -51,20 +46,20 @@ def inputs(name: str) -> tuple[Any, Any, int]:
     """Scaled columns without the constant ones, our graph, number of classes."""
     from scipy.sparse import csr_matrix
 
-    mat = loadmat(str(data_file(f"{name}.mat")))
-    data = scale_columns(mat["X"], "columns", np.float64)
+    raw, labels = matlab(name)
+    data = scale_columns(raw, "columns", np.float64)
     X = np.ascontiguousarray(data.X[:, ~data.constant])
-    c = len(np.unique(mat["Y"]))
+    c = len(np.unique(labels))
     W = csr_matrix(graphs.heat_kernel(graphs.neighbours(X, 5), "median"))
     return X, W, c
 
 
-def run_peer(method: str, name: str, out: str) -> None:
-    """The package's function on one data set; seconds and scores (larger is better) to an .npz file."""
+def run_peer(method: str, name: str) -> dict[str, Any]:
+    """The package's function on one data set: scores (larger is better), and seconds of graph, function and ours."""
     from skfeature.utility.construct_W import construct_W
     from sklearn.preprocessing import StandardScaler
 
-    raw = loadmat(str(data_file(f"{name}.mat")))["X"]
+    raw = matlab(name)[0]
     X, W, c = inputs(name)
 
     def graph() -> None:
@@ -91,7 +86,7 @@ def run_peer(method: str, name: str, out: str) -> None:
     if method == "LaplacianScore":
         order, scores = scores, np.empty((X.shape[1], 1))
         scores[order, 0] = -np.arange(X.shape[1])
-    np.savez(out, scores=scores, times=times)
+    return {"scores": np.asarray(scores).tolist(), "times": times}
 
 
 def in_turns(*calls: Callable[[], Any]) -> tuple[list[float], list[Any]]:
@@ -109,8 +104,8 @@ def in_turns(*calls: Callable[[], Any]) -> tuple[list[float], list[Any]]:
 
 def compare(method: str, name: str, limit: float) -> dict[str, Any]:
     """One record."""
-    mat = loadmat(str(data_file(f"{name}.mat")))
-    X, c = mat["X"], len(np.unique(mat["Y"]))
+    X, labels = matlab(name)
+    c = len(np.unique(labels))
     (ours_s,), (fitted,) = in_turns(lambda: selector(method, c).fit(X))
     record = {
         "method": method, "data": name, "n": X.shape[0], "d": X.shape[1], "n_clusters": c,
@@ -120,18 +115,13 @@ def compare(method: str, name: str, limit: float) -> dict[str, Any]:
         record |= {"n_iter": fitted.n_iter_, "converged": bool(fitted.converged_)}
     if find_spec("skfeature") is None:
         return record | {"peer_missing": f"{PEER} is not installed"}
-    with tempfile.TemporaryDirectory() as folder:
-        out = str(Path(folder) / "peer.npz")
-        command = [sys.executable, "-W", "ignore", "-m", "bench.baselines", "--peer", method, name, out]
-        try:
-            done = subprocess.run(command, timeout=limit, capture_output=True, text=True)
-        except subprocess.TimeoutExpired:
-            return record | {"peer_s_at_least": limit, "times_faster_at_least": round(limit / record["ours_s"], 1)}
-        if done.returncode:
-            return record | {"peer_failed": done.stderr.strip().splitlines()[-1][:200]}
-        with np.load(out) as peer:
-            theirs = peer["scores"]
-            graph, function, ours_s = (float(t) for t in peer["times"])
+    try:
+        peer = child("bench.baselines", method, name, timeout=limit)
+    except subprocess.TimeoutExpired:
+        return record | {"peer_s_at_least": limit, "times_faster_at_least": round(limit / record["ours_s"], 1)}
+    except RuntimeError as error:
+        return record | {"peer_failed": str(error)[:200]}
+    theirs, (graph, function, ours_s) = np.array(peer["scores"]), peer["times"]
     ours = np.delete(fitted.scores_, fitted.constant_features_)
     record |= {
         "ours_s": round(ours_s, 4), "peer_s": round(graph + function, 4),
@@ -148,33 +138,25 @@ def correlation(a: Any, b: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="Isolet and pixraw10P, Laplacian score and MCFS")
-    parser.add_argument("--only", nargs="+", choices=METHODS, default=None)
-    parser.add_argument("--data", nargs="+", choices=DATA, default=None)
-    parser.add_argument("--limit", type=float, default=300.0, help="seconds given to the package for one data set")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--peer", nargs=3, metavar=("METHOD", "DATA", "OUT"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.peer:
-        run_peer(*arguments.peer)
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help="Isolet and pixraw10P, Laplacian score and MCFS")
+    p.add_argument("--only", nargs="+", choices=METHODS, default=None)
+    p.add_argument("--data", nargs="+", choices=DATA, default=None)
+    p.add_argument("--limit", type=float, default=300.0, help="seconds given to the package for one data set")
+    a = p.parse_args()
+    if a.one:
+        print(json.dumps(run_peer(*a.one)))
         return
-    records: dict[tuple[str, str], dict[str, Any]] = {}
-    if arguments.json and Path(arguments.json).exists():
-        old = json.loads(Path(arguments.json).read_text())["records"]
-        records = {(r["method"], r["data"]): r for r in old}
     here = find_spec("skfeature") is not None
-    result: dict[str, Any] = {"peer_version": version(PEER) if here else "not installed"}
     if not here:
         print(f"{PEER} is not installed: our times only", flush=True)
-    for method in arguments.only or (METHODS[:2] if arguments.quick else METHODS):
-        for name in arguments.data or (("Isolet", "pixraw10P") if arguments.quick else DATA):
-            if data_file(f"{name}.mat") is None:
-                print(f"{name}: left out, {name}.mat is not in DUFS_DATA or ../shared/data", flush=True)
-                continue
-            records[method, name] = compare(method, name, arguments.limit)
-            print(records[method, name], flush=True)
-            save(arguments.json, result | {"records": list(records.values())})
+    peer_version = version(PEER) if here else "not installed"
+    records = Records(a.json, lambda r: (r["method"], r["data"]), peer_version=peer_version)
+    names, _ = available(a.data or (("Isolet", "pixraw10P") if a.quick else DATA))
+    for method in a.only or (METHODS[:2] if a.quick else METHODS):
+        for name in names:
+            records.add(compare(method, name, a.limit))
+            records.save()
 
 
 if __name__ == "__main__":

@@ -12,19 +12,14 @@ spent: then its time is a lower bound. Every program runs in a process of its ow
 
 from __future__ import annotations
 
-import argparse
 import json
-import subprocess
-import sys
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 
-from bench.common import data_file, save
+from bench.common import available, child, matlab, parser, save
 from bench.peers import missing
 from bench.real import CHANGES
 from bench.steps import featselectlib_model
@@ -36,16 +31,12 @@ STEPS = {"two moons": 2000, "Prostate-GE": 500, "COIL20": 30, "Isolet": 30}  # a
 LOOK = {"two moons": 200, "Prostate-GE": 200, "COIL20": 20, "Isolet": 20}  # steps between two looks at the peer
 
 
-def load(name: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]] | None:
-    """Data (n, d) and labels, or None where the file is not there."""
+def load(name: str) -> tuple[Any, Any]:
+    """Data (n, d) and labels, or MissingData."""
     if name == "two moons":
         data = two_moons(n_features=20, noise=0.1, random_state=0)
         return data.X, data.labels
-    path = data_file(f"{name}.mat")
-    if path is None:
-        return None
-    mat = loadmat(path)
-    return mat["X"], mat["Y"].ravel()
+    return matlab(name)
 
 
 def quality(name: str, X: Any, labels: Any, ranking: Any) -> float:
@@ -57,9 +48,7 @@ def quality(name: str, X: Any, labels: Any, ranking: Any) -> float:
 
 def run(program: str, name: str, target: float, budget: float) -> dict[str, float]:
     """One program on one data set, in this process."""
-    data = load(name)
-    assert data is not None
-    X, labels = data
+    X, labels = load(name)
     warnings.simplefilter("ignore")
     if program.startswith("ours"):
         DUFS(fdr=None, max_iter=1, max_runs=1).fit(X[:50, :30])  # kernels from the cache
@@ -97,23 +86,18 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
     return {"seconds": seconds, "steps": steps, "quality": best, "reached": float(reached >= 2)}
 
 
-def child(program: str, name: str, target: float = 0.0, budget: float = 0.0) -> dict[str, float]:
-    """`run` in a fresh process."""
-    command = [sys.executable, "-m", "bench.fit", "--one", program, name, str(target), str(budget)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
-    if done.returncode:
-        raise RuntimeError(f"{program} on {name}: {done.stderr.strip().splitlines()[-1]}")
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return {key: round(value, 3) for key, value in result.items()}
+def apart(*arguments: Any) -> dict[str, float]:
+    """`run` in a process of its own."""
+    return {key: round(value, 3) for key, value in child("bench.fit", *arguments).items()}
 
 
 def compare(name: str, budget: float, peer: bool) -> dict[str, Any]:
     """The record of one data set."""
-    ours, best = child("ours, steps", name), child("ours", name)
+    ours, best = apart("ours, steps", name, 0.0, 0.0), apart("ours", name, 0.0, 0.0)
     record: dict[str, Any] = {"data": name, "ours_equal_steps": ours, "ours": best}
     if peer:
-        equal = child("featselectlib, steps", name)
-        same = child("featselectlib", name, best["quality"], budget)
+        equal = apart("featselectlib, steps", name, 0.0, 0.0)
+        same = apart("featselectlib", name, best["quality"], budget)
         record |= {
             "featselectlib_equal_steps": equal, "ratio_equal_steps": round(equal["seconds"] / ours["seconds"], 1),
             "featselectlib": same, "ratio_quality": round(same["seconds"] / best["seconds"], 1),
@@ -123,27 +107,21 @@ def compare(name: str, budget: float, peer: bool) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
-    parser.add_argument("--budget", type=float, default=120.0, help="seconds of training for the peer (default 120)")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--one", nargs=4, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        program, name, target, budget = arguments.one
-        print(json.dumps(run(program, name, float(target), float(budget))))
+    p = parser(__doc__)
+    p.add_argument("--only", nargs="+", choices=STEPS, default=list(STEPS))
+    p.add_argument("--budget", type=float, default=120.0, help="seconds of training for the peer (default 120)")
+    a = p.parse_args()
+    if a.one:
+        print(json.dumps(run(*a.one)))
         return
     package = missing("featselectlib")
     if package:
         print(f"featselectlib left out: it needs the package {package}, which is not installed (bench/README.md)")
     records = []
-    for name in arguments.only:
-        if load(name) is None:
-            print(f"{name}: left out, {name}.mat is not in DUFS_DATA or ../shared/data")
-            continue
-        records.append(compare(name, arguments.budget, peer=not package))
+    for name in available(a.only, load)[0]:
+        records.append(compare(name, a.budget, peer=not package))
         print(json.dumps(records[-1]), flush=True)
-        save(arguments.json, {"records": records})
+        save(a.json, {"records": records})
 
 
 if __name__ == "__main__":

@@ -10,9 +10,6 @@ data as an array in memory. The peak is that of the process, less what it had be
 
 from __future__ import annotations
 
-import argparse
-import gzip
-import resource
 import tempfile
 import time
 import warnings
@@ -22,38 +19,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from bench.common import data_file, save
+from bench.common import Peak, parser, required, save
+from bench.paper.data import RCV1_FILES, read_documents, read_idx
 from dufs_core import DUFS
 
-RCV1 = ("rcv1_small.dat", "rcv1_small_test.data", "rcv1_smaller.dat")
-RCV1_COLUMNS = 47_236
 
-
-def required(name: str) -> Path:
-    path = data_file(name)
-    if path is None:
-        raise SystemExit(f"{name} is not in DUFS_DATA or ../shared/data")
-    return path
-
-
-def vowpal_wabbit(paths: list[Path], d: int) -> sparse.csr_array:
-    """The distinct documents of files of lines "label |f column:value ...", columns counted from 1."""
-    seen: dict[str, None] = {}
-    for path in paths:
-        for line in path.read_text().splitlines():
-            seen.setdefault(line.split("|", 1)[1].split(" ", 1)[1].strip())
-    columns, values, indptr = [], [], [0]
-    for document in seen:
-        for entry in document.split():
-            column, value = entry.split(":")
-            columns.append(int(column) - 1)
-            values.append(float(value))
-        indptr.append(len(columns))
-    return sparse.csr_array((values, columns, indptr), shape=(len(seen), d))
-
-
-def rcv1(n_columns: int | None) -> Any:
-    X = vowpal_wabbit([required(name) for name in RCV1], RCV1_COLUMNS)
+def rcv1(n_columns: int | None = None) -> Any:
+    """The distinct documents as tf-idf values of the words (CSR), of the most frequent words if a number is given."""
+    X = sparse.csr_array(read_documents(*required(*RCV1_FILES))[0])[:, 1:]  # columns are counted from 1
     if n_columns is not None:
         documents = np.bincount(X.indices, minlength=X.shape[1])
         X = X[:, np.sort(np.argsort(-documents, kind="stable")[:n_columns])]
@@ -63,7 +36,7 @@ def rcv1(n_columns: int | None) -> Any:
 def bladder() -> Any:
     import h5py
 
-    with h5py.File(required("mouse_bladder_cell_select_2100.h5"), "r") as file:
+    with h5py.File(*required("mouse_bladder_cell_select_2100.h5")) as file:
         parts = [sparse.csr_array(file["X"][start : start + 100]) for start in range(0, 2100, 100)]
     X = sparse.vstack(parts, format="csr").astype(np.float32)
     X.data = np.log1p(X.data)
@@ -71,50 +44,41 @@ def bladder() -> Any:
 
 
 def mnist(folder: str) -> Any:
-    with gzip.open(required("t10k-images-idx3-ubyte.gz")) as file:
-        X = np.frombuffer(file.read()[16:], dtype=np.uint8).reshape(10_000, 784)
-    np.save(Path(folder) / "mnist.npy", X)
+    np.save(Path(folder) / "mnist.npy", read_idx(*required("t10k-images-idx3-ubyte.gz")).reshape(10_000, 784))
     return np.load(Path(folder) / "mnist.npy", mmap_mode="r")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("data", choices=["rcv1", "bladder", "mnist"])
-    parser.add_argument("--max-iter", type=int, default=2000)
-    parser.add_argument("--max-runs", type=int, default=1)
-    parser.add_argument("--columns", type=int)
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--dense", action="store_true")
-    parser.add_argument("--json", metavar="FILE")
-    args = parser.parse_args()
+    p = parser(__doc__)
+    p.add_argument("data", choices=["rcv1", "bladder", "mnist"])
+    p.add_argument("--max-iter", type=int, default=2000)
+    p.add_argument("--max-runs", type=int, default=1)
+    p.add_argument("--columns", type=int)
+    p.add_argument("--batch-size", type=int)
+    p.add_argument("--dense", action="store_true")
+    a = p.parse_args()
     warnings.simplefilter("ignore")
-    settings: dict[str, Any] = {
-        "random_state": 0,
-        "scaling": "global",
-        "backend": "numpy",
-        "max_runs": args.max_runs,
-    }
-    settings["batch_size"] = args.batch_size or (1000 if args.data == "mnist" else None)
+    batch_size = a.batch_size or (1000 if a.data == "mnist" else None)
+    settings: dict[str, Any] = {"random_state": 0, "scaling": "global", "backend": "numpy", "max_runs": a.max_runs}
     with tempfile.TemporaryDirectory() as folder:
-        X = {"rcv1": lambda: rcv1(args.columns), "bladder": bladder, "mnist": lambda: mnist(folder)}[args.data]()
-        if args.dense:
+        X = {"rcv1": lambda: rcv1(a.columns), "bladder": bladder, "mnist": lambda: mnist(folder)}[a.data]()
+        if a.dense:
             X = X.toarray() if sparse.issparse(X) else np.array(X)
         small = sparse.random(40, 30, 0.2, random_state=0, format="csr")
-        one = DUFS(fdr=None, **(settings | {"max_iter": 1, "batch_size": None}))
-        one.fit(small if sparse.issparse(X) else small.toarray())
-        before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
-        fit = DUFS(fdr=None, **settings, max_iter=args.max_iter).fit(X)
-        seconds = time.perf_counter() - began
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+        DUFS(fdr=None, max_iter=1, **settings).fit(small if sparse.issparse(X) else small.toarray())  # compiles
+        with Peak() as peak:
+            began = time.perf_counter()
+            fit = DUFS(fdr=None, max_iter=a.max_iter, batch_size=batch_size, **settings).fit(X)
+            seconds = time.perf_counter() - began
     result = {
-        "data": args.data, "shape": list(X.shape), "dense": args.dense, "batch_size": settings["batch_size"],
-        "engine": fit.engine_, "seconds": seconds, "peak_mb": peak / 1000,
+        "data": a.data, "shape": list(X.shape), "dense": a.dense, "batch_size": batch_size,
+        "engine": fit.engine_, "seconds": seconds, "peak_mib": peak.mib,
         "n_iter": fit.n_iter_, "ms_per_step": 1000 * seconds / max(fit.n_iter_, 1),
         "converged": fit.converged_, "open": int((fit.mu_ > 0).sum()), "constant": len(fit.constant_features_),
         "gap": fit.excess_score_, "best": fit.order_[:50].tolist(),
     }  # fmt: skip
     print({key: value for key, value in result.items() if key != "best"}, fit.order_[:10])
-    save(args.json, result)
+    save(a.json, result)
 
 
 if __name__ == "__main__":

@@ -11,31 +11,22 @@ first step.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
-import sys
-import threading
 import time
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 
 from bench import steps
-from bench.common import save
+from bench.common import Peak, child, parser, save
 
 SIZES = ((100, 20), (100, 5966), (72, 7129), (1000, 1024), (1560, 617), (6000, 4955))
 PROGRAMS = ("ours", "featselectlib", "torch", "torch compiled", "jax")
-NEEDS = {
-    "featselectlib": ("torch", "featselectlib"),
-    "torch": ("torch",),
-    "torch compiled": ("torch",),
-    "jax": ("jax",),
-}
+NEEDS = {"featselectlib": ("torch", "featselectlib"), "pykeops": ("torch", "pykeops"), "torch": ("torch",),
+         "torch compiled": ("torch",), "jax": ("jax",)}  # fmt: skip
 TURNS = 3  # one for more than 5,000 rows
 SECONDS = 2.0  # of steps in a turn, at least two steps
 
@@ -63,34 +54,6 @@ def gemm_rate() -> float:
     return n**3 / median(seconds)
 
 
-class Memory:
-    """The highest resident memory while it watches, sampled every 5 ms."""
-
-    def __init__(self) -> None:
-        self.peak = 0.0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    @staticmethod
-    def now() -> float:
-        """Resident MiB."""
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.005):
-            self.peak = max(self.peak, self.now())
-
-    def __enter__(self) -> Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._stop.set()
-        self._thread.join()
-        self.peak = max(self.peak, self.now())
-
-
 def measure(program: str, n: int, d: int) -> dict[str, float]:
     """Median milliseconds a step and peak MiB of one program, in this process."""
     threads = os.cpu_count() or 1
@@ -100,8 +63,7 @@ def measure(program: str, n: int, d: int) -> dict[str, float]:
         step = {"ours": steps.ours_stepper, "featselectlib": steps.featselectlib_stepper, "jax": steps.jax_stepper}[
             program
         ](n, d, threads)
-    before = Memory.now()
-    with Memory() as memory:
+    with Peak() as memory:
         step(1)
     start = time.perf_counter()
     step(1)
@@ -115,17 +77,7 @@ def measure(program: str, n: int, d: int) -> dict[str, float]:
         began = time.perf_counter()
         step(together)
         times.append((time.perf_counter() - began) / together)
-    return {"ms": median(times) * 1e3, "peak_mib": memory.peak - before}
-
-
-def turn(program: str, n: int, d: int) -> dict[str, float] | str:
-    """`measure` in a fresh process; the last line of its errors where it fails."""
-    command = [sys.executable, "-m", "bench.peers", "--one", program, str(n), str(d)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).resolve().parents[1])
-    if done.returncode:
-        return done.stderr.strip().splitlines()[-1]
-    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return {"ms": median(times) * 1e3, "peak_mib": memory.mib}
 
 
 def compare(n: int, d: int, programs: list[str]) -> list[dict[str, Any]]:
@@ -135,11 +87,10 @@ def compare(n: int, d: int, programs: list[str]) -> list[dict[str, Any]]:
     for _ in range(TURNS if n <= 5000 else 1):
         rates.append(gemm_rate())
         for program in programs:
-            result = turn(program, n, d)
-            if isinstance(result, str):
-                failed[program] = result
-            else:
-                found[program].append(result)
+            try:
+                found[program].append(child("bench.peers", program, n, d))
+            except RuntimeError as error:
+                failed[program] = str(error)
     rate = median(rates)
     ms = {p: median([r["ms"] for r in results]) for p, results in found.items() if results}
     peak = {p: max(r["peak_mib"] for r in results) for p, results in found.items() if results}
@@ -165,26 +116,19 @@ def compare(n: int, d: int, programs: list[str]) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="the first five sizes")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--one", nargs=3, metavar=("PROGRAM", "N", "D"), help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.one:
-        program, n, d = arguments.one
-        print(json.dumps(measure(program, int(n), int(d))))
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help="the first five sizes")
+    a = p.parse_args()
+    if a.one:
+        print(json.dumps(measure(*a.one)))
         return
-    programs = []
-    for program in PROGRAMS:
-        package = missing(program)
-        if package:
-            print(f"left out: {program} needs the package {package}, which is not installed (bench/README.md)")
-        else:
-            programs.append(program)
+    for program in filter(missing, PROGRAMS):
+        print(f"left out: {program} needs the package {missing(program)}, which is not installed (bench/README.md)")
+    programs = [program for program in PROGRAMS if not missing(program)]
     records = []
-    for n, d in SIZES[:5] if arguments.quick else SIZES:
+    for n, d in SIZES[:5] if a.quick else SIZES:
         records += compare(n, d, programs)
-        save(arguments.json, {"records": records})
+        save(a.json, {"records": records})
 
 
 if __name__ == "__main__":

@@ -9,52 +9,39 @@ assignment of clusters to classes. The fit sees columns scaled to mean 0 and var
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 import warnings
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 
-from bench.common import data_file, markdown, save
+from bench.common import Records, available, markdown, matlab, parser
 from dufs_core import DUFS
 from dufs_core.inspection.metrics import kmeans_accuracy
 
-CHANGES = {
-    "COIL20": {"batch_size": 1000},
-    "Isolet": {"batch_size": 1000},
-    "Prostate-GE": {},
-    "pixraw10P": {},
-}  # fdr=None
+CHANGES: dict[str, dict[str, Any]] = {  # fdr=None
+    "COIL20": {"batch_size": 1000}, "Isolet": {"batch_size": 1000}, "Prostate-GE": {}, "pixraw10P": {},
+}  # fmt: skip
 COUNTS = (50, 100, 150, 200, 250, 300)
 
 
+def key(record: dict[str, Any]) -> tuple[str, bool]:
+    """The data set, and whether the fit has no decoys."""
+    return record["data"], "fdr" in record["settings"]
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
-    records = {}
-    if arguments.json and Path(arguments.json).exists():
-        kept = json.loads(Path(arguments.json).read_text())["records"]
-        records = {(record["data"], "fdr" in record["settings"]): record for record in kept}
+    p = parser(__doc__)
+    p.add_argument("--only", nargs="+", choices=CHANGES, default=list(CHANGES))
+    a = p.parse_args()
+    records = Records(a.json, key, table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         DUFS(random_state=0, max_iter=1).fit(np.random.default_rng(0).normal(size=(50, 9)))  # compiles
-    for name in arguments.only:
-        path = data_file(f"{name}.mat")
-        if path is None:
-            print(f"{name}: left out, {name}.mat is not in DUFS_DATA or ../shared/data", flush=True)
-            continue
-        mat = loadmat(path)
+    for name in available(a.only)[0]:
         for settings in ({}, {"fdr": None} | CHANGES[name]):
-            record = measure(mat["X"], mat["Y"].ravel(), settings)
-            records[name, bool(settings)] = {"data": name} | record
-            print(records[name, bool(settings)], flush=True)
-            save(arguments.json, {"records": list(records.values())}, table(records))
+            records.add({"data": name} | measure(*matlab(name), settings))
+            records.save()
 
 
 def measure(X: np.ndarray, labels: np.ndarray, settings: dict[str, Any]) -> dict[str, Any]:
@@ -76,11 +63,11 @@ def measure(X: np.ndarray, labels: np.ndarray, settings: dict[str, Any]) -> dict
     }  # fmt: skip
 
 
-def table(records: dict[tuple[str, bool], dict[str, Any]]) -> str:
+def table(records: list[dict[str, Any]]) -> str:
     """Both fits of each data set side by side."""
-    rows = []
-    for name in dict.fromkeys(name for name, _ in records):
-        pair = [records.get((name, gates)) for gates in (False, True)]
+    rows, by_key = [], {key(record): record for record in records}
+    for name in dict.fromkeys(name for name, _ in by_key):
+        pair = [by_key.get((name, gates)) for gates in (False, True)]
         if None not in pair:
             decoys, gates = pair
             rows.append(

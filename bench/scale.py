@@ -17,26 +17,20 @@ gradient through pykeops' lazy products and PyTorch's autograd. One that is miss
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 import warnings
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bench import steps as programs
-from bench.common import save
-from bench.peers import gemm_rate
+from bench.common import Peak, Records, child, parser
+from bench.peers import gemm_rate, missing
 
-ROOT = Path(__file__).resolve().parents[1]
 BATCH = 1000
 LIMIT = 20 << 30  # bytes that a peer may allocate
 _ERROR_WORK = 2 * 10**11  # n^2 d beyond which a float64 step takes too long
@@ -60,7 +54,7 @@ FULL: list[Case] = [
     *[("pykeops", n, 50) for n in ROWS[:3]],
     ("streaming", 100_000, 500),
 ]  # fmt: skip
-NEEDS = {"featselectlib": ("torch", "featselectlib"), "pykeops": ("torch", "pykeops")}
+PEERS = ("featselectlib", "pykeops")
 
 
 def data(engine: str, n: int, d: int, folder: str) -> Any:
@@ -79,39 +73,6 @@ def data(engine: str, n: int, d: int, folder: str) -> Any:
         del X
         return np.load(path, mmap_mode="r")
     return rng.standard_normal((n, d), dtype=np.float32)
-
-
-def _resident(field: str) -> float:
-    """MiB of this process: VmRSS, or VmHWM, the most since it was last reset."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
-
-
-class Peak:
-    """The rise of resident memory inside a `with` block, in MiB.
-
-    With `mapped`, without the pages of mapped files, which the system takes back when it needs them: sampled every 2
-    ms, since only the sum has a high-water mark.
-    """
-
-    def __init__(self, mapped: bool = False) -> None:
-        self._mapped, self._highest, self._over = mapped, 0.0, threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def _watch(self) -> None:
-        while not self._over.wait(0.002):
-            self._highest = max(self._highest, _resident("RssAnon"))
-
-    def __enter__(self) -> Peak:
-        Path("/proc/self/clear_refs").write_text("5")
-        self._before = _resident("RssAnon" if self._mapped else "VmRSS")
-        if self._mapped:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._over.set()
-        self.mib = (self._highest if self._mapped else _resident("VmHWM")) - self._before
 
 
 def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
@@ -194,7 +155,7 @@ def one(case: Case) -> dict[str, Any]:
     engine, n, d = case
     record: dict[str, Any] = {"engine": engine, "n": n, "d": d, "seconds": None, "peak_mib": None}
     record |= {"predicted_mib": None, "relative_error": None}
-    if engine in NEEDS:
+    if engine in PEERS:
         return record | _peer(engine, n, d)
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
@@ -224,40 +185,27 @@ def exponents(records: list[dict[str, Any]]) -> dict[str, float]:
     return found
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m bench.scale", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="five small records, no peers")
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--one", metavar="CASE", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    if args.one:
-        print(json.dumps(one(tuple(json.loads(args.one)))))
-        return 0
-    records: list[dict[str, Any]] = []
-    if args.json and Path(args.json).exists():
-        records = json.loads(Path(args.json).read_text())["records"]
-    known = {(r["engine"], r["n"], r["d"]) for r in records}
-    for case in QUICK if args.quick else FULL:
-        missing = [name for name in NEEDS.get(case[0], ()) if find_spec(name) is None]
-        if missing:
-            print(f"{case[0]} is left out: {' and '.join(missing)} not installed")
-            continue
-        if case in known:
-            continue
-        command = [sys.executable, "-m", "bench.scale", "--one", json.dumps(case)]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        if done.returncode:
-            print(f"{case}: {done.stderr.strip().splitlines()[-1] if done.stderr else done.returncode}")
-            records.append(dict(zip(("engine", "n", "d"), case, strict=True)) | {"seconds": None, "failed": "killed"})
-        else:
-            records.append(json.loads(done.stdout.strip().splitlines()[-1]))
-        print(records[-1], flush=True)
-        save(args.json, {"records": records, "exponents": exponents(records)})
-    print(exponents(records))
-    return 0
+def main() -> None:
+    p = parser(__doc__)
+    p.add_argument("--quick", action="store_true", help="five small records, no peers")
+    a = p.parse_args()
+    if a.one:
+        print(json.dumps(one(tuple(a.one))))
+        return
+    records = Records(a.json, lambda r: (r["engine"], r["n"], r["d"]))
+    for case in QUICK if a.quick else FULL:
+        if package := missing(case[0]):
+            print(f"{case[0]} is left out: {package} is not installed")
+        elif case not in records.kept:
+            try:
+                records.add(child("bench.scale", *case))
+            except RuntimeError as error:
+                print(f"{case}: {error}")
+                about = dict(zip(("engine", "n", "d"), case, strict=True))
+                records.add(about | {"seconds": None, "failed": "killed"})
+            records.save(exponents=exponents(list(records.kept.values())))
+    print(exponents(list(records.kept.values())))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -8,7 +8,6 @@ that the kernels are compiled and forgotten.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -17,7 +16,7 @@ import tempfile
 import time
 from statistics import median
 
-from bench.common import save
+from bench.common import parser, save
 
 FIRST_STEP = """
 import sys, time
@@ -38,9 +37,7 @@ def seconds(code: str, folder: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", metavar="FILE")
-    arguments = parser.parse_args()
+    a = parser(__doc__).parse_args()
     records = []
     for what, code in (("fit two-moons", COMMAND), ("first step", FIRST_STEP)):
         with tempfile.TemporaryDirectory() as folder:
@@ -49,7 +46,7 @@ def main() -> None:
             none = seconds(NO_CACHE + code, folder)
         records.append({"what": what, "cold_s": cold, "warm_s": warm, "no_cache_s": none})
         print(json.dumps(records[-1]), flush=True)
-    save(arguments.json, {"records": records})
+    save(a.json, {"records": records})
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ Array = np.ndarray[Any, Any]
 MNIST_SAMPLES = 1000
 RCV1_PER_CLASS = 500
 RCV1_TERMS = 47236
-_VW_FILES = ("rcv1_small.dat", "rcv1_small_test.data", "rcv1_smaller.dat")
+RCV1_FILES = ("rcv1_small.dat", "rcv1_small_test.data", "rcv1_smaller.dat")
 
 
 class Data(NamedTuple):
@@ -133,7 +133,7 @@ SOURCES: dict[str, Source] = {
     "TOX-171": Source(("TOX-171.mat",), read_mat),
     "ALLAML": Source(("ALLAML.mat",), read_mat),
     "PROSTATE": Source(("Prostate-GE.mat",), read_mat),
-    "RCV1": Source(_VW_FILES, read_rcv1, False, "1,000 of 1,747 documents of RCV1, not the paper's"),
+    "RCV1": Source(RCV1_FILES, read_rcv1, False, "1,000 of 1,747 documents of RCV1, not the paper's"),
     "ISOLET": Source(("Isolet.mat",), read_mat),
     "GLIOMA": Source(("GLIOMA.mat",), read_mat),
     "MNIST": Source(

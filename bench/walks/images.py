@@ -7,16 +7,15 @@ Needs matplotlib, and t10k-*-ubyte.gz, Yale.mat and COIL20.mat in DUFS_DATA.
 
 from __future__ import annotations
 
-import gzip
 import time
 import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.io import loadmat
 
-from bench.large import required
+from bench import common
+from bench.paper.data import read_idx
 from bench.walks import run
 from dufs_core import DUFS, LambdaPath, Trajectory, report
 from dufs_core.baselines import MCFS, LaplacianScore
@@ -28,19 +27,15 @@ from dufs_core.inspection.plotting.canvas import figure
 
 def mnist(digits: tuple[int, ...]) -> tuple[Any, Any]:
     """Images (n, 28, 28) and labels of these digits."""
-    with gzip.open(required("t10k-images-idx3-ubyte.gz")) as file:
-        images = np.frombuffer(file.read()[16:], np.uint8).reshape(-1, 28, 28)
-    with gzip.open(required("t10k-labels-idx1-ubyte.gz")) as file:
-        labels = np.frombuffer(file.read()[8:], np.uint8)
+    images, labels = map(read_idx, common.required("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"))
     chosen = np.isin(labels, digits)
     return images[chosen], labels[chosen]
 
 
-def matlab(name: str) -> tuple[Any, Any]:
+def square_images(name: str) -> tuple[Any, Any]:
     """Images of 32 x 32 pixels as rows in C order, and labels; MATLAB stores them by columns."""
-    file = loadmat(required(name))
-    X = file["X"].reshape(-1, 32, 32).transpose(0, 2, 1)
-    return X.reshape(len(X), -1), file["Y"].ravel()
+    X, labels = common.matlab(name)
+    return X.reshape(-1, 32, 32).transpose(0, 2, 1).reshape(len(X), -1), labels
 
 
 def fitted(what: str, X: Any, **settings: Any) -> DUFS:
@@ -110,7 +105,7 @@ def digits(out: Path) -> None:
 
 
 def faces(out: Path) -> None:
-    X, labels = matlab("Yale.mat")
+    X, labels = square_images("Yale")
     searched = fitted("faces, default search", X, scaling="global", n_features_to_select=50)
     once = fitted("faces, one run", X, scaling="global", n_features_to_select=50, max_runs=1)
     variance = np.argsort(-X.var(axis=0), kind="stable")
@@ -125,7 +120,7 @@ def faces(out: Path) -> None:
 
 
 def objects(out: Path) -> None:
-    X, labels = matlab("COIL20.mat")
+    X, labels = square_images("COIL20")
     selector = fitted("objects", X, scaling="global", batch_size=250)
     rankings = {"DUFS": selector.order_, "Laplacian score": LaplacianScore(scaling="global").fit(X).order_}
     rankings["MCFS"] = MCFS(scaling="global", n_clusters=20, n_features_to_select=100).fit(X).order_

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from bench.common import data_file
+from bench.common import required
 from bench.walks import run
 from dufs_core import DUFS, LambdaPath, Trajectory, report, stability_selection
 from dufs_core.anndata import select_features
@@ -23,7 +23,6 @@ from dufs_core.errors import DufsWarning
 from dufs_core.inspection import plotting
 from dufs_core.inspection.metrics import clustering_accuracy
 
-FILE = "mouse_bladder_cell_select_2100.h5"
 BATCH = 500
 
 
@@ -33,10 +32,7 @@ def cells() -> Any:
     import h5py
     import scanpy
 
-    path = data_file(FILE)
-    if path is None:
-        raise SystemExit(f"{FILE} is not in DUFS_DATA or ../shared/data")
-    with h5py.File(path) as file:
+    with h5py.File(*required("mouse_bladder_cell_select_2100.h5")) as file:
         adata = anndata.AnnData(sparse.csr_matrix(file["X"][:].astype(np.float32)))
         adata.obs["type"] = file["Y"][:].astype(int)
     adata.obs_names = [f"cell{i}" for i in range(adata.n_obs)]
@@ -132,8 +128,9 @@ def others(_: Any, out: Path) -> None:
     from scipy.io import loadmat
 
     warnings.simplefilter("ignore")  # the file of blood cells is of an old format
-    blood = anndata.read_h5ad(data_file("10x_pbmc68k_reduced.h5ad")).raw.to_adata()
-    cite = anndata.AnnData(loadmat(data_file("CITEseq.mat"))["G"].T.astype(np.float32))
+    blood_file, cite_file = required("10x_pbmc68k_reduced.h5ad", "CITEseq.mat")
+    blood = anndata.read_h5ad(blood_file).raw.to_adata()
+    cite = anndata.AnnData(loadmat(cite_file)["G"].T.astype(np.float32))
     scanpy.pp.normalize_total(cite)
     scanpy.pp.log1p(cite)
     print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")

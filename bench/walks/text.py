@@ -16,7 +16,8 @@ import numpy as np
 import scipy
 from scipy import sparse
 
-from bench.large import RCV1, RCV1_COLUMNS, required, vowpal_wabbit
+from bench.common import required
+from bench.paper.data import RCV1_FILES, read_documents
 from bench.walks import run
 from bench.walks.images import fitted
 from dufs_core import report
@@ -98,12 +99,8 @@ def pictures(path: Path, selector: Any, X: Any, labels: Any) -> None:
 
 
 def stories(out: Path) -> None:
-    X = vowpal_wabbit([required(name) for name in RCV1], RCV1_COLUMNS)
-    lines = [line for name in RCV1 for line in required(name).read_text().splitlines()]
-    subjects: dict[str, int] = {}
-    for line in lines:  # as vowpal_wabbit, which leaves repeated documents out
-        subjects.setdefault(line.split("|", 1)[1].split(" ", 1)[1].strip(), int(line.split()[0]))
-    labels = np.array(list(subjects.values()))
+    X, subjects = read_documents(*required(*RCV1_FILES))
+    labels = np.array([int(subject) for (subject,) in subjects])
     often = np.flatnonzero(np.bincount(X.indices, minlength=X.shape[1]) >= 20)
     X = sparse.csr_matrix(X[:, often])
     print(f"\n{X.shape[0]} documents, {X.shape[1]} words in at least 20 of them, {X.nnz / np.prod(X.shape):.1%} stored")
