@@ -13,27 +13,27 @@ makes several of each (bench/lanes.py).
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
-import select
 import signal
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from multiprocessing import get_context
 from typing import Any
 
-from bench.common import save
+from bench.common import parser, save
 from bench.faults import chosen
 from bench.planting import Mutant
 
 ENVIRONMENT = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"}
-TIME_LIMIT = 600.0  # seconds for one mutant; running past it counts as survived
+TIME_LIMIT = 600  # seconds for one mutant; running past it counts as survived
 ELEMENTS_TOGETHER = 64  # a few draws are several chunks
 MANY_ROWS, MANY_COLUMNS = (9, 14), (26, 29)
 EXAMPLES = 24
+MUTANTS: list[tuple[Mutant, Callable[[], None]]] = []  # on trial; the forked children find them here
 
 
 def set_sizes() -> None:
@@ -105,72 +105,47 @@ def unchanged(mutants: list[Mutant]) -> None:
             raise RuntimeError(f"the unchanged code fails, {mutant.killed_by}: {mutant.message}")
 
 
-@dataclass
-class Trial:
-    """A mutant on trial in a forked child, whose verdict comes back through a pipe."""
-
-    mutant: Mutant
-    child: int
-    pipe: Any
-    start: float
-
-    def finish(self, late: bool = False) -> Mutant:
-        """Read the verdict; a child that is late, or that died without one, has not found the fault."""
-        mutant = self.mutant
-        if late:
-            os.kill(self.child, signal.SIGKILL)
-        text = "" if late else self.pipe.read()
-        self.pipe.close()
-        os.waitpid(self.child, 0)
-        mutant.killed_by, mutant.message = json.loads(text) if text else ("", "no verdict")
-        mutant.seconds = round(time.perf_counter() - self.start, 2)
-        return mutant
+def late(*_: Any) -> None:
+    """A handler of SIGALRM."""
+    raise SystemExit(f"no verdict after {TIME_LIMIT} s")  # no Exception, which the checks would take for a failure
 
 
-def fork(mutant: Mutant, plant: Callable[[], None]) -> Trial:
-    """Start a child that plants the fault and judges it. (This process has no threads: forking it is safe.)"""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        try:
-            with open(os.devnull, "w") as quiet:
-                os.dup2(quiet.fileno(), 2)
-            plant()
-            judge(mutant)
-        except BaseException as error:  # not a verdict: the checks turn what the mutant raises into failures
-            mutant.killed_by, mutant.message = "", f"not tried: {type(error).__name__}: {error}"[:400]
-        with os.fdopen(write, "w") as pipe:
-            json.dump([mutant.killed_by, mutant.message], pipe)
-        os._exit(0)
-    os.close(write)
-    return Trial(mutant, child, os.fdopen(read), time.perf_counter())
+def attempt(number: int) -> tuple[int, Mutant]:
+    """Plant a fault in this process, a forked child, and judge it; one that could not be tried has survived."""
+    mutant, plant = MUTANTS[number]
+    start = time.perf_counter()
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(TIME_LIMIT)
+    with open(os.devnull, "w") as quiet:
+        os.dup2(quiet.fileno(), 2)
+    try:
+        plant()
+        judge(mutant)
+    except BaseException as error:  # not a verdict: the checks turn what the mutant raises into failures
+        mutant.killed_by, mutant.message = "", f"not tried: {type(error).__name__}: {error}"[:400]
+    mutant.seconds = round(time.perf_counter() - start, 2)
+    return number, mutant
 
 
 def run(only: str = "", jobs: int = 2, report: Callable[[Mutant], None] = lambda mutant: None) -> list[Mutant]:
     """Try every mutant whose key contains `only`; the unchanged code is tried first and must pass everything."""
     set_sizes()
-    mutants = [(m, plant) for m, plant in chosen() if only in m.key]
-    unchanged([m for m, _ in mutants])
-    waiting, running = deque(mutants), {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            trial = fork(*waiting.popleft())
-            running[trial.pipe] = trial
-        ready, _, _ = select.select(list(running), [], [], 5.0)
-        late = [pipe for pipe, t in running.items() if time.perf_counter() - t.start > TIME_LIMIT and pipe not in ready]
-        for pipe in ready + late:
-            report(running.pop(pipe).finish(late=pipe in late))
-    return [mutant for mutant, _ in mutants]
+    MUTANTS[:] = [(m, plant) for m, plant in chosen() if only in m.key]
+    unchanged([m for m, _ in MUTANTS])
+    results = [m for m, _ in MUTANTS]
+    with get_context("fork").Pool(jobs, maxtasksperchild=1) as pool:  # a child for each: its fault dies with it
+        for number, mutant in pool.imap_unordered(attempt, range(len(results))):
+            results[number] = mutant
+            report(mutant)
+    return results
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run, print one line per mutant and the counts; 1 if anything survived."""
-    parser = argparse.ArgumentParser(prog="python -m bench.mutants", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", metavar="FILE")
-    parser.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
-    parser.add_argument("--only", default="", metavar="TEXT", help="only mutants whose description contains TEXT")
-    args = parser.parse_args(argv)
+    p = parser((__doc__ or "").partition("\n")[0])
+    p.add_argument("--jobs", type=int, default=2, help="mutants tried at the same time (default 2)")
+    p.add_argument("--only", default="", metavar="TEXT", help="only mutants whose description contains TEXT")
+    args = p.parse_args(argv)
     if any(os.environ.get(name) != value for name, value in ENVIRONMENT.items()):  # read when numpy and numba load
         os.execve(sys.executable, [sys.executable, "-m", "bench.mutants", *sys.argv[1:]], os.environ | ENVIRONMENT)
 
