@@ -251,4 +251,4 @@ def test_columns_set_aside_rank_as_in_the_first_run():
     assert fitted.support_[by_first_run[:4]].all()
     found = report(fitted, wide)
     assert found.rows[20]["reason"].startswith("took no part in the run that was kept; ranked by the first run")
-    assert any(note.startswith("The run that was kept looked at the 20 columns") for note in found.notes)
+    assert any(note.startswith("The run that was kept had gates for the 20 columns") for note in found.notes)

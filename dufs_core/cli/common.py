@@ -1,4 +1,4 @@
-"""What the subcommands share: exit codes, errors as sentences, versions and machine."""
+"""Shared by the subcommands: exit codes, errors as sentences, versions and machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OPTIONAL = ("matplotlib", "h5py", "tqdm", "threadpoolctl", "cupy", "cupy-cuda11
 
 
 class UsageError(Exception):
-    """What the user asked for cannot be done; the message is the sentence to show."""
+    """The user has to change something; the message is the sentence to print."""
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def single_line(message: object) -> str:
 
 
 def versions(optional: bool = False) -> dict[str, str]:
-    """Installed versions of this package, Python, the libraries, and on request of optional ones."""
+    """Installed versions of this package, Python, its libraries and, if `optional`, of optional ones."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 
@@ -52,7 +52,7 @@ def versions(optional: bool = False) -> dict[str, str]:
 
 
 def machine() -> dict[str, Any]:
-    """The operating system, and how many processors this process may use."""
+    """The operating system, and the number of processors available to this process."""
     import platform
 
     cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()

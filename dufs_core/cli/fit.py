@@ -17,22 +17,22 @@ _ROWS_SHOWN = 20  # most rows of the printed table
 _FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "constant_features")
 _FITTED_ALONE = ("excess_score", "p_value", "stopped_by_hsic")  # fdr=None
 _FITTED_WITH_DECOYS = ("q_values", "evidence", "smallest_fdr", "lam")
-_UNSAID = ("callbacks", "verbose")  # parameters that do not change the result
+_UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
 
 
 class Data(NamedTuple):
-    """The data of a fit and where they came from."""
+    """The data and their source."""
 
     X: Any  # (n, d) array
     names: tuple[str, ...] | None
-    informative: Sequence[int] | None  # the right answer, where it is known
-    labels: Any  # (n,) or None; colours of a picture
+    informative: Sequence[int] | None  # ground truth, where known
+    labels: Any  # (n,) or None; only colours of a picture
     source: dict[str, Any]
     notes: tuple[str, ...]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Raises UsageError for what the user has to change."""
+    """Run the command. Raises UsageError if the user has to change something."""
     began = time.perf_counter()
     if args.force and args.out is None:
         raise UsageError("--force needs --out DIR")
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
         selector.fit(data.X)
     ended = time.perf_counter()
 
-    rows = _feature_rows(selector, data.names)
+    rows = _feature_rows(selector, data.names or [f"x{j}" for j in range(data.X.shape[1])])
     result = _result(args, selector, data, {"read": read - began, "fit": ended - started, "total": ended - began})
     written: list[str] = []
     if args.out is not None:
@@ -84,36 +84,33 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(args: argparse.Namespace, seed: int) -> Data:
     reading: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
-    given = {name: value for name in ("samples", "features", "noise") if (value := getattr(args, name)) is not None}
+    moons = {name: value for name in ("samples", "features", "noise") if (value := getattr(args, name)) is not None}
+    from dufs_core.data import fingerprint
+
     if args.file == "two-moons":
         if misplaced := [name for name, default in reading.items() if getattr(args, name) != default]:
-            raise UsageError(f"--{misplaced[0].replace('_', '-')} is for data files; two-moons is made, not read")
-        return _two_moons({"samples": 100, "features": 10, "noise": 0.1} | given, seed)
-    if given:
-        raise UsageError(f"--{next(iter(given))} is for two-moons, not for a file")
+            raise UsageError(f"--{misplaced[0].replace('_', '-')} is for data files; two-moons is generated, not read")
+        from dufs_core.datasets import two_moons
+
+        moons = {"samples": 100, "features": 10, "noise": 0.1} | moons
+        X, labels, informative = two_moons(moons["samples"], moons["features"], moons["noise"], seed)
+        source = {"source": "two-moons", **moons, "seed": seed, "sha256": fingerprint.array_fingerprint(X)}
+        return Data(X, None, informative.tolist(), labels, source, ())
+    if moons:
+        raise UsageError(f"--{next(iter(moons))} is for two-moons, not for a file")
     from dufs_core.data.files import read_table
-    from dufs_core.data.fingerprint import file_fingerprint
     from dufs_core.data.on_disk import is_on_disk
 
     settings = {name: getattr(args, name) for name in reading}
     table = read_table(args.file, **settings, on_disk=getattr(args, "batch_size", None) is not None)
-    if not is_on_disk(table.X):  # the fit checks those as it reads them
+    if not is_on_disk(table.X):  # the fit checks such files while it reads them
         _check_finite(args.file, table.X, table.feature_names)
-    source = {"source": args.file, **table.read_as, "sha256": file_fingerprint(args.file)}
+    source = {"source": args.file, **table.read_as, "sha256": fingerprint.file_fingerprint(args.file)}
     return Data(table.X, table.feature_names, None, table.labels, source, table.notes)
 
 
-def _two_moons(settings: dict[str, Any], seed: int) -> Data:
-    from dufs_core.data.fingerprint import array_fingerprint
-    from dufs_core.datasets import two_moons
-
-    X, labels, informative = two_moons(settings["samples"], settings["features"], settings["noise"], seed)
-    source = {"source": "two-moons", **settings, "seed": seed, "sha256": array_fingerprint(X)}
-    return Data(X, None, informative.tolist(), labels, source, ())
-
-
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
-    """Refuse NaN and infinity, and name the first column that has any."""
+    """Refuse NaN and infinity, naming the first column with any."""
     from dufs_core.data.dense import values_not_finite
 
     count, row, first = values_not_finite(X)
@@ -125,14 +122,14 @@ def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
         )
 
 
-def _feature_rows(selector: Any, names: tuple[str, ...] | None) -> list[dict[str, Any]]:
-    """One row for each feature, best first: those of selection.csv."""
+def _feature_rows(selector: Any, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of selection.csv: one for each feature, best first."""
     numbers = {"score": selector.scores_}
     if selector.fdr is not None:
         numbers |= {"q_value": selector.q_values_, "evidence": selector.evidence_}
     numbers |= {"mu": selector.mu_, "probability": selector.gate_probabilities_}
     return [
-        {"index": int(j), "name": names[j] if names else f"x{j}", "rank": rank}
+        {"index": int(j), "name": names[j], "rank": rank}
         | {name: values[j] for name, values in numbers.items()}
         | {"selected": bool(selector.support_[j])}
         for rank, j in enumerate(selector.order_, start=1)
@@ -140,7 +137,7 @@ def _feature_rows(selector: Any, names: tuple[str, ...] | None) -> list[dict[str
 
 
 def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[str, float]) -> dict[str, Any]:
-    """The object that --json prints and result.json keeps."""
+    """The object printed by --json and kept in result.json."""
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
     settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
     result: dict[str, Any] = {"selected": selected, "seconds": seconds["fit"], "fdr": selector.fdr}
@@ -162,7 +159,7 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
 
 
 def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | None, written: Sequence[str]) -> str:
-    """The result for reading: a table of the best features, and what there is to know about the fit."""
+    """The printed result: a table of the best features, and how the fit ended."""
     from dufs_core.selection.fit_warnings import rate_text
 
     n_selected, d = len(result["selected"]), result["n_features"]
@@ -183,8 +180,8 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
         chosen = "yes" if row["selected"] else "no"
         lines.append(f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {numbers}  {chosen}")
     if hidden := len(rows) - len(shown):
-        of_them = n_selected - len(shown)
-        lines.append(f" ...  {hidden} more" + (f", {of_them} of them selected" if of_them > 0 else ""))
+        selected = n_selected - len(shown)
+        lines.append(f" ...  {hidden} more" + (f", {selected} of them selected" if selected > 0 else ""))
     steps = f"{result['n_iter']} steps, {result['seconds']:.2f} s"
     lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _trust(result, rate_text)]
     if "precision" in result:
@@ -203,11 +200,11 @@ def _ending(result: dict[str, Any]) -> str:
 
 
 def _trust(result: dict[str, Any], rate_text: Any) -> str:
-    """How far the selection can be trusted."""
+    """The false discovery rate, or the permutation test."""
     if result["fdr"] is None:
         p = f"p = {result['p_value']:.2g}" + (" by pairwise HSIC" if result["stopped_by_hsic"] else "")
         runs = f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
-        return f"excess score {result['excess_score']:.3g} over shuffled columns, {p}, {runs}"
+        return f"excess score of the permutation test {result['excess_score']:.3g}, {p}, {runs}"
     copies = "a shuffled copy" if result["n_decoys"] == 1 else f"{result['n_decoys']} shuffled copies"
     return (
         f"at a false discovery rate of {result['fdr']:g}: {result['n_found'] or 'none'} found, smallest q-value "

@@ -13,8 +13,8 @@ from dufs_core.cli.common import DONE, machine, versions
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     import numba
-    import numpy  # noqa: F401  (loads its BLAS, for threadpoolctl to see)
-    import scipy.linalg  # noqa: F401  (and SciPy's)
+    import numpy  # noqa: F401  (loads its BLAS, which threadpoolctl then finds)
+    import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info
 
     from dufs_core.backend import get_backend
@@ -25,16 +25,9 @@ def run(args: argparse.Namespace) -> int:
         get_backend("cupy")
     except BackendUnavailableError as error:
         gpu = {"usable": False, "reason": str(error)}
-    blas = [
-        {
-            "library": library["internal_api"],
-            "version": library.get("version"),
-            "threads": library["num_threads"],
-            "file": Path(library["filepath"]).name,
-        }
-        for library in threadpool_info()
-        if library["user_api"] == "blas"
-    ]
+    keys = {"library": "internal_api", "version": "version", "threads": "num_threads", "file": "filepath"}
+    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
+    blas = [{key: library.get(name) for key, name in keys.items()} for library in found]
     installed, about, threads = versions(optional=True), machine(), numba.get_num_threads()
     if args.json:
         devices = {"cpu": {"usable": True}, "gpu": gpu}
@@ -45,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
         *installed.items(),
         ("", ""),
         *about.items(),
-        *(("blas", f"{b['library']} {b['version']}, {b['threads']} threads ({b['file']})") for b in blas),
+        *(("blas", f"{b['library']} {b['version']}, {b['threads']} threads ({Path(b['file']).name})") for b in blas),
         ("numba", f"{threads} threads"),
         ("gpu", gpu.get("reason", "usable")),
     ]

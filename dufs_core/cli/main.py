@@ -1,7 +1,6 @@
 """The command line: dufs-core fit, sweep, gradcheck, info.
 
-Results go to stdout; notes, warnings and errors to stderr, one sentence each. Nothing heavy is imported before the
-arguments are understood.
+Results go to stdout; notes, warnings and errors to stderr, one sentence each. Heavy imports follow the arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from dufs_core.cli.parser import build_parser
 
 @contextmanager
 def _clean_warnings() -> Iterator[None]:
-    """Show each warning for users once, as one sentence on stderr; drop those for developers."""
+    """Print each warning for users once, as one sentence on stderr; drop those for developers."""
     seen: set[str] = set()
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -41,7 +40,7 @@ def _clean_warnings() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Run the subcommand; its module is imported only now."""
+    """Import and run the subcommand."""
     if args.command is None:
         raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
     if args.command != "sweep":
@@ -55,12 +54,10 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line on `argv` (by default the process's own arguments) and return the exit code:
-    0 done, 2 bad usage or input, 3 interrupted and resumable, 130 interrupted, 1 anything else.
-    """
+    """Run the command line on `argv` (default: sys.argv) and return the exit code, as `dufs-core --help` lists them."""
     argv = sys.argv[1:] if argv is None else list(argv)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a feature's name is not worth losing the result for
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of features may not be encodable
     try:
         with _clean_warnings():
             code = _run(build_parser(argv[0] if argv else None).parse_args(argv))

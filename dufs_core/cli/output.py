@@ -1,6 +1,6 @@
 """Write the result of a fit: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
 
-Every file is whole or not there. The tables come first, so that nothing that happens to a picture costs the fit.
+Every file is complete or absent. The tables come first, so that a failing picture cannot cost the fit.
 """
 
 from __future__ import annotations
@@ -29,23 +29,17 @@ PICTURES = ("gates.png", "report.html")
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
-    """Check, before the work, that `save` will be able to write to `directory`; leave nothing behind.
+    """Check before the fit that `save` will be able to write to `directory`, which may be missing; leave no trace.
 
-    It and its parents may be missing. With `force` it may hold files: those of an earlier result will be replaced.
-    Raises ValueError if something that is not a directory, or not an empty one, is in the way, and OSError if no file
-    can be made there.
+    Raises ValueError if it holds files (unless `force` allows to replace them) or a path is not a directory, and
+    OSError if no file can be made there.
     """
     directory = Path(directory)
-    if directory.is_dir():
-        if not force and any(directory.iterdir()):
-            raise ValueError(
-                f"{directory} is not empty; take another directory, or --force to replace the results in it"
-            )
-    elif directory.exists() or directory.is_symlink():
-        raise ValueError(f"{directory} exists and is not a directory")
-    existing = next(p for p in (directory, *directory.absolute().parents) if p.exists())
-    if not existing.is_dir():
-        raise ValueError(f"{existing} is not a directory, so {directory} cannot be made in it")
+    if directory.is_dir() and not force and any(directory.iterdir()):
+        raise ValueError(f"{directory} is not empty; take another directory, or --force to replace the results in it")
+    lies = (path for path in (directory, *directory.absolute().parents) if path.exists() or path.is_symlink())
+    if not (existing := next(lies)).is_dir():
+        raise ValueError(f"{existing} is not a directory, so that nothing can be written to {directory}")
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".dufs-core-", dir=existing))
     except OSError as error:
@@ -61,12 +55,11 @@ def save(
     names: Sequence[str] | None = None,
     labels: Array | None = None,
 ) -> list[str]:
-    """Write a result: `table`, the rows of selection.csv; `result`, the contents of result.json; and the pictures and
-    the report of the selector, fitted on X, with names of the features and labels of the samples (colours).
+    """Write `table` to selection.csv, `result` to result.json, and picture and report; return the names of the files.
 
-    The directory is made if missing. Files of an earlier result in it are replaced, others stay. Returns the names of
-    the files written. Raises OSError if the disk is full, or the tables cannot be written (any other failure of a
-    picture or of the report is a warning), and KeyboardInterrupt if the user interrupts, with what is written.
+    The directory is made if missing; files of an earlier result are replaced, others stay. Raises OSError for tables
+    that cannot be written and a full disk (other failures of picture and report are warnings), and KeyboardInterrupt,
+    saying what is written.
     """
 
     def page() -> bytes:
@@ -109,7 +102,7 @@ def save(
 
 
 def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
-    """Numbers are written with the fewest digits that read back to the same number in their dtype."""
+    """CSV text; numbers have the fewest digits that read back to the same number in their dtype."""
     file = io.StringIO(newline="")
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
@@ -119,7 +112,7 @@ def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
 
 
 def draw(selector: Any) -> bytes:
-    """The PNG picture of a fit: loss and number of open gates by step; mu, or evidence, in order of rank."""
+    """A PNG picture of a fit: loss and open gates by step; mu, or evidence, by rank."""
     from dufs_core.inspection import plotting
     from dufs_core.inspection.plotting.canvas import figure, png
 

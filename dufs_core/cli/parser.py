@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from dufs_core._version import __version__
@@ -34,20 +35,19 @@ examples:
   dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
   dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
 
-exit codes: 0 done, 2 bad usage or input, 130 interrupted (with a list of what was written), 1 other errors, such as
-a full disk
+exit codes: 0 done, 2 bad usage or input, 130 interrupted, 1 anything else, such as a full disk
 """
 _INFO_EPILOG = """\
 examples:
   dufs-core info
   dufs-core info --json
 
-exit codes: 0 done (also without a GPU: it says why), 2 bad usage, 1 anything else
+exit codes: 0 done, 2 bad usage, 1 anything else
 """
 
 
 def _converter(name: str, *types: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The first of `types` that takes the text, or None for "none" if the name says so; the name is for errors."""
+    """Converts text to the first of `types` that accepts it, and "none" to None if the name, for errors, says so."""
 
     def convert(text: str) -> Any:
         if name.endswith(" or none") and text.lower() == "none":
@@ -70,7 +70,7 @@ def _seed(text: str) -> int:
 class Option(NamedTuple):
     """A parameter of the `DUFS` constructor on the command line."""
 
-    default: str  # of the constructor: the help says it, and an option that is not given is not passed on
+    default: str  # for the help alone: options not given are not passed on
     help: str
     type: Callable[[str], Any] = str
     metavar: str | None = None
@@ -80,33 +80,20 @@ class Option(NamedTuple):
 _INT, _INT_OR_NONE = _converter("whole number", int), _converter("whole number or none", int)
 _NUMBER, _SIZE = _converter("float or none", float), _converter("count or fraction or none", int, float)
 _RULE, _SEED = _converter("rule or number or none", float, str), _converter("whole number", _seed)
+_RANKINGS, _SCALINGS = ("evidence", "gates", "diverse"), ("columns", "global", "none")
+_ENGINES = ("auto", "reference", "dense", "streaming", "sparse", "cuda")
+_LAM = "regularisation strength lambda; none: one that shuts shuffled columns, with --fdr none the loss without lambda"
+_B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
 OPTIONS = {
     "fdr": Option("0.1", "false discovery rate; none: take all features whose gate ends open", _NUMBER, "RATE|none"),
-    "lam": Option(
-        "none",
-        "lambda, the regularisation strength, in units of one feature's score; none: a value that keeps shuffled "
-        "features shut, with --fdr none the loss without parameter",
-        _NUMBER,
-        "NUMBER|none",
-    ),
+    "lam": Option("none", _LAM, _NUMBER, "NUMBER|none"),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
     "ranking": Option(
-        "none",
-        "order of the selected features: by evidence, by gate, or so that the first few complement each other; none: "
-        "diverse, with --fdr none gates",
-        choices=("evidence", "gates", "diverse"),
+        "none", "order of the selected features; none: diverse, with --fdr none gates", choices=_RANKINGS
     ),
     "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _INT_OR_NONE, "T|none"),
-    "bandwidth": Option(
-        "none",
-        "rule for the kernel's bandwidth b in exp(-D / b): median, q90, max, or the number b itself; none: median, "
-        "with --fdr none max",
-        _RULE,
-        "RULE|NUMBER|none",
-    ),
-    "n_neighbors": Option(
-        "none", "k of that rule, without the sample; none: 5, with --fdr none 2", _INT_OR_NONE, "K|none"
-    ),
+    "bandwidth": Option("none", f"{_B}; none: median, with --fdr none max", _RULE, "RULE|NUMBER|none"),
+    "n_neighbors": Option("none", "k of that rule; none: 5, with --fdr none 2", _INT_OR_NONE, "K|none"),
     "bandwidth_factor": Option("none", "C, the factor of that rule; none: 1, with --fdr none 2", _NUMBER, "C|none"),
     "bandwidth_gradient": Option("true", "whether the gradient flows through the bandwidth", bool),
     "self_loops": Option("none", "whether a row is its own neighbour; none: no, with --fdr none yes", bool),
@@ -120,23 +107,13 @@ OPTIONS = {
     "tol": Option("0.01", "stop when at most this share of the gates is undecided", float, "SHARE"),
     "max_runs": Option("6", "with --fdr none: most runs of the search for structure", _INT, "N"),
     "batch_size": Option("none", "samples in a step; none: all", _INT_OR_NONE, "N|none"),
-    "scaling": Option(
-        "columns",
-        "columns: mean 0 and variance 1 each; global: centred, one common scale; none: centred",
-        choices=("columns", "global", "none"),
-    ),
-    "engine": Option(
-        "auto",
-        "implementation of the objective",
-        choices=("auto", "reference", "dense", "streaming", "sparse", "cuda"),
-    ),
+    "scaling": Option("columns", "centre, and scale each column, or all by one constant, or none", choices=_SCALINGS),
+    "engine": Option("auto", "implementation of the objective", choices=_ENGINES),
     "backend": Option("auto", "array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("float32", "precision", choices=("float32", "float64")),
-    "max_memory": Option(
-        "none", "bytes that the fit may allocate; none: what is available", _INT_OR_NONE, "BYTES|none"
-    ),
+    "max_memory": Option("none", "bytes to allocate at most; none: what is available", _INT_OR_NONE, "BYTES|none"),
     "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _INT_OR_NONE, "N|none"),
-    "random_state": Option("that of --seed", "seed of the fit's draws", _SEED, "SEED"),
+    "random_state": Option("that of --seed", "seed of the fit", _SEED, "SEED"),
     "verbose": Option("0; on a terminal 1, unless --json or --quiet", "1: a progress bar", _INT, "LEVEL"),
     "convention": Option("standard", "follow the paper, or the published code", choices=("standard", "authors_code")),
 }
@@ -157,22 +134,14 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     parser = _Parser(prog="dufs-core", description="Differentiable unsupervised feature selection.", epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"dufs-core {__version__}")
     added = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
-    commands = {
-        name: added.add_parser(name, help=what, description=what.capitalize() + ".") for name, what in COMMANDS.items()
-    }
+    commands = {name: added.add_parser(name, help=s, description=s.capitalize() + ".") for name, s in COMMANDS.items()}
     commands["fit"].epilog, commands["info"].epilog = _FIT_EPILOG, _INFO_EPILOG
     _add_fit_arguments(commands["fit"])
     commands["info"].add_argument("--json", action="store_true", help="print one JSON object")
-    if command == "sweep":
-        from dufs_core.cli.sweep import command as sweep
-
-        commands["sweep"].epilog = sweep.EXAMPLES
-        sweep.add_arguments(commands["sweep"])
-    if command == "gradcheck":
-        from dufs_core.cli import gradcheck
-
-        commands["gradcheck"].epilog = gradcheck.EXAMPLES
-        gradcheck.add_arguments(commands["gradcheck"])
+    if command in ("sweep", "gradcheck"):
+        module = import_module(f"dufs_core.cli.{'sweep.command' if command == 'sweep' else 'gradcheck'}")
+        commands[command].epilog = module.EXAMPLES
+        module.add_arguments(commands[command])
     return parser
 
 
@@ -196,7 +165,7 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
     data.add_argument("--index-column", metavar="COL", action="append", default=[], help=index)
 
-    moons = fit.add_argument_group("two-moons (a made problem with a known answer)")
+    moons = fit.add_argument_group("two-moons (generated data with a known answer)")
     moons.add_argument("--samples", type=_INT, metavar="N", help="number of samples (default: 100)")
     moons.add_argument("--features", type=_INT, metavar="D", help="number of features (default: 10)")
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
@@ -204,9 +173,7 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
     preset = "settings for more columns than rows, or of a published experiment"
     method.add_argument("--preset", choices=("wide", "paper", "authors_code"), help=preset)
-    method.add_argument(
-        "--seed", type=_SEED, metavar="SEED", help="seed of the two moons and of the fit's draws (default: 0)"
-    )
+    method.add_argument("--seed", type=_SEED, metavar="SEED", help="seed of two-moons and of the fit (default: 0)")
     for name, option in OPTIONS.items():
         flag, said = "--" + name.replace("_", "-"), f"{option.help} (default: {option.default})"
         how: dict[str, Any] = {"type": option.type, "choices": option.choices, "metavar": option.metavar}

@@ -1,4 +1,4 @@
-"""What kind of selector was fitted, and which of its columns took no part."""
+"""Facts about fitted selectors that reports and pictures share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Kind = Literal["decoys", "gates", "path", "scores"]
 
 
 def selector_kind(selector: Any) -> Kind:
-    """DUFS with decoys or without (fdr=None), LambdaPath, or a selector with scores alone."""
+    """ "decoys": DUFS; "gates": DUFS(fdr=None); "path": LambdaPath; "scores": another selector."""
     if hasattr(selector, "lams_"):
         return "path"
     if hasattr(selector, "decoy_evidence_"):
@@ -23,24 +23,24 @@ def selector_kind(selector: Any) -> Kind:
 
 
 def column_mask(selector: Any, attribute: str) -> Array:
-    """The columns (d,) bool whose indices a fitted attribute holds; none where the selector has no such attribute."""
+    """A fitted attribute with indices of columns, as a mask (d,); all False without the attribute."""
     mask = np.zeros(len(selector.support_), dtype=bool)
     mask[getattr(selector, attribute, np.zeros(0, dtype=int))] = True
     return mask
 
 
 def is_judged(selector: Any) -> Array:
-    """The columns (d,) bool that competed with decoys."""
+    """Mask (d,) of the columns that competed with decoys."""
     return ~np.isnan(np.asarray(selector.decoy_evidence_)).any(axis=0)
 
 
 def order_rule(selector: Any) -> str:
-    """What the selected columns are ordered by: "evidence", "gates" (their scores) or "diverse"."""
+    """The order of the selected columns: "evidence", "gates" (by score) or "diverse"."""
     return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"
 
 
 def host_data(selector: Any, X: Any) -> Any:
-    """X (n, d) in the memory of the host; ValueError unless it has the features that the selector was fitted on."""
+    """X (n, d) in host memory; ValueError unless it has the number of features of the fit."""
     X, d = host_array(X), len(selector.support_)
     if len(X.shape) != 2 or X.shape[1] != d:
         raise ValueError(f"X must have the {d} features that the selector was fitted on; its shape is {X.shape}")

@@ -1,4 +1,4 @@
-"""A report as one HTML page: text from the user is escaped, and pictures are inside the page."""
+"""A report as one HTML page: text of users is escaped, pictures are embedded."""
 
 from __future__ import annotations
 
@@ -26,11 +26,9 @@ _PAGE = Template("""\
 <html lang="en">
 <head><meta charset="utf-8"><title>$title</title><style>
 body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { font-size: 1.4rem; } h2 { font-size: 1.1rem; margin-top: 2rem; border-bottom: 1px solid #ddd; }
 table { border-collapse: collapse; } th, td { padding: .15rem .8rem .15rem 0; text-align: left; vertical-align: top; }
 td.n, th.n { text-align: right; font-variant-numeric: tabular-nums; } th { border-bottom: 1px solid #aaa; }
-figure { margin: 1rem 0; } img { max-width: 100%; } figcaption, .more { color: #666; font-size: .9rem; }
-code { overflow-wrap: anywhere; }
+img { max-width: 100%; } figcaption, .more { color: #666; } code { overflow-wrap: anywhere; }
 </style></head>
 <body>
 <h1>$title</h1>
@@ -53,19 +51,11 @@ _FIGURE = Template('<figure><img alt="$what" src="data:image/png;base64,$data"><
 
 def page(title: str, notes: Sequence[str], rows: Rows, groups: Sequence[str], settings: str, pictures: str) -> str:
     """Fill in the page; `pictures` are HTML already."""
-    kept = [row for row in rows if row["selected"]]
-    dropped = [row for row in rows if not row["selected"]]
-    return _PAGE.substitute(
-        title=escape(title),
-        notes=_items(notes),
-        pictures=pictures,
-        n_kept=len(kept),
-        kept=_table(kept),
-        groups=f"<ol>{_items(groups)}</ol>" if groups else "<p>none</p>",
-        n_dropped=len(dropped),
-        dropped=_table(dropped),
-        settings=escape(settings),
-    )
+    kept, dropped = ([row for row in rows if row["selected"] == which] for which in (True, False))
+    filled = {"title": escape(title), "notes": _items(notes), "pictures": pictures, "settings": escape(settings)}
+    filled |= {"kept": _table(kept), "n_kept": str(len(kept)), "dropped": _table(dropped)}
+    filled |= {"groups": f"<ol>{_items(groups)}</ol>" if groups else "<p>none</p>", "n_dropped": str(len(dropped))}
+    return _PAGE.substitute(filled)
 
 
 def _items(texts: Sequence[str]) -> str:
@@ -76,15 +66,17 @@ def _table(rows: Rows) -> str:
     if not rows:
         return "<p>none</p>"
     shown = [name for name in _COLUMNS if any(row.get(name) is not None for row in rows)]
-    kinds = {name: "t" if name in ("feature", "reason") else "n" for name in shown}  # text or numbers
-    head = "".join(f'<th class="{kind}">{escape(_HEADS.get(name, name))}</th>' for name, kind in kinds.items())
-    lines = [f"<tr>{head}</tr>"]
-    for row in rows[:_MOST_ROWS]:
-        cells = "".join(f'<td class="{kind}">{escape(_cell(row[name]))}</td>' for name, kind in kinds.items())
-        lines.append(f"<tr>{cells}</tr>")
-    more = f"and {len(rows) - _MOST_ROWS} more, lower in rank: report.frame() has all"
+    kinds = ["t" if name in ("feature", "reason") else "n" for name in shown]  # text or numbers
+    lines = [_line("th", kinds, [_HEADS.get(name, name) for name in shown])]
+    lines += [_line("td", kinds, [_cell(row[name]) for name in shown]) for row in rows[:_MOST_ROWS]]
     table = "<table>{}</table>".format("\n".join(lines))
-    return table if len(rows) <= _MOST_ROWS else f'{table}\n<p class="more">{more}</p>'
+    more = f'<p class="more">and {len(rows) - _MOST_ROWS} more, lower in rank: report.frame() has all</p>'
+    return table if len(rows) <= _MOST_ROWS else f"{table}\n{more}"
+
+
+def _line(tag: str, kinds: Sequence[str], texts: Sequence[str]) -> str:
+    cells = (f'<{tag} class="{kind}">{escape(text)}</{tag}>' for kind, text in zip(kinds, texts, strict=True))
+    return f"<tr>{''.join(cells)}</tr>"
 
 
 def _cell(value: Any) -> str:
@@ -92,7 +84,7 @@ def _cell(value: Any) -> str:
 
 
 def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
-    """The fit, and the data before and after the selection, as elements of the page."""
+    """Pictures of the fit, and of the data before and after the selection, as HTML."""
     if find_spec("matplotlib") is None:
         return "<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"
     from dufs_core.inspection import plotting
@@ -112,14 +104,14 @@ def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
         plotting.embedding(selector, X, labels, axes[1:])
 
     found = _picture(len(fit), draw_fit, "The fit")
-    if selector.support_.any() and host_array(X).shape[0] >= 3:  # as many eigenvectors
+    if selector.support_.any() and host_array(X).shape[0] >= 3:  # for three eigenvectors
         what = "The random walk on the samples, and the samples in its eigenvectors, before and after the selection"
         found += "\n" + _picture(3, draw_data, what)
     return found
 
 
 def _picture(columns: int, draw: Callable[[Any], None], what: str) -> str:
-    """A figure of the page; one that cannot be drawn does not cost the report."""
+    """A figure as HTML; if it cannot be drawn, a sentence and a warning."""
     from dufs_core.inspection.plotting.canvas import figure, png
 
     made, axes = figure(1, columns)

@@ -1,4 +1,4 @@
-"""Measures of a selection where the answer or labels are known."""
+"""Measures of a selection with known informative features or labels."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ from dufs_core.backend import Array
 
 
 def clustering_accuracy(labels: Array, predicted: Array) -> float:
-    """Largest share of samples on which `predicted` agrees with `labels` over all one-to-one matchings of clusters.
-
-    labels, predicted (n,), any values. Solved exactly as an assignment problem. Returns a float in [0, 1].
-    """
+    """Share of samples with equal `labels` and `predicted` (n,), for the best one-to-one matching of clusters."""
     from scipy.optimize import linear_sum_assignment
 
     _, rows = np.unique(labels, return_inverse=True)
@@ -22,7 +19,7 @@ def clustering_accuracy(labels: Array, predicted: Array) -> float:
 
 
 def kmeans_accuracy(X: Array, labels: Array, n_runs: int = 20, random_state: int = 0) -> tuple[float, float]:
-    """Mean and standard deviation of the clustering accuracy of k-means, k = number of classes, over n_runs starts."""
+    """Mean and standard deviation over n_runs starts of the accuracy of k-means, with k the number of classes."""
     from sklearn.cluster import KMeans
 
     k = len(np.unique(labels))

@@ -1,8 +1,8 @@
-"""Report on a selection: what was kept and dropped, and why."""
+"""Report on a selection: the features kept and dropped, and why."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -33,14 +33,13 @@ class Report:
     ----------
     title : str
     rows : list of dict
-        A row for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
-        decoys; None where a feature was not judged), probability (DUFS only; None without a gate), group (None unless
-        it is one of the 2000 best selected features), group_best (whether it ranks first in its group), stability
-        (where given).
+        One for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
+        decoys; None where not judged), probability (DUFS only; None without a gate), group (of the 2000 best selected
+        features, else None), group_best (first in its group), stability (where given).
     groups : list of list of int
-        Column indices of every group of two or more correlated features, best first.
+        Columns of every group of two or more correlated features, best first.
     notes : list of str
-        What there is to know about the fit, a sentence each.
+        Sentences about the fit.
     settings : dict
         Parameters of the selector.
     one_per_group : ndarray (n_features,) of bool
@@ -56,7 +55,7 @@ class Report:
     _drawn: Any = field(repr=False)  # selector, X and labels, for the pictures of the page
 
     def frame(self) -> Any:
-        """The rows as a pandas data frame. Raises ImportError, saying what to install, without pandas."""
+        """The rows as a pandas data frame. Raises ImportError without pandas."""
         try:
             import pandas
         except ImportError as error:
@@ -66,7 +65,7 @@ class Report:
         return frame
 
     def text(self, most: int = 30) -> str:
-        """The report for reading; at most `most` kept and as many dropped features."""
+        """The report as text, with at most `most` kept and `most` dropped features."""
         lines = [self.title, "", *self.notes]
         for what, kept in (("kept", True), ("dropped", False)):
             rows = [row for row in self.rows if row["selected"] == kept]
@@ -81,7 +80,7 @@ class Report:
         return "\n".join([*lines, "", f"settings: {self._settings_text()}"])
 
     def html(self) -> str:
-        """One page that needs no other file; with pictures where matplotlib is installed."""
+        """The report as one HTML page, with pictures inside it if matplotlib is installed."""
         selector, X, labels = self._drawn
         names = [row["feature"] for row in sorted(self.rows, key=itemgetter("index"))]
         pictures = html_page.pictures(selector, X, names, labels)
@@ -107,31 +106,29 @@ def report(
     stability: Any = None,
     labels: Any = None,
 ) -> Report:
-    """Explain a selection: what was kept and dropped and why, and which of the selected features are redundant.
+    """Explain a selection: the features kept and dropped, why, and which of the selected ones are redundant.
 
-    Groups: going through the selected features from the best, one joins the group of the first better feature whose
-    correlation with it has at least the size `correlated`, or else begins a group. So the best of all groups are not
-    correlated with each other, and every other selected feature is with one of them. Only the 2000 best are compared.
+    Groups are greedy: from the best feature on, each joins the first group whose best feature has a correlation of at
+    least `correlated` in size with it, or begins a new one. Only the 2000 best selected features are compared.
 
     Parameters
     ----------
     selector : DUFS, LambdaPath, or a selector of `dufs_core.baselines`
         Fitted, else NotFittedError.
     X : array-like (n_samples, n_features)
-        The data it was fitted on, in any container that `fit` takes. Correlations are computed from at most 1024 rows.
+        The data of the fit, in any container accepted by `fit`. Correlations are those of at most 1024 rows.
     names : sequence, optional
         Names of the features; by default those of the fit, or x0, x1, ...
     correlated : float in (0, 1], default 0.9
     stability : Stability or array-like (n_features,), optional
-        Result of `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
+        From `dufs_core.stability_selection`, or the share of repeated fits that selected each feature.
     labels : array-like (n_samples,), optional
-        Colours of the samples in the page's picture.
+        Colours of the samples in the picture of the page.
 
     Raises
     ------
     ValueError
-        If X, names or stability do not belong to the selector's features, or X holds NaN or infinite values in selected
-        columns.
+        If X, names or stability do not fit the selector's features, or selected columns of X have NaN or infinities.
 
     Examples
     --------
@@ -158,15 +155,14 @@ def report(
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
     best[[group[0] for group in groups]] = True
-    kind, reasons = selector_kind(selector), _reasons(selector)
+    kind, reasons, gated = selector_kind(selector), _reasons(selector), np.ones(d, dtype=bool)
     optional: dict[str, tuple[Array, Array]] = {}  # values (d,), and where they mean something
     if kind == "decoys":
         judged = is_judged(selector)
         gated = ~(column_mask(selector, "constant_features_") | column_mask(selector, "excluded_features_"))
         optional = {"q_value": (selector.q_values_, judged), "evidence": (selector.evidence_, judged)}
+    if kind in ("decoys", "gates"):
         optional["probability"] = (selector.gate_probabilities_, gated)
-    elif kind == "gates":
-        optional["probability"] = (selector.gate_probabilities_, np.ones(d, dtype=bool))
     rows = []
     for rank, k in enumerate(map(int, selector.order_), start=1):
         row = {"feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k])}
@@ -182,7 +178,7 @@ def report(
 
 
 def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
-    """Groups of the columns `ranked` (best first), the best of a group first; see `report`."""
+    """Groups among the columns `ranked` (best first); see `report`."""
     if not ranked:
         return []
     rows = some_rows(host_array(X).shape[0], _MOST_ROWS)
@@ -210,11 +206,12 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
 def _reasons(selector: Any) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
     kind, support, wanted = selector_kind(selector), selector.support_, int(selector.support_.sum())
-    explain = _by_competition(selector) if kind == "decoys" else _by_score(selector)
-    constant = column_mask(selector, "constant_features_")
-    reasons = ["constant: all its values are equal" if constant[k] else explain(k) for k in range(len(support))]
+    rank, scores, order = selector.ranking_, selector.scores_, selector.order_
+    took_part = is_judged(selector) if kind == "decoys" else ~column_mask(selector, "excluded_features_")
+    reasons = [_reason(selector, kind, k, took_part) for k in range(len(support))]
+    for j in np.flatnonzero(column_mask(selector, "constant_features_")):
+        reasons[j] = "constant: all its values are equal"
     if kind == "scores" or selector.n_features_to_select is not None:
-        rank, scores, order = selector.ranking_, selector.scores_, selector.order_
         tied = np.zeros(len(rank), dtype=bool)
         if kind != "decoys" and order_rule(selector) == "gates" and 0 < wanted < len(rank):
             at_the_cut = scores[order[wanted]]
@@ -225,52 +222,39 @@ def _reasons(selector: Any) -> list[str]:
     return reasons
 
 
-def _by_score(selector: Any) -> Callable[[int], str]:
-    kind, scores, aside = selector_kind(selector), selector.scores_, column_mask(selector, "excluded_features_")
-
-    def explain(k: int) -> str:
-        if aside[k]:
-            return "took no part in the run that was kept; ranked by the first run"
-        if kind == "scores":
-            return f"score {scores[k]:.4g}"
-        reason = f"gate open: mu = {scores[k]:.2f} > 0" if scores[k] > 0 else f"gate closed: mu = {scores[k]:.2f}"
-        if kind == "gates":
-            turning = ", undecided" if undecided(scores[k], selector.gate_sigma) else ""
-            reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}{turning}"
-        return reason
-
-    return explain
-
-
-def _by_competition(selector: Any) -> Callable[[int], str]:
-    q, evidence, best_decoy = selector.q_values_, selector.evidence_, selector.decoy_evidence_.max(axis=0)
-    judged = is_judged(selector)
-
-    def explain(k: int) -> str:
-        if not judged.any():
+def _reason(selector: Any, kind: str, k: int, took_part: Array) -> str:
+    """The reason of feature k, by its competition with decoys, its gate or its score."""
+    score = selector.scores_[k]
+    if kind == "decoys":
+        if not took_part.any():
             return "not judged: fewer than two features vary in enough rows"
-        if not judged[k]:
+        if not took_part[k]:
             return "not judged: in too few rows it differs from its median to be told from shuffled copies"
-        own, best = _told_apart(evidence[k], best_decoy[k])
-        if evidence[k] <= best_decoy[k] and q[k] > selector.fdr:
+        q, evidence, best_decoy = selector.q_values_[k], selector.evidence_[k], selector.decoy_evidence_[:, k].max()
+        own, best = _told_apart(evidence, best_decoy)
+        if evidence <= best_decoy and q > selector.fdr:
             return f"beaten by a decoy: evidence {own}, its decoys up to {best}"
-        verdict = "found" if q[k] <= selector.fdr else f"not found at fdr {selector.fdr:g}"
-        return f"{verdict}, q = {rate_text(q[k])}: evidence {own}, its decoys at most {best}"
-
-    return explain
+        verdict = "found" if q <= selector.fdr else f"not found at fdr {selector.fdr:g}"
+        return f"{verdict}, q = {rate_text(q)}: evidence {own}, its decoys at most {best}"
+    if not took_part[k]:
+        return "took no part in the run that was kept; ranked by the first run"
+    if kind == "scores":
+        return f"score {score:.4g}"
+    reason = f"gate open: mu = {score:.2f} > 0" if score > 0 else f"gate closed: mu = {score:.2f}"
+    if kind == "gates":
+        reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}"
+        reason += ", undecided" if undecided(score, selector.gate_sigma) else ""
+    return reason
 
 
 def _told_apart(a: float, b: float) -> tuple[str, str]:
-    """Two numbers in three digits, or as many as tell them apart."""
-    for digits in (3, 6, 17):
-        texts = f"{a:.{digits}g}", f"{b:.{digits}g}"
-        if texts[0] != texts[1]:
-            return texts
-    return f"{a:.3g}", f"{b:.3g}"
+    """Two numbers with three digits, or more if they would look equal."""
+    digits = next((digits for digits in (3, 6, 17) if f"{a:.{digits}g}" != f"{b:.{digits}g}"), 3)
+    return f"{a:.{digits}g}", f"{b:.{digits}g}"
 
 
 def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
-    """What there is to know about the fit on n rows and the selected features."""
+    """Sentences about the fit on n rows and the selected features."""
     by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
     kind, selected = selector_kind(selector), int(selector.support_.sum())
     notes = by_kind[kind](selector, n) if kind in by_kind else []
@@ -294,10 +278,8 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) ->
     if n > _MOST_ROWS:
         notes.append(f"Correlations are those of {_MOST_ROWS} of the {n} samples, drawn without replacement.")
     if selected > _MOST_COLUMNS:
-        notes.append(
-            f"Only the best {_MOST_COLUMNS} of the {selected} selected features were compared with each other: the "
-            f"others have no group, and report.one_per_group leaves them out."
-        )
+        compared = f"Only the best {_MOST_COLUMNS} of the {selected} selected features were compared with each other"
+        notes.append(f"{compared}: the others have no group, and are not in report.one_per_group.")
     return notes
 
 
@@ -306,11 +288,8 @@ def _path_notes(path: Any, n: int) -> list[str]:
     notes = [f"lam = {path.lams_[best]:.3g} is the best of {len(path.lams_)} values."]
     if best == 0 and len(path.lams_) > 1:
         notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
-    verdict = "more" if p <= _SURE else "no more"
-    return [
-        *notes,
-        f"On held-out rows its columns have {verdict} structure than the same columns shuffled (p = {p:.2g}).",
-    ]
+    more = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
+    return [*notes, f"On held-out rows its columns have {more} (p = {p:.2g})."]
 
 
 def _convergence(selector: Any, steps: str) -> str:
@@ -320,33 +299,30 @@ def _convergence(selector: Any, steps: str) -> str:
 
 
 def _gate_notes(selector: Any, n: int) -> list[str]:
-    """A fit without decoys: its runs, and the permutation test of the best one."""
+    """Notes on a fit without decoys: its runs, and the permutation test of the best one."""
     excess, p, runs = selector.excess_score_, selector.p_value_, selector.n_runs_
     notes = [_convergence(selector, f"{selector.n_iter_} steps; the best of {runs} run" + "s" * (runs > 1))]
     if selector.stopped_by_hsic_:
         pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
-        notes.append(f"{pairs} (p = {p:.2g}; excess score {excess:.3f}).")
+        notes.append(f"{pairs} (p = {p:.2g}, by pairwise HSIC; excess score {excess:.3f}).")
     else:
         threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
         verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
         test = f"excess score {excess:.3g}, p = {p:.2g}"
         notes.append(f"The open columns have {verdict} structure than the same columns shuffled ({test}).")
         if verdict == "slightly more":
-            notes.append(
-                f"Convincing is an excess score of {threshold:.3f} for so many columns, since columns chosen from many "
-                f"have some by chance: see whether other rows confirm the selection (LambdaPath, stability_selection)."
-            )
+            why = "by chance columns chosen from many have some excess: confirm them on other rows"
+            needed = f"Convincing for so many columns is an excess score of {threshold:.3f}"
+            notes.append(f"{needed}, since {why} (LambdaPath, stability_selection).")
     if aside := len(selector.excluded_features_):
         looked = len(selector.mu_) - aside - len(selector.constant_features_)
-        notes.append(
-            f"The run that was kept looked at the {looked} columns that depend most on another one; the other {aside} "
-            f"rank after them, in the order of the first run."
-        )
+        kept = f"The run that was kept had gates for the {looked} columns that depend most on another one"
+        notes.append(f"{kept}; the other {aside} rank after them, in the order of the first run.")
     return notes
 
 
 def _decoy_notes(selector: Any, n: int) -> list[str]:
-    """A fit in which decoys competed."""
+    """Notes on a fit with decoys."""
     q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
     varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
     found, copies = int((q <= fdr).sum()), len(selector.decoy_evidence_)
@@ -365,8 +341,8 @@ def _decoy_notes(selector: Any, n: int) -> list[str]:
         wanted = f"n_features_to_select={selector.n_features_to_select}"
         notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
     given = varying - len(selector.excluded_features_)
-    gates = f"{_features(given) if given else 'no feature'} with a gate"
-    notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates}"))
+    gates = _features(given) if given else "no feature"
+    notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates} with a gate"))
     if judged < varying:
         some = _features(varying - judged, "is", "are")
         notes.append(f"{some} not judged: such features differ from their median in too few rows.")

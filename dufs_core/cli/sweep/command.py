@@ -74,8 +74,8 @@ def run(args: argparse.Namespace) -> int:
             bar.close()
             _say(f"the sweep stopped ({results.error_line(error)}); fits that are complete are kept, and {again}")
             return FAILED
-    for fit, error in list(report.errors.items())[:5]:
-        _say(f"fit {fit} failed: {error}")
+    for fit, line in list(report.errors.items())[:5]:
+        _say(f"fit {fit} failed: {line}")
     if report.failed > 5:
         _say(f"{report.failed - 5} more fits failed; the table has their errors")
     if args.json:

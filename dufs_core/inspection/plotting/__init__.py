@@ -1,10 +1,9 @@
-"""Pictures of fits. Every function takes matplotlib axes, or makes a figure of its own, and returns the axes.
+"""Pictures of fits. Every function draws on the matplotlib axes given, or on a new figure, and returns the axes.
 
-`selector` is a fitted DUFS, LambdaPath or selector of `dufs_core.baselines`, where nothing else is said; one that is
-not fitted is a NotFittedError, one without what the picture shows a TypeError.
+`selector` is a fitted DUFS, LambdaPath or selector of `dufs_core.baselines`, if nothing else is said. Raises
+NotFittedError without a fit, and TypeError if the selector lacks what is drawn.
 
-The state of matplotlib.pyplot is neither used nor changed: figures made here belong to nobody else, and
-``ax.figure.savefig("picture.png")`` saves them. Matplotlib is imported when the first picture is drawn.
+matplotlib.pyplot is not used: ``ax.figure.savefig("picture.png")`` saves a picture.
 """
 
 from __future__ import annotations

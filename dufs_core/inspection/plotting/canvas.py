@@ -1,4 +1,4 @@
-"""Shared by all pictures: figures, colours, axes, names of features."""
+"""Figures, colours, axes and names of features for all pictures."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = 24
 
 
 def figure(rows: int = 1, columns: int = 1, width: float = 5.0, height: float = 4.0) -> tuple[Any, Any]:
-    """A figure that pyplot does not know, and its axes (one, or an array of them)."""
+    """A figure outside pyplot, and its axes (one, or an array)."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
@@ -54,7 +54,7 @@ def whole_numbers(axis: Any) -> None:
 
 
 def rank_axis(ax: Any, d: int) -> str:
-    """Make the x axis one of ranks 1 to d, logarithmic for many; return what to add to its label."""
+    """Make the x axis one of ranks 1 to d, logarithmic for many; return the end of its label."""
     if d <= 2 * SMALL:
         whole_numbers(ax.xaxis)
         return ""
@@ -64,7 +64,7 @@ def rank_axis(ax: Any, d: int) -> str:
 
 
 def twin_steps(ax: Any, x: Array, counts: Array, label: str, drawstyle: str, top: float) -> Any:
-    """Draw counts over x as orange steps on a twin of axes whose own curve is blue; return the axes."""
+    """Draw counts over x as orange steps on a second y axis; the first has a blue curve."""
     twin = ax.twinx()
     twin.plot(x, counts, color=ORANGE, linewidth=1.6, drawstyle=drawstyle)
     twin.set(ylabel=label, ylim=(0, top * np.max(counts, initial=1)))
@@ -78,7 +78,7 @@ def twin_steps(ax: Any, x: Array, counts: Array, label: str, drawstyle: str, top
 
 
 def line_collection(ax: Any, x: Array, y: Array, **style: Any) -> None:
-    """y (m, k) against x (m,) as k lines that look alike: one object, which draws thousands in the time of few."""
+    """Draw y (m, k) over x (m,) as k lines of one style: one object, since thousands of Line2D are slow."""
     from matplotlib.collections import LineCollection
 
     points = np.empty((y.shape[1], len(x), 2))
@@ -88,10 +88,10 @@ def line_collection(ax: Any, x: Array, y: Array, **style: Any) -> None:
 
 
 def gate_lines(ax: Any, x: Array, mu: Array, labels: tuple[str, str], grey: Array, blue: dict[int, str]) -> None:
-    """mu (m, k) over x: grey where the mask (k,) says so, blue the columns of `blue`, or with their names if few."""
+    """Draw mu (m, k) over x: columns of the mask `grey` (k,), and of `blue`, each with its name and colour if few."""
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
     few = len(blue) <= _LABELLED
-    colours = [colour for colour in COLOURS if colour != ORANGE]  # orange is for cuts
+    colours = [colour for colour in COLOURS if colour != ORANGE]  # the colour of cuts
     for columns, colour, label in ((np.flatnonzero(grey), GREY, labels[0]), (list(blue), BLUE, labels[1])):
         if len(columns) and not (few and colour == BLUE):
             alpha, text = 1 if len(columns) < SMALL else 0.4, f"{len(columns)} {label}"
@@ -106,20 +106,20 @@ def feature_name(names: Sequence[Any] | None, column: int) -> str:
 
 
 def escape_mathtext(text: Any) -> str:
-    """Text for matplotlib to show as it is: with $ it sets mathematics, and legends leave out what begins with _."""
+    """Text that matplotlib shows as it is: $ would begin mathematics, and a first _ hide a legend's entry."""
     shown = str(text).replace("$", r"\$")
     return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width
 
 
 def values_of(selector: Any) -> tuple[Array, str]:
-    """What the columns of a fitted selector are compared by (d,), and its name: evidence, mu, or a score."""
+    """Evidence, mu or scores (d,) of a fitted selector, and their name."""
     if selector_kind(selector) == "decoys":
         return selector.evidence_, "evidence"
     return selector.scores_, "score" if selector_kind(selector) == "scores" else r"gate parameter $\mu$"
 
 
 def excluded_mask(selector: Any) -> tuple[Array, str]:
-    """The columns (d,) bool that took no part in the fit, whose values only say so, and what they are called."""
+    """Mask (d,) of the columns without part in the fit, and its description."""
     constant = column_mask(selector, "constant_features_")
     kind, others = "set aside", column_mask(selector, "excluded_features_")
     if selector_kind(selector) == "decoys":

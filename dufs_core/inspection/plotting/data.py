@@ -1,4 +1,4 @@
-"""Pictures of the data that were fitted: pixels, and the random walk before and after the selection."""
+"""Pictures of the data: selected pixels, and the random walk before and after the selection."""
 
 from __future__ import annotations
 
@@ -22,25 +22,24 @@ _MOST_ENTRIES = 1 << 25  # of the rows in hand
 
 
 def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None = None, ax: Any = None) -> Any:
-    """The selected pixels, marked on an image; without one, their evidence (mu, the score of a baseline) as an image.
+    """The selected pixels, marked on an image, or on the evidence (mu, score) of all pixels.
 
-    Pixels that took no part in the fit (constant, not judged, or set aside) are grey in the latter. ValueError if
+    Without an image, pixels without part in the fit (constant, not judged, or set aside) are grey. ValueError if
     shape, image and selector disagree.
 
     Parameters
     ----------
     shape : (height, width)
-        Their product is the number of features; rows of X are images in C order. Those of MATLAB's files are turned by
-        ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)`` before the fit.
+        Their product is the number of features; rows of X are images in C order. For MATLAB's column order fit
+        ``X.reshape(-1, width, height).transpose(0, 2, 1).reshape(len(X), -1)``.
     image : array with height * width numbers, optional
         One row of X, or the mean of several.
     """
     check_fitted(selector)
     d = len(selector.support_)
     if np.size(shape) != 2 or shape[0] * shape[1] != d:
-        raise ValueError(
-            f"shape must be (height, width) with height * width = {d}, the number of features; got {shape}"
-        )
+        needed = f"(height, width) with height * width = {d}, the number of features"
+        raise ValueError(f"shape must be {needed}; got {shape}")
     if image is not None and np.size(image) != d:
         raise ValueError(f"image must have {d} numbers, one for each feature; got {np.size(image)}")
     ax = canvas.axes_of(ax)
@@ -65,9 +64,9 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
 def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     """The `n_values` largest eigenvalues of the random walk P, with all columns and with the selected ones.
 
-    A good selection brings as many eigenvalues near 1 as there are clusters, and a gap after them. P has the scaling of
-    the selector, and the graph of a DUFS selector. At most 600 rows of X are used, always the same. ValueError if
-    nothing is selected, or X has another number of features.
+    A good selection has as many eigenvalues near 1 as there are clusters, and then a gap. P has the selector's scaling
+    and graph; at most 600 rows of X are used, always the same. ValueError if nothing is selected, or X has another
+    number of features.
     """
     ax = canvas.axes_of(ax)
     rows, all_columns, selected = _before_and_after(selector, X)
@@ -80,16 +79,10 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
 
 
 def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
-    """The rows in the second and third eigenvector of P, with all columns and with the selected ones; see `spectrum`.
+    """The rows in the second and third eigenvector of P, before and after the selection (two axes); see `spectrum`.
 
-    Returns two axes: before and after the selection.
-
-    Parameters
-    ----------
-    labels : array-like (n_samples,), optional
-        Colours, with a legend of up to 24 different ones; missing ones are "no label". The fit knows nothing of them.
-        ValueError unless there is one for each row.
-    axes : two matplotlib axes, optional
+    labels (n_samples,): colours, with a legend for up to 24 different ones; missing ones are "no label". They are not
+    used by the fit. ValueError unless there is one for each row.
     """
     from matplotlib import colormaps
 
@@ -120,7 +113,7 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
 
 
 def _groups(labels: Array) -> list[tuple[str | None, Any]]:
-    """The name of each label, in their order, and the rows (n,) bool that have it; missing ones last."""
+    """The sorted labels as text, each with the mask (n,) of its rows; missing ones last."""
     missing = np.array([_is_missing(label) for label in labels], dtype=bool)
     kinds = set(labels[~missing])
     try:
@@ -146,7 +139,7 @@ def _most_rows(d: int) -> int:
 
 
 def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
-    """A note on the rows drawn, and their scaled data with all columns and with the selected ones."""
+    """A note on the rows drawn, and their scaled data: all columns, and the selected ones."""
     check_fitted(selector)
     X, d = host_data(selector, X), len(selector.support_)
     if not selector.support_.any():
@@ -159,12 +152,12 @@ def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
 
 
 def _settings(selector: Any) -> Any:
-    """The holder of the parameters: the selector of a path, or the selector itself."""
+    """The selector with the parameters: that of a path, or the selector itself."""
     return getattr(selector, "selector", None) or selector
 
 
 def _walk(selector: Any, X: Array, count: int) -> Spectrum:
-    """The `count` largest eigenvalues of P on X (n, m), fewer if there are not so many, and P's eigenvectors."""
+    """The `count` (at most n) largest eigenvalues of P on X (n, m), and their eigenvectors."""
     rules = _rules(selector, len(X))
     neighbors, bandwidth = min(rules.n_neighbors, len(X) - 1), rules.bandwidth
     K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)  # type: ignore[arg-type]
@@ -172,7 +165,7 @@ def _walk(selector: Any, X: Array, count: int) -> Spectrum:
 
 
 def _rules(selector: Any, n: int) -> GraphRules:
-    """The graph of a fitted selector on n rows; for baselines their own parameters, and for the rest `WIDE`."""
+    """The graph of a fitted selector on n rows; parameters that baselines lack are those of `WIDE`."""
     settings = _settings(selector)
     if settings is selector and hasattr(settings, "fdr"):
         return graph_rules(settings, n)

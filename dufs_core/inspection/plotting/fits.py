@@ -18,9 +18,7 @@ from dufs_core.training.trajectory import RunTrajectory, Trajectory
 
 
 def loss_and_gates(selector: Any, ax: Any = None) -> Any:
-    """The loss of a DUFS selector at every step of the run that was kept, and the number of open gates (mu > 0) on a
-    twin of the axes.
-    """
+    """The loss at every step of the run of DUFS that was kept, and the number of open gates (mu > 0; second y axis)."""
     check_fitted(selector, "history_")
     ax, history = canvas.axes_of(ax), selector.history_
     ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
@@ -31,12 +29,11 @@ def loss_and_gates(selector: Any, ax: Any = None) -> Any:
 
 
 def ranked_scores(selector: Any, ax: Any = None) -> Any:
-    """Evidence, mu or scores of the features, best first, and where the selection was cut.
+    """Evidence, mu or scores of the features by rank, and the cut of the selection.
 
-    With decoys: the evidence of features and of decoys, each copy of the features sorted, too, as a grey band from the
-    least to the most of the copies. A feature above the cut that is not selected was beaten by a decoy of its own.
-    Otherwise mu, or the scores, by rank. Features that took no part in the fit (constant, not judged, or set aside
-    after its first run) are not drawn.
+    With decoys: evidence, with a grey band for the decoys: each shuffled copy of the features sorted, from the least
+    to the most of the copies. A feature above the cut that is not selected was beaten by a decoy of its own. Features
+    without part in the fit (constant, not judged, or set aside after its first run) are not drawn.
     """
     check_fitted(selector)
     ax, kind = canvas.axes_of(ax), selector_kind(selector)
@@ -62,7 +59,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
 
 
 def _decoys_and_cut(ax: Any, selector: Any) -> None:
-    """The evidence of the decoys, sorted, and the least evidence that a feature is found with."""
+    """Draw the sorted evidence of the decoys, and the least evidence of the features found."""
     found = selector.q_values_ <= selector.fdr
     decoys = -np.sort(-selector.decoy_evidence_[:, is_judged(selector)], axis=1)  # (M, d'), each copy best first
     M, judged = decoys.shape
@@ -80,15 +77,10 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
 
 
 def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> Any:
-    """mu of every column that has a gate over the steps of the run that was kept; decoys are grey and dashed.
+    """mu of every column with a gate over the steps of the run that was kept; decoys are grey and dashed.
 
-    Parameters
-    ----------
-    trajectory : Trajectory
-        A callback of the fit.
-    selector : DUFS
-        The selector of that fit, else ValueError. Gates from -1.2 gate_sigma to 1 + 1.2 gate_sigma are undecided.
-    ax : matplotlib axes, optional
+    trajectory: a callback of the fit of `selector`, a DUFS, else ValueError. Gates from -1.2 gate_sigma to
+    1 + 1.2 gate_sigma are undecided.
     """
     check_fitted(selector, "mu_")
     ax, runs = canvas.axes_of(ax), trajectory.runs  # a copy of all states
@@ -111,31 +103,27 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
 
 
 def _kept_run(runs: Sequence[RunTrajectory], selector: Any) -> tuple[int, RunTrajectory]:
-    """The run that ended with the selector's gates, and its number from 1."""
+    """The run with the selector's final gates, and its number from 1."""
     for number, run in reversed(list(enumerate(runs, start=1))):
         own = run.columns < len(selector.mu_)
         same_end = own.all() or run.steps[-1] == selector.n_iter_  # the selector keeps no mu of decoys
         if same_end and np.array_equal(selector.mu_[run.columns[own]], run.mu[-1][own]):
             return number, run
-    raise ValueError(
-        f"None of the trajectory's runs ({len(runs)}) ended with the selector's gates: give the "
-        f"trajectory to the fit, as in DUFS(callbacks=[trajectory]).fit(X), and the selector of that same fit"
-    )
+    none = f"None of the trajectory's runs ({len(runs)}) ended with the selector's gates"
+    raise ValueError(f"{none}: use the trajectory and selector of one fit, DUFS(callbacks=[trajectory]).fit(X)")
 
 
 def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
-    """Precision and recall of the first k columns by rank against k, and where the selection was cut.
+    """Precision and recall of the first k columns by rank over k, and the cut of the selection.
 
-    informative (m,) int: the columns of the right answer, at least one, else ValueError.
+    informative (m,) int: the informative columns, at least one, else ValueError.
     """
     check_fitted(selector)
     informative, order, d = np.asarray(informative), selector.order_, len(selector.order_)
     columns = informative.dtype.kind in "iu" and informative.ndim == 1
     if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < d:
-        raise ValueError(
-            f"informative must hold the columns of the right answer, at least one, whole numbers from 0 to {d - 1}; "
-            f"got {informative.tolist()!r}"
-        )
+        needed = f"the informative columns, at least one, whole numbers from 0 to {d - 1}"
+        raise ValueError(f"informative must hold {needed}; got {informative.tolist()!r}")
     ax, k, total = canvas.axes_of(ax), np.arange(1, d + 1), len(np.unique(informative))
     hits, cut = np.cumsum(np.isin(order, informative)), int(selector.support_.sum())
     for values, label, colour in ((hits / k, "precision", BLUE), (hits / total, "recall", ORANGE)):

@@ -12,15 +12,9 @@ from dufs_core.selection.base import check_fitted, names_of
 
 
 def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
-    """mu of every column that is not constant over lambda, and the lambda that was chosen.
+    """mu of every column of a LambdaPath over lambda, and the lambda chosen; constant columns are left out.
 
-    Parameters
-    ----------
-    path : LambdaPath
-        Fitted.
-    ax : matplotlib axes, optional
-    names : sequence of str, optional
-        Names of the d columns, for those still open at the chosen lambda if they are few; by default those of the fit.
+    names (d,): names of the columns, shown for those open at the chosen lambda if they are few; by default of the fit.
     """
     check_fitted(path, "lams_")
     ax, lams, mu, best = canvas.axes_of(ax), path.lams_, path.mu_, path.best_index_
@@ -36,14 +30,8 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
 
 
 def path_criterion(path: Any, ax: Any = None) -> Any:
-    """The excess score on held-out rows (z) over lambda, filled where p <= 0.05, and on a twin of the axes the number
-    of features selected.
-
-    Parameters
-    ----------
-    path : LambdaPath
-        Fitted.
-    ax : matplotlib axes, optional
+    """The held-out excess score (z) of a LambdaPath over lambda, filled where p <= 0.05, and the number of features
+    selected (second y axis).
     """
     check_fitted(path, "lams_")
     ax, lams, z, sure = canvas.axes_of(ax), path.lams_, path.held_out_z_, path.p_value_ <= 0.05
@@ -56,7 +44,7 @@ def path_criterion(path: Any, ax: Any = None) -> Any:
 
 
 def _lambda_axis(ax: Any, lams: Array, best: int) -> str:
-    """Draw the lambda chosen; make the axis logarithmic, from the smallest positive lambda, if there are several."""
+    """Mark the lambda chosen; make the axis logarithmic if there are several positive ones. Returns its label."""
     from matplotlib.ticker import LogLocator
 
     positive = lams[lams > 0]
