@@ -14,7 +14,6 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
@@ -48,54 +47,27 @@ def shown(outcome: Outcome) -> str:
     return text[:220]
 
 
-def finite(outcome: Selection) -> bool:
-    return outcome.scores is None or bool(np.isfinite(outcome.scores).all())
+def refused_or(outcome: Outcome, answer: str) -> str:
+    """The answer for a selection; of an exception what it is: a ValueError, or something else that broke inside."""
+    return f"raises {outcome.split(':')[0]}" if isinstance(outcome, str) else answer
 
 
-def refused_or(outcome: Outcome, say: Callable[[Selection], str]) -> str:
-    """`say` of a selection; of an exception whether it is a ValueError or something else that broke inside."""
+def answer(kind: str, outcome: Outcome, plain: Outcome) -> str:
+    """What the page says of an outcome on changed data, in which column 5 is the changed one if one is."""
     if isinstance(outcome, str):
-        return f"raises {outcome.split(':')[0]}"
-    return say(outcome)
-
-
-def answer_missing(bad: Outcome, plain: Outcome) -> str:
-    def say(found: Selection) -> str:
-        if not finite(found):
-            return "no error; scores not finite"
-        return "no error; selects " + ("that column" if 5 in found.selected else "others")
-
-    return refused_or(bad, say)
-
-
-def answer_same(other: Outcome, plain: Outcome) -> str:
-    def say(found: Selection) -> str:
-        if isinstance(plain, str):
-            return "works"
-        return "same columns" if set(found.selected) == set(plain.selected) else "other columns"
-
-    return refused_or(other, say)
-
-
-def answer_constant(other: Outcome, plain: Outcome) -> str:
-    def say(found: Selection) -> str:
-        if not finite(found):
-            return "score not finite"
-        return "selected" if 5 in found.selected else "not selected"
-
-    return refused_or(other, say)
-
-
-def answer_scale(other: Outcome, plain: Outcome) -> str:
-    def say(found: Selection) -> str:
-        same = not isinstance(plain, str) and set(found.selected) == set(plain.selected)
-        return "same columns" if same else "selects it" if 5 in found.selected else "other columns"
-
-    return refused_or(other, say)
-
-
-def answer_works(other: Outcome, plain: Outcome) -> str:
-    return refused_or(other, lambda found: "works" if finite(found) else "scores not finite")
+        return refused_or(outcome, "")
+    finite = outcome.scores is None or bool(np.isfinite(outcome.scores).all())
+    same = not isinstance(plain, str) and set(outcome.selected) == set(plain.selected)
+    chosen = 5 in outcome.selected
+    if kind == "missing":
+        return f"no error; selects {'that column' if chosen else 'others'}" if finite else "no error; scores not finite"
+    if kind == "same":
+        return "works" if isinstance(plain, str) else "same columns" if same else "other columns"
+    if kind == "constant":
+        return "score not finite" if not finite else "selected" if chosen else "not selected"
+    if kind == "scale":
+        return "same columns" if same else "selects it" if chosen else "other columns"
+    return "works" if finite else "scores not finite"
 
 
 def sparse(X: Any) -> Any:
@@ -108,8 +80,8 @@ def frame(X: Any) -> Any:
     return import_module("pandas").DataFrame(X, columns=list("abcdefghij")) if find_spec("pandas") else None
 
 
-def variants() -> list[tuple[str, str, Any, Callable[[Outcome, Outcome], str]]]:
-    """Question, what is changed about the two moons (100 x 10, k = 2), the changed X, how the outcome is read."""
+def variants() -> list[tuple[str, str, Any, str]]:
+    """Question, what is changed about the two moons (100 x 10, k = 2), the changed X, the kind of its `answer`."""
     X = two_moons(100, 10).X
 
     def changed(value: Any, row: Any = slice(None)) -> Any:
@@ -120,16 +92,16 @@ def variants() -> list[tuple[str, str, Any, Callable[[Outcome, Outcome], str]]]:
     doubled = X.copy()
     doubled[:50] = doubled[0]
     return [
-        ("constant column", "X[:, 5] = 0.3", changed(0.3), answer_constant),
-        ("NaN", "X[3, 5] = nan", changed(np.nan, 3), answer_missing),
-        ("infinity", "X[3, 5] = inf", changed(np.inf, 3), answer_missing),
-        ("sparse X", "csr_matrix(X)", sparse(X), answer_same),
-        ("half of the rows equal", "X[:50] = X[0]", doubled, answer_works),
-        ("one column of huge scale", "X[:, 5] *= 1e6", changed(X[:, 5] * 1e6), answer_scale),
-        ("three rows", "X[:3]", X[:3], answer_works),
-        ("integers", "np.round(100 * X).astype(int)", np.round(100 * X).astype(int), answer_same),
-        ("float32", "X.astype(np.float32)", X.astype(np.float32), answer_same),
-        ("DataFrame", "pandas.DataFrame(X, columns=a..j)", frame(X), answer_same),
+        ("constant column", "X[:, 5] = 0.3", changed(0.3), "constant"),
+        ("NaN", "X[3, 5] = nan", changed(np.nan, 3), "missing"),
+        ("infinity", "X[3, 5] = inf", changed(np.inf, 3), "missing"),
+        ("sparse X", "csr_matrix(X)", sparse(X), "same"),
+        ("half of the rows equal", "X[:50] = X[0]", doubled, "works"),
+        ("one column of huge scale", "X[:, 5] *= 1e6", changed(X[:, 5] * 1e6), "scale"),
+        ("three rows", "X[:3]", X[:3], "works"),
+        ("integers", "np.round(100 * X).astype(int)", np.round(100 * X).astype(int), "same"),
+        ("float32", "X.astype(np.float32)", X.astype(np.float32), "same"),
+        ("DataFrame", "pandas.DataFrame(X, columns=a..j)", frame(X), "same"),
     ]
 
 
@@ -139,48 +111,40 @@ def record(question: str, method: str, answer: str, ran: str, came_back: str) ->
 
 def inputs(methods: dict[str, Select]) -> list[dict[str, str]]:
     """Every change of the input, asked of every method."""
-    X = two_moons(100, 10).X
-    records = []
-
-    def add(*values: str) -> None:
-        records.append(record(*values))
-
+    X, records = two_moons(100, 10).X, []
     for method, select in methods.items():
         if method == LONG:
             continue
+
+        def add(question: str, said: str, ran: str, came_back: str, method: str = method) -> None:
+            records.append(record(question, method, said, ran, came_back))
+
         plain = attempt(select, X.copy())
-        add("fits", method, refused_or(plain, lambda _: "yes"), "two moons, 100 x 10, k = 2", shown(plain))
+        add("fits", refused_or(plain, "yes"), "two moons, 100 x 10, k = 2", shown(plain))
         if isinstance(plain, str):
             continue
-        for question, ran, Y, read in variants():
+        for question, ran, Y, kind in variants():
             if Y is None:
-                add(question, method, "not asked: not among its requirements", ran, "no such package here")
-                continue
-            outcome = attempt(select, Y.copy())
-            add(question, method, read(outcome, plain), ran, shown(outcome))
+                add(question, "not asked: not among its requirements", ran, "no such package here")
+            else:
+                outcome = attempt(select, Y.copy())
+                add(question, answer(kind, outcome, plain), ran, shown(outcome))
         again = attempt(select, X.copy())
         same = not isinstance(again, str) and again.selected == plain.selected
         same = same and (plain.scores is None or np.array_equal(again.scores, plain.scores, equal_nan=True))
-        add("same seed, same result", method, "yes" if same else "no", "twice, seed 0", shown(again))
+        add("same seed, same result", "yes" if same else "no", "twice, seed 0", shown(again))
         for k in (1, 3):
             found = attempt(select, X.copy(), k)
-            got = refused_or(
-                found, lambda s, k=k: "yes" if len(set(s.selected)) == k else f"gives {len(set(s.selected))}"
-            )
-            add(f"k = {k} gives {k} columns", method, got, f"k = {k}", shown(found))
+            count = 0 if isinstance(found, str) else len(set(found.selected))
+            got = refused_or(found, "yes" if count == k else f"gives {count}")
+            add(f"k = {k} gives {k} columns", got, f"k = {k}", shown(found))
         Y = X.copy()
         attempt(select, Y)
-        kept = np.array_equal(X, Y)
-        add(
-            "X as it was afterwards",
-            method,
-            "yes" if kept else "no, overwritten",
-            "X before and after",
-            f"largest change {np.abs(X - Y).max():.3g}",
-        )
+        kept, change = np.array_equal(X, Y), f"largest change {np.abs(X - Y).max():.3g}"
+        add("X as it was afterwards", "yes" if kept else "no, overwritten", "X before and after", change)
         Y.flags.writeable = False
         outcome = attempt(select, Y)
-        add("read-only X", method, answer_works(outcome, plain), "X.flags.writeable = False", shown(outcome))
+        add("read-only X", answer("works", outcome, plain), "X.flags.writeable = False", shown(outcome))
     return records
 
 
@@ -191,7 +155,7 @@ def recovery(methods: dict[str, Select]) -> list[dict[str, str]]:
         if LONG in methods and method != LONG:
             continue
         for d in (10, 50):
-            found, times, last = 0, [], ""
+            found, times = 0, []
             for seed in range(10):
                 X = two_moons(100, d, random_state=seed).X
                 X = (X - X.mean(axis=0)) / X.std(axis=0)
@@ -199,25 +163,13 @@ def recovery(methods: dict[str, Select]) -> list[dict[str, str]]:
                 outcome = attempt(select, X, 2, seed)
                 times.append(time.perf_counter() - start)
                 found += not isinstance(outcome, str) and set(outcome.selected) == {0, 1}
-                last = shown(outcome)
                 if isinstance(outcome, str) or sum(times) > 55:
                     break
             ran = f"two_moons(100, {d}), {len(times)} seeds, columns scaled, k = 2"
-            failed = refused_or(outcome, lambda _: "")
-            records.append(
-                record(
-                    f"two moons found, 100 x {d}", method, failed or f"{found} of {len(times)}", ran, f"last: {last}"
-                )
-            )
-            records.append(
-                record(
-                    f"seconds, 100 x {d}",
-                    method,
-                    failed or f"{median(times):.2g}",
-                    ran,
-                    f"{min(times):.3g} to {max(times):.3g} s",
-                )
-            )
+            often, took = f"{found} of {len(times)}", f"{min(times):.3g} to {max(times):.3g} s"
+            moons = (f"two moons found, 100 x {d}", method, refused_or(outcome, often), ran, f"last: {shown(outcome)}")
+            seconds = (f"seconds, 100 x {d}", method, refused_or(outcome, f"{median(times):.2g}"), ran, took)
+            records += [record(*moons), record(*seconds)]
     return records
 
 
@@ -239,10 +191,10 @@ def memory(methods: dict[str, Select]) -> list[dict[str, str]]:
     took = time.perf_counter() - start
     rise = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     ran = "two_moons(5000, 50), k = 2, after one small fit"
-    answer = refused_or(outcome, lambda _: f"{rise:.0f} MiB")
-    if isinstance(outcome, str) and outcome.startswith("TimeoutError"):
-        answer = f"{rise:.0f} MiB, not finished in 100 s"
-    return [record("memory, 5000 x 50", method, answer, ran, f"{took:.3g} s; {shown(outcome)}")]
+    said = refused_or(outcome, f"{rise:.0f} MiB")
+    if said == "raises TimeoutError":
+        said = f"{rise:.0f} MiB, not finished in 100 s"
+    return [record("memory, 5000 x 50", method, said, ran, f"{took:.3g} s; {shown(outcome)}")]
 
 
 def main() -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 Parts = dict[str, Callable[[Path], None]]
 
@@ -20,3 +23,10 @@ def run(doc: str, parts: Parts) -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     for part in args.parts:
         parts[part](args.out)
+
+
+def clusters(X: Any, labels: Any) -> list[Any]:
+    """Of k-means, k the number of labels: five starts."""
+    from sklearn.cluster import KMeans
+
+    return [KMeans(len(np.unique(labels)), n_init=1, random_state=seed).fit_predict(X) for seed in range(5)]

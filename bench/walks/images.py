@@ -16,7 +16,7 @@ import numpy as np
 
 from bench import common
 from bench.paper.data import read_idx
-from bench.walks import run
+from bench.walks import clusters, run
 from dufs_core import DUFS, LambdaPath, Trajectory, report
 from dufs_core.baselines import MCFS, LaplacianScore
 from dufs_core.errors import DufsWarning
@@ -55,11 +55,7 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
 
 def accuracy(X: Any, labels: Any) -> str:
     """Of k-means, k the number of labels, in per cent: mean and spread of five starts."""
-    from sklearn.cluster import KMeans
-
-    k = len(np.unique(labels))
-    found = [KMeans(k, n_init=1, random_state=seed).fit_predict(X.astype(float)) for seed in range(5)]
-    each = [100 * clustering_accuracy(labels, clusters) for clusters in found]
+    each = [100 * clustering_accuracy(labels, found) for found in clusters(X.astype(float), labels)]
     return f"{np.mean(each):.1f} ± {np.std(each):.1f}"
 
 

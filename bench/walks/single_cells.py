@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from bench.common import required
-from bench.walks import run
+from bench.walks import clusters, run
 from dufs_core import DUFS, LambdaPath, Trajectory, report, stability_selection
 from dufs_core.anndata import select_features
 from dufs_core.errors import DufsWarning
@@ -47,11 +47,9 @@ def cells() -> Any:
 
 def judged(what: str, X: Any, labels: Any) -> None:
     """Accuracy and adjusted Rand index of k-means, k the number of types: means and spreads of five starts."""
-    from sklearn.cluster import KMeans
     from sklearn.metrics import adjusted_rand_score
 
-    k = len(np.unique(labels))
-    found = [KMeans(k, n_init=1, random_state=seed).fit_predict(X.toarray()) for seed in range(5)]
+    found = clusters(X.toarray(), labels)
     accuracy = [clustering_accuracy(labels, each) for each in found]
     rand = [adjusted_rand_score(labels, each) for each in found]
     print(
