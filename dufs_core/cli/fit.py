@@ -17,6 +17,7 @@ _ROWS_SHOWN = 20  # most rows of the printed table
 _FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "constant_features")
 _FITTED_ALONE = ("excess_score", "p_value", "stopped_by_hsic")  # fdr=None
 _FITTED_WITH_DECOYS = ("q_values", "evidence", "smallest_fdr", "lam")
+_GATE_COLUMNS: dict[str, Any] = {"mu": ("     mu", "{:.3f}".format), "probability": (" P(open)", "{:.4f}".format)}
 _UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
 
 
@@ -36,13 +37,12 @@ def run(args: argparse.Namespace) -> int:
     began = time.perf_counter()
     if args.force and args.out is None:
         raise UsageError("--force needs --out DIR")
-    if args.out is not None:
-        from dufs_core.cli import output
-
-        with usage_errors():
-            output.check_directory(args.out, args.force)
     seed = 0 if args.seed is None else args.seed
     with usage_errors():
+        if args.out is not None:
+            from dufs_core.cli import output
+
+            output.check_directory(args.out, args.force)
         data = _load(args, seed)
     read = time.perf_counter()
     if not args.quiet:
@@ -116,10 +116,9 @@ def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
     count, row, first = values_not_finite(X)
     if count:
         column = f'"{names[first]}"' if names else f"{first}"
-        raise ValueError(
-            f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "
-            f"column {column}, sample {row} (from 0); impute them, or drop those samples or features"
-        )
+        values = f"{count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite"
+        where = f"the first in column {column}, sample {row} (from 0)"
+        raise ValueError(f"{path}: {values}, {where}; impute them, or drop those samples or features")
 
 
 def _feature_rows(selector: Any, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -163,10 +162,7 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
     from dufs_core.selection.fit_warnings import rate_text
 
     n_selected, d = len(result["selected"]), result["n_features"]
-    columns: dict[str, tuple[str, Any]] = {
-        "mu": ("     mu", "{:.3f}".format),
-        "probability": (" P(open)", "{:.4f}".format),
-    }
+    columns = _GATE_COLUMNS
     if result["fdr"] is not None:
         columns = {"evidence": ("evidence", "{:.2f}".format), "q_value": ("q-value", rate_text)}
     shown = rows[: min(_ROWS_SHOWN, max(n_selected + 3, 10))]
@@ -183,7 +179,7 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
         selected = n_selected - len(shown)
         lines.append(f" ...  {hidden} more" + (f", {selected} of them selected" if selected > 0 else ""))
     steps = f"{result['n_iter']} steps, {result['seconds']:.2f} s"
-    lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _trust(result, rate_text)]
+    lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _evidence(result, rate_text)]
     if "precision" in result:
         lines.append(f"precision {result['precision']:.2f}, recall {result['recall']:.2f}")
     if out is not None:
@@ -199,14 +195,12 @@ def _ending(result: dict[str, Any]) -> str:
     return "converged" if result["converged"] else "NOT converged: some gates are undecided, see --max-iter"
 
 
-def _trust(result: dict[str, Any], rate_text: Any) -> str:
-    """The false discovery rate, or the permutation test."""
+def _evidence(result: dict[str, Any], rate_text: Any) -> str:
+    """The result of the competition with decoys, or of the permutation test."""
     if result["fdr"] is None:
-        p = f"p = {result['p_value']:.2g}" + (" by pairwise HSIC" if result["stopped_by_hsic"] else "")
-        runs = f"best of {result['n_runs']} run{'' if result['n_runs'] == 1 else 's'}"
+        p = f"p = {result['p_value']:.2g}{' by pairwise HSIC' if result['stopped_by_hsic'] else ''}"
+        runs = f"best of {result['n_runs']} run{'s' * (result['n_runs'] > 1)}"
         return f"excess score of the permutation test {result['excess_score']:.3g}, {p}, {runs}"
     copies = "a shuffled copy" if result["n_decoys"] == 1 else f"{result['n_decoys']} shuffled copies"
-    return (
-        f"at a false discovery rate of {result['fdr']:g}: {result['n_found'] or 'none'} found, smallest q-value "
-        f"{rate_text(result['smallest_fdr'])}, against {copies} of each feature"
-    )
+    found = f"at a false discovery rate of {result['fdr']:g}: {result['n_found'] or 'none'} found, smallest q-value"
+    return f"{found} {rate_text(result['smallest_fdr'])}, against {copies} of each feature"

@@ -89,11 +89,9 @@ def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
         return "<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"
     from dufs_core.inspection import plotting
 
-    fit: list[Callable[..., Any]] = [plotting.loss_and_gates, plotting.ranked_scores]
-    if selector_kind(selector) == "path":
-        fit[:1] = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
-    elif selector_kind(selector) == "scores":
-        del fit[0]
+    path: list[Callable[..., Any]] = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
+    first = {"path": path, "scores": []}.get(selector_kind(selector), [plotting.loss_and_gates])
+    fit = [*first, plotting.ranked_scores]
 
     def draw_fit(axes: Any) -> None:
         for draw, ax in zip(fit, np.atleast_1d(axes), strict=True):

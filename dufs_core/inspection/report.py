@@ -293,9 +293,8 @@ def _path_notes(path: Any, n: int) -> list[str]:
 
 
 def _convergence(selector: Any, steps: str) -> str:
-    if selector.converged_:
-        return f"Converged ({steps})."
-    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
+    more = "Not converged ({}): some gates are undecided; a larger max_iter lets them decide."
+    return ("Converged ({})." if selector.converged_ else more).format(steps)
 
 
 def _gate_notes(selector: Any, n: int) -> list[str]:
@@ -330,9 +329,9 @@ def _decoy_notes(selector: Any, n: int) -> list[str]:
     if not judged:
         return ["Nothing was judged: a competition needs two features that vary in enough rows."]
     if found:
-        verdict = f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: in expectation at most "
-        verdict += "this share of them is independent of all other features (the smallest q-value is "
-        notes = [f"{verdict}{rate_text(smallest)}, from a competition with {against})."]
+        share = "in expectation at most this share of them is independent of all other features"
+        least = f"the smallest q-value is {rate_text(smallest)}, from a competition with {against}"
+        notes = [f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: {share} ({least})."]
     else:
         at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
         notes = [f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."]

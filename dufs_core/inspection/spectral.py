@@ -1,7 +1,4 @@
-"""Eigenvectors of a neighbourhood graph: how well separated its clusters are, and along what.
-
-Computed in float64 by LAPACK's symmetric solver, from a dense affinity matrix K (n, n).
-"""
+"""Spectra of a dense affinity matrix K (n, n), in float64 by LAPACK's symmetric solver."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from dufs_core.objective.ops import distances, gaussian
 from dufs_core.objective.ops.normalise import SELF_WEIGHT
 from dufs_core.selection.parameters import check_positive
 
-_SYMMETRY = 1e-9  # largest difference between K and its transpose that counts as rounding, for entries of size 1
+_SYMMETRY = 1e-9  # relative difference between K and its transpose that counts as rounding
 
 
 class Spectrum(NamedTuple):
@@ -33,29 +30,12 @@ def affinity(
     bandwidth_factor: float = 2.0,
     self_loops: bool = True,
 ) -> Array:
-    """K_ij = exp(-||x_i - x_j||^2 / b), the affinity that DUFS builds on its gated data, for X as it is.
+    """K_ij = exp(-||x_i - x_j||^2 / b) (n, n), the affinity of DUFS, for X (n, d) as it is: not scaled, not gated.
 
-    Parameters
-    ----------
-    X : array-like (n, d)
-        Not scaled here: see `dufs_core.data.dense.scale_columns`.
-    bandwidth : "max", "median", "q90" or float
-        b = bandwidth_factor times this statistic of the squared distances to the n_neighbors-th other row; a number
-        is b itself.
-    n_neighbors : int
-        1 to n - 1.
-    bandwidth_factor : float
-    self_loops : bool
-        Whether K_ii is 1, or as good as 0 (`dufs_core.objective.ops.normalise.SELF_WEIGHT`).
-
-    Returns
-    -------
-    ndarray (n, n) float64, symmetric, in [0, 1]
-
-    Raises
-    ------
-    ValueError
-        If X is not a finite table, its squared distances overflow, or a parameter is out of range.
+    bandwidth ("max", "median", "q90"): b is bandwidth_factor times this statistic of the squared distances to the
+    n_neighbors-th other row (1 to n - 1); a number is b itself. Without self_loops K_ii is as good as 0
+    (`dufs_core.objective.ops.normalise.SELF_WEIGHT`) instead of 1. ValueError if X is not a finite table, its squared
+    distances overflow, or a parameter is out of range.
     """
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2 or len(X) < 2:
@@ -69,27 +49,23 @@ def affinity(
         centred = X - X.mean(axis=0)  # distances stay, rounding shrinks
         D, _ = distances.forward(bk, centred @ centred.T)
     if not np.isfinite(D).all():
-        raise ValueError(
-            f"Squared distances between rows of X overflow float64 (entries reach {abs(X).max():.3g}): divide X by a "
-            f"constant first"
-        )
+        overflow = f"Squared distances between rows of X overflow float64 (entries reach {abs(X).max():.3g})"
+        raise ValueError(f"{overflow}: divide X by a constant first")
     factor = bandwidth_factor if isinstance(bandwidth, str) else 1.0
     b, _, _ = bandwidth_rule.forward(bk, D, bandwidth, n_neighbors, factor)
     return np.asarray(gaussian.forward(bk, D, b, 1.0 if self_loops else SELF_WEIGHT)[0])
 
 
 def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
-    """The `n_vectors` largest eigenvalues of P = diag(K 1)^(-1) K, and P's right eigenvectors.
+    """The `n_vectors` largest eigenvalues of P = diag(K 1)^(-1) K, and its right eigenvectors.
 
         P psi = lambda psi,   through the symmetric A = deg^(-1/2) K deg^(-1/2):  A u = lambda u,  psi = deg^(-1/2) u
 
-    lambda_1 = 1 with psi_1 constant. lambda_2 close to 1 means two groups of rows that the walk hardly leaves, and
-    psi_2 tells them apart (arXiv 2007.04728, section 3). In a graph of several pieces lambda_2 = 1 too, and psi_1 and
-    psi_2 are some basis of the vectors that are constant on each piece.
+    lambda_1 = 1 with psi_1 constant. If lambda_2 is close to 1, the walk hardly leaves two groups of rows, and psi_2
+    separates them (arXiv 2007.04728, section 3). With several components lambda_2 = 1, and psi_1 and psi_2 are some
+    basis of the vectors that are constant on each. Vectors have unit length; their largest entry in size is positive.
 
-    K (n, n) symmetric, not negative, every row with a positive sum; n_vectors from 1 to n; else ValueError. Vectors
-    have unit length, and the largest entry of each in size is positive (the first of several within one part in 10^6),
-    so that the sign does not depend on the machine.
+    K (n, n) symmetric, non-negative, with positive row sums; n_vectors from 1 to n; else ValueError.
     """
     K = _checked(K)
     n = len(K)
@@ -105,10 +81,9 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
 
 
 def algebraic_connectivity(K: Array) -> float:
-    """Second smallest eigenvalue of the graph Laplacian diag(K 1) - K; the smallest is 0.
+    """Second smallest eigenvalue of the graph Laplacian diag(K 1) - K (Fiedler 1973); 0 if K is not connected.
 
-    K (n, n), n >= 2, as in `random_walk_spectrum`. It is 0 for a graph in two pieces. Unlike lambda_2 it grows with the
-    degrees (Fiedler 1973). Raises ValueError if K is not such a matrix.
+    K as in `random_walk_spectrum`, n >= 2, else ValueError. Unlike lambda_2 it grows with the degrees.
     """
     K = _checked(K)
     if len(K) < 2:
@@ -120,15 +95,14 @@ def algebraic_connectivity(K: Array) -> float:
 
 
 def spectral_embedding(K: Array, n_components: int) -> Array:
-    """psi_2, ..., psi_(n_components + 1), (n, n_components): the input of k-means in spectral clustering.
+    """psi_2, ..., psi_(n_components + 1), (n, n_components), for k-means with n_components + 1 clusters.
 
-    k clusters need k - 1 components. K as in `random_walk_spectrum`; n_components from 1 to n - 1, else ValueError.
+    K as in `random_walk_spectrum`; n_components from 1 to n - 1, else ValueError.
     Source: Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
     """
     if not 1 <= n_components < len(K):
-        raise ValueError(
-            f"n_components must be from 1 to the number of rows less one, {len(K) - 1}; got {n_components}"
-        )
+        most = f"the number of rows less one, {len(K) - 1}"
+        raise ValueError(f"n_components must be from 1 to {most}; got {n_components}")
     return random_walk_spectrum(K, n_components + 1).vectors[:, 1:]
 
 

@@ -1,7 +1,7 @@
-"""Batch jobs: many fits from one job file, that go on after whatever stopped them (docs/batch-jobs.md).
+"""Batch jobs: many fits from one job file, resumable after any stop (docs/batch-jobs.md).
 
-job_file.py reads the job file and names its fits; worker.py computes them in this process or, by pool.py, in others;
-results.py keeps what is done and makes the tables; runner.py leads; command.py is the command line.
+job_file.py lists the fits; worker.py computes them, in this process or, through pool.py, in others; results.py stores
+the results; runner.py leads; command.py is the command line.
 """
 
 from __future__ import annotations

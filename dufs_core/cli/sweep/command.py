@@ -20,26 +20,20 @@ exit codes: 0 done, 2 bad usage or input, 3 interrupted (--resume goes on), 1 an
 
 
 def add_arguments(sweep: argparse.ArgumentParser) -> None:
-    """The arguments of the command."""
+    """Add the arguments of the command."""
     sweep.add_argument("job", metavar="JOB.toml", help="data sets, settings, grid and seeds (docs/batch-jobs.md)")
-    sweep.add_argument("--out", metavar="DIR", help="where the results go, and what is needed to go on")
-    sweep.add_argument(
-        "--resume", action="store_true", help="go on with the sweep in DIR (or start it, if there is none)"
-    )
+    sweep.add_argument("--out", metavar="DIR", help="for the results, and the state of unfinished fits")
+    sweep.add_argument("--resume", action="store_true", help="go on with the sweep in DIR, or start it")
     where = sweep.add_mutually_exclusive_group()
-    where.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes, each with a fit (default: 1, this one)"
-    )
+    where.add_argument("--workers", type=int, default=1, metavar="N", help="processes (default: 1, this one)")
     where.add_argument("--scheduler", metavar="ADDRESS", help="compute on the workers of this Dask scheduler")
-    sweep.add_argument(
-        "--dry-run", action="store_true", help="list the fits with their predicted memory; compute and write nothing"
-    )
+    sweep.add_argument("--dry-run", action="store_true", help="list the fits and their memory; compute nothing")
     sweep.add_argument("--json", action="store_true", help="print one JSON object instead of text")
     sweep.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no counts")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Raises JobError for what the user has to change."""
+    """Run the command. Raises JobError if the user has to change something."""
     from tqdm import tqdm
 
     from dufs_core.cli.sweep import pool, results, runner
@@ -51,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dry_run:
         return _dry_run(job, args)
     if args.out is None:
-        raise JobError("sweep needs --out DIR, where results and the state of the fits are kept (or --dry-run)")
+        raise JobError("sweep needs --out DIR for results and the state of the fits (or --dry-run)")
     workers = None
     if args.scheduler is not None:
         workers = pool.cluster(args.scheduler)
@@ -111,5 +105,5 @@ def _dry_run(job: Any, args: argparse.Namespace) -> int:
         memory = row["error"] if "error" in row else f"{row['bytes'] / 1e6:,.1f} MB, {row['together']} together"
         settings = ", ".join(f"{name} {row[name]}" for name in ("seed", *job.varied))
         print(f"{row['id']}  {row['data']}, {settings}: {memory}")
-    print(f"{len(rows)} fits; memory is that of the data and of a step of the fits that are computed together")
+    print(f"{len(rows)} fits; memory: the data, and one step of the fits computed together")
     return DONE

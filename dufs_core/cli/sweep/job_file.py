@@ -1,4 +1,4 @@
-"""Job files: TOML (docs/batch-jobs.md has one), checked before anything is computed, a sentence for every mistake."""
+"""Job files in TOML (docs/batch-jobs.md), checked before any fit, with a sentence for every mistake."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class JobError(DufsError, ValueError):
 
 @dataclass(frozen=True)
 class DataSet:
-    """A file, or two moons, and how it is read."""
+    """A file and how it is read, or two moons and their parameters."""
 
     name: str
     path: str  # absolute, or "two-moons"
@@ -63,7 +63,7 @@ class DataSet:
     sha256: str  # of the file, or of the array
 
     def described(self) -> dict[str, Any]:
-        """What a result depends on: neither the name nor the folder."""
+        """All that a result depends on: neither name nor folder."""
         return {"reading": dict(self.reading), "sha256": self.sha256}
 
 
@@ -78,7 +78,7 @@ class Fit:
 
     @property
     def id(self) -> str:
-        """16 digits of the SHA-256 of all that the result depends on."""
+        """The first 16 digits of the SHA-256 of all that the result depends on."""
         identity = {"settings": _without_limit(self.settings), "seed": self.seed, "threads": self.threads}
         identity |= {"data": self.data.described(), "version": __version__}
         return sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -91,22 +91,16 @@ def _without_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """What a job file asks for."""
+    """The contents of a job file."""
 
     fits: tuple[Fit, ...]  # in the order of the file: data sets, grid, seeds
     varied: tuple[str, ...]  # the parameters of the grid
     checkpoint_seconds: float
-    described: dict[str, Any]  # what a directory of results must agree with
+    described: dict[str, Any]  # must agree with that of the directory
 
 
 def read_job(path: str | Path) -> Job:
-    """Read and check a job file.
-
-    Raises
-    ------
-    JobError
-        If it cannot be read, is not TOML, or something in it is unknown, missing or unusable.
-    """
+    """Read and check a job file. Raises JobError if it is not readable TOML, or an entry is unknown or unusable."""
     path = Path(path)
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))

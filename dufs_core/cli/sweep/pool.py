@@ -23,9 +23,7 @@ from dufs_core.selection.atomic_io import disk_is_full
 _POLL = 0.2  # seconds between looks at signals
 _PATIENCE = 10  # seconds for a Dask scheduler to answer, and to have a worker
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # loky's and Dask's errors
-Pool = tuple[
-    Callable[[Task], Future[list[Result]]], int
-]  # gives a task to a worker; how many they have in hand at most
+Pool = tuple[Callable[[Task], Future[list[Result]]], int]  # submits a task; most tasks in hand
 
 
 @contextmanager
@@ -41,7 +39,7 @@ def processes(count: int) -> Iterator[Pool]:
 
 
 def _start_child(parent: int) -> None:
-    """A worker leaves signals to its parent, which tells it to stop by a file, and ends with its parent."""
+    """Start a worker: it ignores signals, since its parent tells it to stop by a file, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
@@ -49,7 +47,7 @@ def _start_child(parent: int) -> None:
         while os.getppid() == parent:
             time.sleep(1)
         orphaned.set()
-        with busy:  # what is in hand is saved first
+        with busy:  # the task in hand is saved first
             os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
@@ -57,10 +55,7 @@ def _start_child(parent: int) -> None:
 
 @contextmanager
 def cluster(address: str) -> Iterator[Pool]:
-    """The workers of the Dask scheduler at `address`; one that dies has its tasks redone by Dask.
-
-    Raises JobError if Dask is not installed, or no scheduler with workers answers.
-    """
+    """The workers of the Dask scheduler at `address`. Raises JobError without Dask, a scheduler or workers."""
     try:
         from distributed import Client
     except ImportError as error:
@@ -80,11 +75,11 @@ def cluster(address: str) -> Iterator[Pool]:
 def in_workers(
     tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool], tell_workers: Callable[[], None]
 ) -> Generator[tuple[Task, list[Result] | BaseException]]:
-    """Compute tasks in workers; yields each with its results as they come, or with the error that ended it.
+    """Compute tasks in workers; yields each task with its results, or with the error that ended it, as they come.
 
-    When a worker dies, nobody says of which task: the fits of those in hand are computed again, one at a time, and one
-    during which a worker dies again is given up. Once `stop` is true no task is begun, the workers are told, and what
-    they have in hand is waited for. They are told, too, when this ends otherwise.
+    When a worker dies, its task is unknown: the fits of all tasks in hand are computed again, one at a time, and a fit
+    during which a worker dies again is given up. Once `stop` is true no task is begun, the workers are told, and the
+    tasks in hand are waited for. The workers are told, too, when this ends with an error.
     """
     submit, most = pool
     first, again, in_hand = deque(tasks), deque[Task](), dict[Future[list[Result]], tuple[Task, bool]]()

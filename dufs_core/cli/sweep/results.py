@@ -1,14 +1,13 @@
-"""The directory of a sweep: what is done stays done.
+"""The directory of a sweep.
 
-    results.csv          the table, one row per fit, made from fits/ at each end
-    fits/ID.npz          a fit that is over: its row, mu, ranking, support, q-values, history
+    results.csv          the table, one row per fit, made from fits/ at the end of each job
+    fits/ID.npz          a finished or failed fit: its row, mu, ranking, support, q-values, history
     checkpoints/ID.ckpt  a fit in progress
-    log.jsonl            what happened, one JSON object a line
-    sweep.json           what was asked for
-    lock, stop.JOB       locked by the job that works here; tells its workers to save and end
+    log.jsonl            events, one JSON object a line
+    sweep.json           the contents of the job file
+    lock, stop.JOB       locked by the job at work; tells its workers to save and end
 
-Files of fits are written beside their place, flushed and renamed: a row is complete or does not exist. The identity of
-the fit is the name of its file, so none can exist twice.
+Files of fits are written beside their place, flushed and renamed: each is complete or absent.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _COLUMNS = (
 
 
 class Result(NamedTuple):
-    """What is kept of a fit."""
+    """The row of a fit in the table, and its arrays."""
 
     row: dict[str, Any]
     arrays: dict[str, Array]
@@ -53,17 +52,17 @@ def failure(fit: Fit, error: BaseException) -> Result:
 
 
 def id_columns(fit: Fit) -> dict[str, Any]:
-    """How the row of a fit begins."""
+    """The first columns of the row of a fit."""
     return {"id": fit.id, "data": fit.data.name, "seed": fit.seed}
 
 
 def error_line(error: BaseException) -> str:
-    """An error in a table."""
+    """An error on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 def join_warnings(caught: Sequence[warnings.WarningMessage], first: str = "") -> str:
-    """Warnings for users in a table, each once."""
+    """Warnings for users on one line, each once."""
     sentences = (" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
     return " | ".join(dict.fromkeys([*([first] if first else []), *sentences]))
 
@@ -97,7 +96,7 @@ class Store:
         self._log = self.directory / "log.jsonl"
 
     def check(self, resume: bool) -> None:
-        """Make the directory, unless it holds something else than this sweep that is to be resumed."""
+        """Make the directory; JobError if it holds a sweep that is not to be resumed, or anything else."""
         mine = {path.name for path in (self._fits, self.checkpoints, self.lock, self._log)}
         try:
             if self.plan.exists() and not resume:
@@ -112,7 +111,7 @@ class Store:
             raise JobError(f"{self.directory} cannot be used: {(error.strerror or str(error)).lower()}") from error
 
     def open(self, job: Job) -> None:
-        """Make what is missing; refuse another job than the one that the directory belongs to. The lock is held."""
+        """Make missing files; JobError if the directory belongs to another job. The lock is held."""
         for folder in (self._fits, self.checkpoints):
             folder.mkdir(exist_ok=True)
             for left in folder.glob(".*.tmp"):
@@ -136,14 +135,14 @@ class Store:
         return Checkpoint(self.checkpoints / f"{fit.id}.ckpt")
 
     def save(self, fit: Fit, result: Result) -> None:
-        """Keep a result. The checkpoint goes if the fit is done; one that failed is tried again."""
+        """Write a result, and remove the checkpoint of a fit that is done; a failed one is tried again."""
         packed = atomic_io.pack_npz({"row": np.array(json.dumps(json_value(result.row))), **result.arrays})
         atomic_io.write_bytes(self._fits / f"{fit.id}.npz", packed)
         if result.row["status"] == "done":
             self.checkpoint(fit).remove()
 
     def result(self, fit: Fit) -> Result | None:
-        """What is kept of a fit that is over. A damaged file is as good as none, and is removed."""
+        """The result of a fit that is over, else None. A damaged file is removed."""
         path = self._fits / f"{fit.id}.npz"
         try:
             arrays = atomic_io.unpack_npz(path.read_bytes(), path)
@@ -156,7 +155,7 @@ class Store:
         return Result(json.loads(str(arrays.pop("row"))), arrays)
 
     def log(self, event: str, **fields: Any) -> None:
-        """Append one line; a line that a crash has cut off is ended first."""
+        """Append one line, after ending a line that a crash has cut off."""
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
         line = json.dumps(json_value({"time": now, "event": event, **fields})) + "\n"
         with self._log.open("a+b", buffering=0) as file:

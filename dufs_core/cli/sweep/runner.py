@@ -66,7 +66,7 @@ class Signals:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the operating system's lock on a file; it ends with its owner. Raises JobError if another job holds it."""
+    """Hold the operating system's lock on a file, which ends with the process; JobError if another job holds it."""
     with ExitStack() as stack:
         try:
             fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -85,11 +85,11 @@ def run(
     resume: bool,
     on_progress: Callable[[Report], None] = lambda report: None,
 ) -> Report:
-    """Compute what is missing of a sweep, in the workers of a pool or in this process, and write its table.
+    """Compute the missing fits of a sweep, in the workers of a pool or in this process, and write its table.
 
-    resume: whether the directory may hold a part of this sweep already; fits that failed are tried again. on_progress
-    is called at the start and after each fit. An interruption, or a full disk, is in the report, and no error. Raises
-    JobError if the directory or the workers cannot be used.
+    resume: whether the directory may hold a part of this sweep; failed fits are tried again. on_progress is called at
+    the start and after each fit. An interruption or a full disk is reported, not raised. Raises JobError if the
+    directory or the workers cannot be used, OSError for other failures of files.
     """
     began = time.perf_counter()
     store.check(resume)

@@ -1,7 +1,7 @@
-"""The fits themselves, in the process of the sweep or in a worker's.
+"""Compute fits, in the process of the sweep or in a worker.
 
-On a GPU fits that differ in lam and seed advance as one stack, where that gives every fit the bits that it has alone
-(`dufs_core.selection.fit_many.stack_size`): which fits go together then changes no result.
+On a GPU fits that differ in lam and seed advance as one stack, if each keeps the bits that it has alone
+(`dufs_core.selection.fit_many.stack_size`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.fit_many import bytes_together, fit_stack, stack_size
 from dufs_core.selection.fit_task import FitTask
 
-LARGEST = 32  # fits of a task: what is lost with a worker that writes no checkpoints, and what others could compute
+LARGEST = 32  # fits of a task: so many are lost with a worker that writes no checkpoints
 _MAY_DIFFER = ("lam", "n_features_to_select", "ranking")  # settings of the fits of a stack
 orphaned = threading.Event()  # set in a worker whose parent has died
 busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
 
 
 class Task(NamedTuple):
-    """Fits of one data set for one worker: one, or several that may be a stack."""
+    """Fits of one data set for one worker: one, or a possible stack."""
 
     fits: tuple[Fit, ...]
     checkpoints: str  # the folder of checkpoints
@@ -53,7 +53,7 @@ class StackError(Exception):
 
 
 def group_fits(fits: Sequence[Fit]) -> list[list[Fit]]:
-    """Fits that may be a stack on a GPU, each other one alone: with decoys every fit has gates of other columns."""
+    """Group fits that may be a stack on a GPU; all others stay alone, since decoys give every fit its own columns."""
     groups: dict[str, list[Fit]] = {}
     for fit in fits:
         key = fit.id
@@ -86,7 +86,7 @@ def compute(task: Task, stop: Callable[[], bool]) -> Iterator[Result]:
 
 
 def work(task: Task) -> list[Result]:
-    """`compute` in a worker, until the file task.stop is there or its parent has died: the fits that are over."""
+    """`compute` in a worker, until the file task.stop exists or its parent has died; the results so far."""
 
     def stop() -> bool:
         return orphaned.is_set() or os.path.exists(task.stop)
@@ -98,9 +98,9 @@ def work(task: Task) -> list[Result]:
 
 
 def load(fit: Fit) -> Any:
-    """X (n, d) of a fit, kept until that of another is asked for; with batch_size it stays on the disk.
+    """X (n, d) of a fit, cached for the next fit; with batch_size it stays on the disk.
 
-    Raises ValueError if the file cannot be read as a table, or is not the one that the sweep was started with.
+    Raises ValueError if the file is not a table, or has changed since the start of the sweep.
     """
     return _load(fit.data, fit.settings["batch_size"] is not None)
 
@@ -115,19 +115,19 @@ def _load(data: DataSet, on_disk: bool) -> Any:
 
 
 def size_of_stack(fits: Sequence[Fit]) -> int:
-    """How many of these fits keep their bits together and have room in memory."""
+    """The number of these fits that keep their bits as a stack and have room in memory."""
     if len(fits) == 1:
         return 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             return stack_size(_selector(fits[0]), load(fits[0]), len(fits))
-        except Exception:  # what is wrong with the data or the settings is said by the first fit
+        except Exception:  # the first fit reports the error in the data or settings
             return 1
 
 
 def _selector(fit: Fit, checkpoint: Checkpoint | None = None, alone: bool = True) -> DUFS:
-    """The selector of a fit, which goes on from what the checkpoint holds."""
+    """The selector of a fit, to go on from its checkpoint."""
     settings = dict(fit.settings)
     if checkpoint is not None and checkpoint.exists():
         try:
@@ -142,7 +142,7 @@ def _selector(fit: Fit, checkpoint: Checkpoint | None = None, alone: bool = True
 
 
 def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -> list[Result]:
-    """Results of one fit of a task, or of several as a stack; `note` is said in their rows.
+    """Results of one fit of a task, or of several as a stack; `note` goes into their rows.
 
     Raises InterruptedFit, with checkpoints written, when asked to stop, and StackError if a stack fails.
     """
@@ -165,7 +165,7 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
                 warn_each = fit_stack(selectors, X)
         except InterruptedFit:
             raise
-        except Exception as error:  # whatever is wrong with this fit, the others can do without it
+        except Exception as error:  # the other fits go on
             if disk_is_full(error):
                 raise
             if len(some) > 1:
@@ -186,7 +186,7 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
 
 
 def predict(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
-    """For the id of each fit its engine, how many are computed together, and the bytes of these; or its error."""
+    """By id of the fit: its engine, the number of fits computed together and their bytes, or the error."""
     found = {}
     for group in group_fits(fits):
         size = size_of_stack(group)
