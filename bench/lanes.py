@@ -95,14 +95,6 @@ def where_positive(condition: Any, value: Any) -> Any:
     return np.where(condition > 0, value, value.dtype.type(0))
 
 
-def larger(a: Any, b: Any) -> Any:
-    return np.maximum(a, b)
-
-
-def smaller(a: Any, b: Any) -> Any:
-    return np.minimum(a, b)
-
-
 def exp_nonpositive(x: Any) -> Any:
     lowest = x.dtype.type(-87.0 if x.dtype == np.float32 else -708.0)
     return np.where(x >= lowest, np.exp(np.maximum(x, lowest)), x.dtype.type(0))
@@ -127,18 +119,15 @@ def tile_add(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int) -> 
     _part(C, c0, ROWS * LANES)[:] += _tile(L, l0, R, r0, length).reshape(-1)
 
 
-def wait_for_all(counters: Any, first: int, members: int) -> None:
-    """One thread has nobody to wait for."""
-
-
-def small_code() -> None:
-    """There is no code to keep small."""
+def nothing(*_: Any) -> None:
+    """One thread has nobody to wait for, and there is no code to keep small."""
 
 
 _FUNCTIONS = (
     load, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane, where_positive,
-    larger, smaller, exp_nonpositive, tile_set, tile_add, wait_for_all, small_code,
+    exp_nonpositive, tile_set, tile_add,
 )  # fmt: skip
+_OTHERS = {"larger": np.maximum, "smaller": np.minimum, "wait_for_all": nothing, "small_code": nothing}
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
     "_BLOCK": BLOCK, "_GROUP": GROUP, "BLOCK": 2 * LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
@@ -165,7 +154,7 @@ class _Shared:
 
 def install() -> None:
     """Put the functions and the small sizes into every module that has one of that name; spoil the work arrays."""
-    replaced = {function.__name__: function for function in _FUNCTIONS} | _SIZES
+    replaced = {function.__name__: function for function in _FUNCTIONS} | _OTHERS | _SIZES
     for module in (vector, tile, barrier, panels, steps, streaming, sparse, dense):
         for name in replaced.keys() & vars(module).keys():
             setattr(module, name, replaced[name])

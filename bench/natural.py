@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -195,11 +195,9 @@ def value(record: dict[str, Any], measure: str) -> float:
     return float(np.mean(record[measure]))
 
 
-def mean_over(row: dict[str, dict[str, Any]], sets: Iterable[str], measure: str) -> float | None:
+def mean_over(row: dict[str, dict[str, Any]], sets: Sequence[str], measure: str) -> float | None:
     """The mean of one method over all of these sets; None if one is missing, or there are none."""
-    values = [value(row[name], measure) if name in row else np.nan for name in sets]
-    mean = float(np.mean(values)) if values else np.nan
-    return None if np.isnan(mean) else mean
+    return float(np.mean([value(row[s], measure) for s in sets])) if sets and all(s in row for s in sets) else None
 
 
 def with_ranks(means: Sequence[float | None]) -> list[str | None]:

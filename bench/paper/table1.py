@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
-from scipy.stats import rankdata
 
 from bench.common import MissingData, available, markdown
 from bench.paper import published
@@ -183,22 +183,13 @@ def ranks(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
     Seven methods are ranked, the paper's; DUFS-R has the rank that it has among them in the place of DUFS.
     """
-    others = [m for m in OF_THE_PAPER if m != "DUFS"]
-    rows: dict[str, list[float]] = {m: [] for m in SELECTORS}
-    for data in SOURCES:
-        found = {r["method"]: r["accuracy"] for r in records if r["data"] == data}
-        if all(found.get(m) is not None for m in SELECTORS):
-            for mine in DUFS_METHODS:
-                ranked = dict(zip((*others, mine), rankdata([-found[m] for m in (*others, mine)]), strict=True))
-                for method in ranked if mine == "DUFS" else [mine]:
-                    rows[method].append(float(ranked[method]))
-    if not rows["DUFS"]:
+    table = pd.DataFrame(records).pivot(index="data", columns="method", values="accuracy").astype(float)
+    table = table.reindex(columns=list(SELECTORS)).dropna()
+    if table.empty:
         return {"rows": 0, "mean": {}, "median": {}}
-    return {
-        "rows": len(rows["DUFS"]),
-        "mean": {m: round(float(np.mean(values)), 2) for m, values in rows.items()},
-        "median": {m: float(np.median(values)) for m, values in rows.items()},
-    }
+    ranked = table.drop(columns="DUFS-R").rank(axis=1, ascending=False)
+    ranked["DUFS-R"] = table.drop(columns="DUFS").rank(axis=1, ascending=False)["DUFS-R"]
+    return {"rows": len(ranked), "mean": ranked.mean().round(2).to_dict(), "median": ranked.median().to_dict()}
 
 
 def means(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -228,19 +219,15 @@ def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]
     CAE, which has not all numbers of columns, is left out.
     """
     methods = [m for m in SELECTORS if m not in fixed["counts"]]
-    found: dict[str, list[list[float]]] = {m: [] for m in methods}
-    rows = []
+    curves: dict[str, list[list[float]]] = {}  # by data set
     for data in SOURCES:
-        row = {}
-        for method in methods:
-            place = 0 if quick else label_free(fixed, data, method)
-            wanted = None if place is None else cells_of(fixed, data, method, quick)[place]
-            row[method] = None if wanted is None else known(cells, wanted, method)
-        if None not in row.values():
-            rows.append(data)
-            for method, result in row.items():
-                found[method].append(result["accuracy"])
-    return {"data": rows, "mean": {m: np.mean(v, axis=0).round(2).tolist() for m, v in found.items() if v}}
+        places = {method: 0 if quick else label_free(fixed, data, method) for method in methods}
+        if None not in places.values():
+            found = [known(cells, cells_of(fixed, data, m, quick)[place], m) for m, place in places.items()]
+            if None not in found:
+                curves[data] = [result["accuracy"] for result in found]
+    mean = np.mean(list(curves.values()), axis=0).round(2).tolist() if curves else []
+    return {"data": list(curves), "mean": dict(zip(methods, mean, strict=False))}
 
 
 def spreads(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
