@@ -361,8 +361,8 @@ def _worst_coordinate(problem: _Problem, rtol: float, step: float, seed: int) ->
         halves = group[: len(group) // 2], group[len(group) // 2 :]
         gaps = []
         for half in halves:
-            masked: Direction = [None] * len(v)
-            for i in {i for i, _ in half}:
+            masked = list(v)
+            for i in problem.active:
                 mask = np.zeros(np.shape(problem.inputs[i]))
                 mask.reshape(-1)[[k for j, k in half if j == i]] = 1.0
                 masked[i] = problem.projected(i, v[i] * problem.xp.asarray(mask))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,7 @@ from dufs_core.gradcheck.suite.operations import POWERS
 from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register
 from dufs_core.objective.chain import Evaluate, Objective
 
-LOSSES = ("regularised", "parameter-free")
 RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
-NOISES = ("batch", "sample")
 MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
 
 
@@ -50,9 +49,7 @@ def _example(
         degenerate_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
-    fixed: list[float] | None = None
-    if held:
-        fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)]
+    fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)] if held else None
 
     def function(mu: Array) -> Any:
         if fixed is None:
@@ -73,19 +70,14 @@ def _example(
     )
 
 
-def _gradient_at(u: float, noise: str) -> Any:
-    """dL/dmu where every mu + sigma eps = u, parameter by parameter less the regulariser's share: 0 at a kink."""
-
-    def gradient(bk: Backend, evaluate: Evaluate) -> Any:
-        X = np.random.default_rng(0).standard_normal((5, 2))
-        mu = np.full(2, 0.5)
-        eps = np.full((1, 2) if noise == "batch" else (1, 5, 2), (u - 0.5) / 0.5)
-        eps[..., 1] = 0.0
-        objective = Objective(lam=0.0, power=2, bandwidth="max", n_neighbors=1)
-        moved = [bk.xp.asarray(a) for a in (mu, eps, np.asfortranarray(X))]
-        return bk.to_host(evaluate(bk, objective, *moved)[1])[0]
-
-    return gradient
+def _gradient_at(u: float, noise: str, bk: Backend, evaluate: Evaluate) -> Any:
+    """dL/dmu of the first of two columns, where mu + sigma eps = u, without a regulariser: 0 at a kink."""
+    X = np.asfortranarray(np.random.default_rng(0).standard_normal((5, 2)))
+    eps = np.full((1, 2) if noise == "batch" else (1, 5, 2), (u - 0.5) / 0.5)
+    eps[..., 1] = 0.0
+    objective = Objective(lam=0.0, power=2, bandwidth="max", n_neighbors=1)
+    moved = [bk.xp.asarray(a) for a in (np.full(2, 0.5), eps, X)]
+    return bk.to_host(evaluate(bk, objective, *moved)[1])[0]
 
 
 def _all_closed(bk: Backend, evaluate: Evaluate) -> Any:
@@ -99,54 +91,46 @@ def _all_closed(bk: Backend, evaluate: Evaluate) -> Any:
 _CLOSED = [float(np.exp(-m * m / 0.5) / (np.sqrt(2 * np.pi) * 0.5)) for m in (-1.0, -1.5)] + [0.0, 0.0]
 
 
-def _kinks(noise: str) -> tuple[Kink, ...]:
-    return (
-        Kink("gate at u = 0: slope 0", _gradient_at(0.0, noise), 0.0),
-        Kink("gate at u = 1: slope 0", _gradient_at(1.0, noise), 0.0),
+def _chain(loss: str, rule: str, noise: str) -> Operation:
+    kinks = (
+        Kink("gate at u = 0: slope 0", partial(_gradient_at, 0.0, noise), 0.0),
+        Kink("gate at u = 1: slope 0", partial(_gradient_at, 1.0, noise), 0.0),
         Kink("all gates closed: the regulariser alone", _all_closed, _CLOSED),
+    )
+    expected = partial(expectation.whole_chain, lam=0.3 if loss == "regularised" else None)
+    return Operation(
+        f"chain[{loss}, {rule}, {noise}]",
+        "objective",
+        partial(_example, loss, rule, noise),
+        complex_rtol=1e-10,
+        kinks=kinks if (loss, rule) == ("regularised", "max") else (),
+        expectation=expected if (rule, noise) == ("fixed", "batch") else None,
+        engines=("reference",) if noise == "sample" else (),
     )
 
 
-for _loss in LOSSES:
-    for _rule in RULES:
-        for _noise in NOISES:
-            _expected = partial(expectation.whole_chain, lam=0.3 if _loss == "regularised" else None)
-            register(
-                Operation(
-                    f"chain[{_loss}, {_rule}, {_noise}]",
-                    "objective",
-                    partial(_example, _loss, _rule, _noise),
-                    complex_rtol=1e-10,
-                    kinks=_kinks(_noise) if (_loss, _rule) == ("regularised", "max") else (),
-                    expectation=_expected if (_rule, _noise) == ("fixed", "batch") else None,
-                    engines=("reference",) if _noise == "sample" else (),
-                )
-            )
+for _names in product(("regularised", "parameter-free"), RULES, ("batch", "sample")):
+    register(_chain(*_names))
 
 
 def _load(path: str, *arguments: int) -> Evaluate:
     module, _, name = path.partition(".")
     engine: Evaluate = getattr(import_module(f"dufs_core.objective.engines.{module}"), name)(*arguments)
-    return _with_sparse_columns(engine) if module.endswith("sparse") else engine
+    return partial(_on_sparse_columns, engine) if module.endswith("sparse") else engine
 
 
-def _with_sparse_columns(engine: Evaluate) -> Evaluate:
+def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
     """A sparse engine on columns made sparse: odd ones, less their first entry, which is their shift then."""
-
-    def evaluate(bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
-        X = bk.to_host(X)
-        thin = np.arange(X.shape[1]) % 2 == 1
-        shift = np.where(thin, -X[0], 0)
-        table = ScaledSparseMatrix(csc_array(X + shift), shift.astype(np.float64), thin, bk)
-        return engine(bk, objective, mu, eps, table)
-
-    return evaluate
+    X = bk.to_host(X)
+    thin = np.arange(X.shape[1]) % 2 == 1
+    shift = np.where(thin, -X[0], 0)
+    return engine(bk, objective, mu, eps, ScaledSparseMatrix(csc_array(X + shift), shift.astype(np.float64), thin, bk))
 
 
 register(Engine("reference", partial(_load, "reference.ReferenceEngine")))
-for _name, _path in (("dense", "cpu_dense.DenseEngine"), ("streaming", "cpu_streaming.StreamingEngine"),
-                     ("sparse", "cpu_sparse.SparseEngine")):  # fmt: skip
-    register(Engine(_name, partial(_load, _path, 1), backends=("numpy",)))
-for _name, _path in (("cuda", "gpu_dense.CudaEngine"), ("cuda_streaming", "gpu_streaming.CudaStreamingEngine"),
-                     ("cuda_sparse", "gpu_sparse.CudaSparseEngine")):  # fmt: skip
-    register(Engine(_name, partial(_load, _path), backends=("cupy",)))
+register(Engine("dense", partial(_load, "cpu_dense.DenseEngine", 1), ("numpy",)))
+register(Engine("streaming", partial(_load, "cpu_streaming.StreamingEngine", 1), ("numpy",)))
+register(Engine("sparse", partial(_load, "cpu_sparse.SparseEngine", 1), ("numpy",)))
+register(Engine("cuda", partial(_load, "gpu_dense.CudaEngine"), ("cupy",)))
+register(Engine("cuda_streaming", partial(_load, "gpu_streaming.CudaStreamingEngine"), ("cupy",)))
+register(Engine("cuda_sparse", partial(_load, "gpu_sparse.CudaSparseEngine"), ("cupy",)))

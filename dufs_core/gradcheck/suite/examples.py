@@ -1,8 +1,4 @@
-"""Awkward examples, each a pure function of a seeded NumPy generator, so that any of them can be drawn again.
-
-The same generators serve the command (seeded), the tests (through hypothesis, see strategies.py) and whoever
-verifies an operation of their own.
-"""
+"""Awkward examples, each a pure function of a seeded NumPy generator, so that any of them can be drawn again."""
 
 from __future__ import annotations
 
@@ -34,11 +30,10 @@ KINK_MARGIN = 0.02  # distance of every mu + sigma eps from 0 and from 1
 
 
 def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d: int | None = None) -> Host:
-    """Rows of a small data set, (n, d) float64, of the kind asked for.
+    """Rows of a small data set, (n, d) float64: standard normal, or else awkward as the kind says.
 
-    "duplicates": some rows twice; "constant_column": one column the same everywhere; "near_ties": two rows at
-    nearly the same distance from a third; "large", "small": times 1e6, 1e-6; "two_rows": n = 2; "one_column":
-    d = 1; "two_components": two groups a hundred spreads apart; every other kind: standard normal.
+    "near_ties": two rows nearly equally far from a third; "large", "small": times 1e6, 1e-6; "two_components": two
+    groups a hundred spreads apart.
     """
     n = 2 if kind == "two_rows" else int(rng.integers(3, 10)) if n is None else n
     d = 1 if kind == "one_column" else int(rng.integers(1, 7)) if d is None else d
@@ -80,17 +75,14 @@ def problem(
 ) -> Problem:
     """A problem whose gates keep a distance from their kinks, with data of the kind asked for.
 
-    "tiny_bandwidth": a factor so small that most of K underflows; "nearly_closed": gates open by some
-    thousandths or shut, in some draws all of them shut.
+    "tiny_bandwidth": most of K underflows; "nearly_closed": gates open by some thousandths or shut, in some draws all.
     """
     X = data(rng, kind, n, d)
     n, d = X.shape
     R = int(rng.integers(1, 4)) if draws is None else draws
-    mu = rng.uniform(-0.2, 1.2, d)
-    margin = KINK_MARGIN
+    mu, margin = rng.uniform(-0.2, 1.2, d), KINK_MARGIN
     if kind == "nearly_closed":
-        mu = rng.uniform(-0.4, 0.1, d)
-        margin = 0.005
+        mu, margin = rng.uniform(-0.4, 0.1, d), 0.005
     eps = rng.standard_normal((R, d) if noise == "batch" else (R, n, d))
     if kind == "nearly_closed":
         eps = np.minimum(eps * 0.3, (0.02 - mu) / GATE_SIGMA)

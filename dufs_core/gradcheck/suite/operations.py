@@ -52,9 +52,6 @@ def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
     return tuple(np.stack(parts) for parts in zip(*(make(n) for _ in range(copies)), strict=True))
 
 
-# --- gates ----------------------------------------------------------------------------------------------------------
-
-
 def _gates(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     p = problem(rng, _kind(index), noise)
     sigma = float(rng.uniform(0.1, 1.0))
@@ -66,20 +63,6 @@ def _gate_slope(u: float, bk: Backend, _: Any) -> Any:
     """dz/dmu at mu + sigma eps = u, from two draws, so that both ways to reach a kink are tried."""
     mu, eps = bk.xp.asarray([u, 0.5]), bk.xp.asarray([[0.0, (u - 0.5) / 0.5], [0.0, (u - 0.5) / 0.5]])
     return bk.to_host(gates.backward(bk, gates.forward(bk, mu, eps, 0.5)[1], bk.xp.ones_like(eps)))
-
-
-_GATE_KINKS = (
-    Kink("gate at u = 0: slope 0", partial(_gate_slope, 0.0), [0.0, 0.0]),
-    Kink("gate at u = 1: slope 0", partial(_gate_slope, 1.0), [0.0, 0.0]),
-    Kink("gate just above u = 0: slope 1", partial(_gate_slope, 2.0**-40), [2.0, 2.0]),
-    Kink("gate just below u = 1: slope 1", partial(_gate_slope, 1 - 2.0**-40), [2.0, 2.0]),
-)
-_clipped = expectation.clipped_gates
-register(Operation("gates[batch]", "gates", partial(_gates, "batch"), kinks=_GATE_KINKS, expectation=_clipped))
-register(Operation("gates[sample]", "gates", partial(_gates, "sample")))
-
-
-# --- gram -----------------------------------------------------------------------------------------------------------
 
 
 def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -101,13 +84,6 @@ def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return formulas.gram(bk, X, held(z))
 
     return layer(bk, forward, backward, formula, (p.X, z0), note=p.kind)
-
-
-register(Operation("gram[batch]", "gram", partial(_gram, "batch")))
-register(Operation("gram[sample]", "gram", partial(_gram, "sample")))
-
-
-# --- distances ------------------------------------------------------------------------------------------------------
 
 
 def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -134,16 +110,6 @@ def _distance_slope(X: Any, dD: Any, bk: Backend, _: Any) -> Any:
     """dG at the Gram matrix of three rows."""
     X = bk.xp.asarray(X)
     return bk.to_host(distances.backward(bk, distances.forward(bk, X @ X.T)[1], bk.xp.asarray(dD)))
-
-
-_EQUAL, _DIFFERENT = [[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]]
-_BETWEEN_EQUAL = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
-_CLAMPED = Kink("clamp at D = 0: slope 0", partial(_distance_slope, _EQUAL, _BETWEEN_EQUAL), _ZERO)
-_DIAGONAL = Kink("diagonal: 0", partial(_distance_slope, _DIFFERENT, np.eye(3)), _ZERO)
-register(Operation("distances", "distances", _distances, kinks=(_CLAMPED, _DIAGONAL)))
-
-
-# --- bandwidth ------------------------------------------------------------------------------------------------------
 
 
 def _typical(D: Any) -> float:
@@ -180,21 +146,12 @@ def _bandwidth(rule: str, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     def backward(bk: Backend, saved: tuple[Any, Array], db: Array) -> Array:
         return _bandwidth_slope(bk, *saved, db)
 
-    return layer(
-        bk,
-        forward,
-        backward,
-        formulas.bandwidths,
-        (D,),
-        settings,
-        f"{kind}, k={k}, degenerate_rule={degenerate_rule}",
-        cotangents=(xp.asarray(rng.standard_normal(D.shape[:-2])),),
-        scales=(_typical(D),),
-        project={0: tied},
-    )
+    note, db = f"{kind}, k={k}, degenerate_rule={degenerate_rule}", rng.standard_normal(D.shape[:-2])
+    where: Any = {"scales": (_typical(D),), "project": {0: tied}}
+    return layer(bk, forward, backward, formulas.bandwidths, (D,), settings, note, (db,), **where)
 
 
-def _slopes(bk: Backend, D: Any, rule: str, factor: float) -> Any:
+def _slopes(D: Any, rule: str, factor: float, bk: Backend, _: Any) -> Any:
     D = bk.xp.asarray(D)
     b, _, saved = bandwidth.forward(bk, D, rule, 1, factor)
     return bk.to_host(_bandwidth_slope(bk, saved, D, bk.xp.ones_like(b)))
@@ -202,32 +159,15 @@ def _slopes(bk: Backend, D: Any, rule: str, factor: float) -> Any:
 
 def _tied(bk: Backend, _: Any) -> Any:
     """Both others are equally near to row 0, whose distance is the maximum: exactly one entry carries it all."""
-    dD = _slopes(bk, [[0.0, 4.0, 4.0], [4.0, 0.0, 1.0], [4.0, 1.0, 0.0]], "max", 2.0)
+    dD = _slopes([[0.0, 4.0, 4.0], [4.0, 0.0, 1.0], [4.0, 1.0, 0.0]], "max", 2.0, bk, _)
     return np.sort(dD, axis=None)[::-1][:3]
 
 
 def _tied_median(bk: Backend, _: Any) -> Any:
     """Four corners of a square, every nearest distance the same: weights 1/2 and 1/2 on sides, none on diagonals."""
     D = squared_distances(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))
-    dD = _slopes(bk, D, "median", 3.0)
+    dD = _slopes(D, "median", 3.0, bk, _)
     return [dD.sum(), dD[D == 1.0].sum(), np.count_nonzero(dD)]
-
-
-def _all_zero(bk: Backend, _: Any) -> Any:
-    """All rows equal: b is a substitute constant, no entry carries a derivative."""
-    return _slopes(bk, _ZERO, "max", 2.0)
-
-
-_MAX_KINKS = (
-    Kink("kNN tie: one of the tied pairs carries the slope", _tied, [2.0, 0.0, 0.0]),
-    Kink("all distances 0: no slope", _all_zero, _ZERO),
-)
-_MEDIAN_KINKS = (Kink("median of tied rows: half each, on nearest pairs", _tied_median, [3.0, 3.0, 2.0]),)
-for _rule, _kinks in (("median", _MEDIAN_KINKS), ("q90", ()), ("max", _MAX_KINKS), ("fixed", ())):
-    register(Operation(f"bandwidth[{_rule}]", "bandwidth", partial(_bandwidth, _rule), kinks=_kinks))
-
-
-# --- gaussian, normalise, power, score ------------------------------------------------------------------------------
 
 
 def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -236,9 +176,6 @@ def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     own = 1.0 if index % 3 else float(rng.uniform(0, 1))
     scales = (float(np.min(b)),) * 2
     return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, (D, b), (own,), note=kind, scales=scales)
-
-
-register(Operation("gaussian", "gaussian", _gaussian))
 
 
 def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -252,9 +189,6 @@ def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     return layer(bk, normalise.forward, normalise.backward, formulas.normalise, _stack(rng, make), note=kind)
 
 
-register(Operation("normalise", "normalise", _normalise))
-
-
 def _affinity_degrees(rng: Rng, kind: str, n: int) -> tuple[Any, Any]:
     K = affinity(rng, kind, n)[0]
     deg = K.sum(axis=1)
@@ -264,16 +198,9 @@ def _affinity_degrees(rng: Rng, kind: str, n: int) -> tuple[Any, Any]:
 def _power(t: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     (A,) = _stack(rng, lambda n: _affinity_degrees(rng, kind, n)[:1])
-    rest: Any = {
-        "cotangents": (bk.xp.asarray(symmetric(rng.standard_normal(A.shape))),),
-        "project": {0: symmetric},
-        "symmetric": (0,),
-    }
-    return layer(bk, power.forward, power.backward, formulas.power, (A,), (t,), kind, **rest)
-
-
-for _t in POWERS:
-    register(Operation(f"power[{_t}]", "power", partial(_power, _t)))
+    promise: Any = {"project": {0: symmetric}, "symmetric": (0,)}
+    dAt = symmetric(rng.standard_normal(A.shape))
+    return layer(bk, power.forward, power.backward, formulas.power, (A,), (t,), kind, (dAt,), **promise)
 
 
 def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -285,18 +212,9 @@ def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return A, symmetric(X @ X.T), deg
 
     inputs = _stack(rng, make)
-    rest: Any = {
-        "cotangents": (bk.xp.asarray(rng.standard_normal(inputs[0].shape[:-2])),),
-        "project": {0: symmetric, 1: symmetric},
-        "symmetric": (0, 1),
-    }
-    return layer(bk, score.forward, score.backward, formulas.score, inputs, note=kind, **rest)
-
-
-register(Operation("score", "score", _score))
-
-
-# --- regulariser, loss ----------------------------------------------------------------------------------------------
+    promise: Any = {"project": {0: symmetric, 1: symmetric}, "symmetric": (0, 1)}
+    dS = rng.standard_normal(inputs[0].shape[:-2])
+    return layer(bk, score.forward, score.backward, formulas.score, inputs, (), kind, (dS,), **promise)
 
 
 def _regulariser(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -306,11 +224,8 @@ def _regulariser(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     def backward(bk: Backend, saved: Any, dsum: Array) -> Array:
         return regulariser.backward(bk, saved, float(dsum))
 
-    note, w = f"d={len(mu)}", (bk.xp.asarray(rng.standard_normal()),)
-    return layer(bk, regulariser.forward, backward, formulas.regulariser, (mu,), (sigma,), note, cotangents=w)
-
-
-register(Operation("regulariser", "regulariser", _regulariser, expectation=expectation.open_gates))
+    note, dsum = f"d={len(mu)}", rng.standard_normal()
+    return layer(bk, regulariser.forward, backward, formulas.regulariser, (mu,), (sigma,), note, (dsum,))
 
 
 def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -322,5 +237,39 @@ def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     return layer(bk, loss.forward, loss.backward, formulas.loss, (S, sum_p), settings, note, scales=scales)
 
 
-register(Operation("loss[regularised]", "loss", partial(_loss, False)))
-register(Operation("loss[parameter-free]", "loss", partial(_loss, True)))
+_EQUAL, _DIFFERENT = [[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]]
+_BETWEEN_EQUAL = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
+_KINKS = {
+    "gates[batch]": (
+        Kink("gate at u = 0: slope 0", partial(_gate_slope, 0.0), [0.0, 0.0]),
+        Kink("gate at u = 1: slope 0", partial(_gate_slope, 1.0), [0.0, 0.0]),
+        Kink("gate just above u = 0: slope 1", partial(_gate_slope, 2.0**-40), [2.0, 2.0]),
+        Kink("gate just below u = 1: slope 1", partial(_gate_slope, 1 - 2.0**-40), [2.0, 2.0]),
+    ),
+    "distances": (
+        Kink("clamp at D = 0: slope 0", partial(_distance_slope, _EQUAL, _BETWEEN_EQUAL), _ZERO),
+        Kink("diagonal: 0", partial(_distance_slope, _DIFFERENT, np.eye(3)), _ZERO),
+    ),
+    "bandwidth[median]": (Kink("median of tied rows: half each, on nearest pairs", _tied_median, [3.0, 3.0, 2.0]),),
+    "bandwidth[max]": (
+        Kink("kNN tie: one of the tied pairs carries the slope", _tied, [2.0, 0.0, 0.0]),
+        Kink("all distances 0: no slope", partial(_slopes, _ZERO, "max", 2.0), _ZERO),
+    ),
+}
+_EXPECTATIONS = {"gates[batch]": expectation.clipped_gates, "regulariser": expectation.open_gates}
+_EXAMPLES: dict[str, Any] = {
+    **{f"gates[{noise}]": partial(_gates, noise) for noise in ("batch", "sample")},
+    **{f"gram[{noise}]": partial(_gram, noise) for noise in ("batch", "sample")},
+    "distances": _distances,
+    **{f"bandwidth[{rule}]": partial(_bandwidth, rule) for rule in ("median", "q90", "max", "fixed")},
+    "gaussian": _gaussian,
+    "normalise": _normalise,
+    **{f"power[{t}]": partial(_power, t) for t in POWERS},
+    "score": _score,
+    "regulariser": _regulariser,
+    "loss[regularised]": partial(_loss, False),
+    "loss[parameter-free]": partial(_loss, True),
+}
+for _name, _example in _EXAMPLES.items():
+    _module = _name.partition("[")[0]
+    register(Operation(_name, _module, _example, kinks=_KINKS.get(_name, ()), expectation=_EXPECTATIONS.get(_name)))

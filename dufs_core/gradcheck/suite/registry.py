@@ -20,6 +20,7 @@ from dufs_core.gradcheck.check import Function, Project
 from dufs_core.objective.chain import Evaluate
 
 OPS = "ops"  # the engine column of a check of single operations
+Samples = tuple[Array, Array]  # (groups, d), the mean gradient of many groups of draws; (d,), what they estimate
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,24 @@ def layer(
     inputs: Sequence[Any],
     settings: Sequence[Any] = (),
     note: str = "",
+    cotangents: Sequence[Any] | None = None,
     **rest: Any,
 ) -> Example:
-    """Make an example from ``forward(bk, *inputs, *settings)``, which gives its values and last what
-    ``backward(bk, saved, *cotangents)`` needs, and from ``formula(bk, *inputs, *settings)``.
-
-    Arrays among the inputs are moved to the backend.
+    """Make an example from ``forward(bk, *inputs, *settings) -> (*values, saved)``, ``backward(bk, saved, *cotangents)``
+    and the plain ``formula(bk, *inputs, *settings)``; host arrays are moved to the backend.
     """
     inputs = tuple(bk.xp.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs)
+    w = None if cotangents is None else tuple(bk.xp.asarray(c) for c in cotangents)
 
     def function(*x: Any) -> Any:
         *values, _ = forward(bk, *x, *settings)
         return values[0] if len(values) == 1 else tuple(values)
 
     def gradient(*x: Any) -> Any:
-        x, cotangents = x[: len(inputs)], x[len(inputs) :]
-        return backward(bk, forward(bk, *x, *settings)[-1], *cotangents)
+        saved = forward(bk, *x[: len(inputs)], *settings)[-1]
+        return backward(bk, saved, *x[len(inputs) :])
 
-    return Example(function, gradient, inputs, note, analytic=lambda *x: formula(bk, *x, *settings), **rest)
+    return Example(function, gradient, inputs, note, w, analytic=lambda *x: formula(bk, *x, *settings), **rest)
 
 
 class Kink(NamedTuple):
@@ -71,13 +72,6 @@ class Kink(NamedTuple):
     name: str
     gradient: Callable[[Backend, Evaluate], Any]
     expected: Any
-
-
-class Samples(NamedTuple):
-    """Gradients from many groups of draws, and the derivative of the expectation they estimate."""
-
-    groups: Array  # (groups, ...) each row the mean over that group's draws
-    exact: Array  # (...)
 
 
 @dataclass(frozen=True)
@@ -89,12 +83,12 @@ class Operation:
     """
 
     name: str
-    module: str  # the module of dufs_core.objective.ops, "objective" for a chain, or the path of another module
+    module: str  # of dufs_core.objective.ops; "objective" for a chain; another module's path
     example: Callable[[Backend, Evaluate, np.random.Generator, int], Example]
     rtol: float = 1e-9
     complex_rtol: float = 1e-12  # for the complex step, and for the value against the plain formula
     kinks: tuple[Kink, ...] = ()
-    expectation: Callable[[Backend, Evaluate, np.random.Generator], Samples] | None = None
+    expectation: Callable[[Backend, Evaluate, np.random.Generator], Samples] | None = None  # see expectation.py
     engines: tuple[str, ...] = ()  # of a chain; none: every one
 
     @property
