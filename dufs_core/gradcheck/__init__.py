@@ -5,7 +5,7 @@
 
 `check_gradient` compares with five-point differences, `check_complex_step` with a complex step, `check_random`
 draws examples until one is free of kinks. `dufs_core.gradcheck.suite.registry` lists this library's own operations
-and engines, `dufs_core.gradcheck.suite.strategies` (needs hypothesis) gives the awkward inputs they are tried on.
+and engines, `dufs_core.gradcheck.suite.examples` draws the awkward inputs they are tried on.
 """
 
 from dufs_core.gradcheck.check import assert_gradient, check_complex_step, check_gradient, check_random

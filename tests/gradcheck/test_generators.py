@@ -7,17 +7,20 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from scipy.integrate import quad
 
-from dufs_core.gradcheck.suite import examples, strategies
+from dufs_core.gradcheck.suite import examples
 from dufs_core.gradcheck.suite.expectation import expected_gate, judge
 
 some = settings(max_examples=40)
+generators = st.builds(np.random.default_rng, st.integers(0, 2**32 - 1))
 
 
 @some
-@given(strategies.problems())
-def test_problems(p):
+@given(generators, st.sampled_from(examples.KINDS), st.sampled_from(("batch", "sample")))
+def test_problems(rng, kind, noise):
+    p = examples.problem(rng, kind, noise)
     u = p.mu + examples.GATE_SIGMA * p.eps
     margin = 0.004 if p.kind == "nearly_closed" else 0.019
     assert np.abs(u).min() > margin
@@ -32,15 +35,17 @@ def test_problems(p):
 
 
 @some
-@given(strategies.data_sets(["duplicates"], n=6), strategies.data_sets(["constant_column"]))
-def test_data_kinds(twice, constant):
+@given(generators)
+def test_data_kinds(rng):
+    twice, constant = examples.data(rng, "duplicates", n=6), examples.data(rng, "constant_column")
     assert len(np.unique(twice, axis=0)) < 6
     assert (constant.max(axis=0) == constant.min(axis=0)).any()
 
 
 @some
-@given(strategies.data_sets(["two_components"], n=6), strategies.data_sets(["near_ties"], n=6))
-def test_more_data_kinds(apart, ties):
+@given(generators)
+def test_more_data_kinds(rng):
+    apart, ties = examples.data(rng, "two_components", n=6), examples.data(rng, "near_ties", n=6)
     D = examples.squared_distances(apart)
     assert D[0, 1] < 1e-2 * D[0, -1]
     D = examples.squared_distances(ties)
@@ -48,9 +53,10 @@ def test_more_data_kinds(apart, ties):
 
 
 @some
-@given(strategies.affinities(["tiny_bandwidth"]), strategies.symmetric_matrices(4))
-def test_matrices(affinity, M):
-    K, D, b = affinity
+@given(generators)
+def test_matrices(rng):
+    K, D, b = examples.affinity(rng, "tiny_bandwidth")
+    M = examples.symmetric(rng.standard_normal((4, 4)))
     assert b < 0.2 * np.median(D[D > 0])
     np.testing.assert_array_equal(K, K.T)
     assert (np.diag(K) == 1).all()
@@ -60,7 +66,7 @@ def test_matrices(affinity, M):
 
 def test_unknown_kind():
     with pytest.raises(ValueError, match="unknown kind 'nonsense'"):
-        strategies.kinds("nonsense")
+        examples.data(np.random.default_rng(0), "nonsense")
 
 
 @pytest.mark.parametrize("kind", examples.KINDS)

@@ -33,8 +33,10 @@ def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d:
     """Rows of a small data set, (n, d) float64: standard normal, or else awkward as the kind says.
 
     "near_ties": two rows nearly equally far from a third; "large", "small": times 1e6, 1e-6; "two_components": two
-    groups a hundred spreads apart.
+    groups a hundred spreads apart. Raises ValueError on an unknown kind.
     """
+    if kind not in KINDS:
+        raise ValueError(f"unknown kind {kind!r}; there are {', '.join(KINDS)}")
     n = 2 if kind == "two_rows" else int(rng.integers(3, 10)) if n is None else n
     d = 1 if kind == "one_column" else int(rng.integers(1, 7)) if d is None else d
     X = rng.standard_normal((n, d))

@@ -1,17 +1,20 @@
-"""The operations of dufs_core.objective.ops, registered: where each is tried, and the slopes at its kinks."""
+"""The operations of dufs_core.objective.ops and the concrete autoencoder: where each is tried, its slopes at kinks."""
 
 from __future__ import annotations
 
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.baselines import concrete_network as network
 from dufs_core.gradcheck.suite import expectation, formulas
 from dufs_core.gradcheck.suite.examples import (
     GATE_SIGMA,
     KINDS,
+    KINK_MARGIN,
     affinity,
     away_from_kinks,
     data,
@@ -237,6 +240,73 @@ def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     return layer(bk, loss.forward, loss.backward, formulas.loss, (S, sum_p), settings, note, scales=scales)
 
 
+def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+    X = data(rng, kind)
+    shape = (int(rng.integers(1, 5)), X.shape[1])
+    inputs = X, rng.normal(size=shape), rng.gumbel(size=shape)
+    T = float(10.0 ** rng.uniform(-0.5, 1))
+
+    def backward(bk: Backend, saved: Any, dU: Array) -> tuple[None, Array]:
+        return None, network.select_backward(bk, saved, dU)
+
+    note, scales = f"{kind}, k={shape[0]}, T={T:.2g}", (1.0, min(1.0, T), 1.0)
+    return layer(bk, network.select_forward, backward, formulas.concrete, inputs, (T,), note, scales=scales)
+
+
+def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+    U = data(rng, kind)
+    m = int(rng.integers(1, 6))
+    inputs = U, rng.normal(size=(U.shape[1], m)), rng.normal(size=m)
+    return layer(bk, network.affine_forward, network.affine_backward, formulas.affine, inputs, note=kind)
+
+
+def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+    V = data(rng, kind)
+    margin = KINK_MARGIN * np.abs(V).max()
+    V = np.where(np.abs(V) < margin, np.copysign(margin, V), V)
+    return layer(bk, network.leaky_forward, network.leaky_backward, formulas.leaky_relu, (V,), note=kind)
+
+
+def _slope_at_zero(bk: Backend, _: Any) -> Any:
+    V = bk.xp.asarray([0.0, 2.0**-40, -(2.0**-40)])
+    return bk.to_host(network.leaky_backward(bk, network.leaky_forward(bk, V)[1], bk.xp.ones_like(V)))
+
+
+def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+    X = data(rng, kind)
+    inputs = rng.normal(size=X.shape) * float(np.abs(X).max() or 1.0), X
+    return layer(bk, network.error_forward, network.error_backward, formulas.squared_error, inputs, note=kind)
+
+
+def _autoencoder(hidden: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    """The whole network with that many hidden layers."""
+    kind = ("plain", "duplicates", "constant_column", "two_rows", "one_column", "two_components")[index % 6]
+    X = bk.xp.asarray(data(rng, kind))
+    d, k = X.shape[1], int(rng.integers(1, 4))
+    widths = [k, *(int(w) for w in rng.integers(1, 5, hidden)), d]
+    parameters = [rng.normal(size=(k, d))]
+    for a, b in pairwise(widths):
+        parameters += [rng.normal(size=(a, b)), rng.normal(size=b)]
+    gumbel, T = bk.xp.asarray(rng.gumbel(size=(k, d))), float(10.0 ** rng.uniform(-0.5, 1))
+
+    def forward(bk: Backend, *p: Array) -> tuple[float, list[Array]]:
+        return network.value_and_grad(bk, p, X.astype(p[0].dtype), gumbel.astype(p[0].dtype), T)
+
+    def backward(bk: Backend, gradients: list[Array]) -> tuple[Array, ...]:
+        return tuple(gradients)
+
+    def formula(bk: Backend, *p: Array) -> Any:
+        return formulas.autoencoder(bk, X, gumbel, T, *p)
+
+    note = f"{kind}, k={k}, widths={widths[1:]}, T={T:.2g}"
+    scales = (min(1.0, T), *(1.0 for _ in parameters[1:]))
+    return layer(bk, forward, backward, formula, parameters, note=note, scales=scales)
+
+
 _EQUAL, _DIFFERENT = [[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]]
 _BETWEEN_EQUAL = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 _KINKS = {
@@ -255,6 +325,9 @@ _KINKS = {
         Kink("kNN tie: one of the tied pairs carries the slope", _tied, [2.0, 0.0, 0.0]),
         Kink("all distances 0: no slope", partial(_slopes, _ZERO, "max", 2.0), _ZERO),
     ),
+    "leaky_relu": (
+        Kink("bend at V = 0: the negative side's slope; 1 above", _slope_at_zero, [network.SLOPE, 1.0, network.SLOPE]),
+    ),
 }
 _EXPECTATIONS = {"gates[batch]": expectation.clipped_gates, "regulariser": expectation.open_gates}
 _EXAMPLES: dict[str, Any] = {
@@ -270,6 +343,22 @@ _EXAMPLES: dict[str, Any] = {
     "loss[regularised]": partial(_loss, False),
     "loss[parameter-free]": partial(_loss, True),
 }
-for _name, _example in _EXAMPLES.items():
-    _module = _name.partition("[")[0]
-    register(Operation(_name, _module, _example, kinks=_KINKS.get(_name, ()), expectation=_EXPECTATIONS.get(_name)))
+_NETWORK: dict[str, Any] = {
+    "concrete": _concrete,
+    "affine": _affine,
+    "leaky_relu": _leaky_relu,
+    "squared_error": _squared_error,
+    **{f"concrete_autoencoder[hidden={hidden}]": partial(_autoencoder, hidden) for hidden in (0, 1, 2)},
+}
+for _name, _example in (_EXAMPLES | _NETWORK).items():
+    _module = "baselines.concrete_network" if _name in _NETWORK else _name.partition("[")[0]
+    register(
+        Operation(
+            _name,
+            _module,
+            _example,
+            complex_rtol=1e-11 if _name.startswith("concrete") else 1e-12,
+            kinks=_KINKS.get(_name, ()),
+            expectation=_EXPECTATIONS.get(_name),
+        )
+    )

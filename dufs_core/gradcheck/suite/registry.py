@@ -1,8 +1,7 @@
 """What is verified: every operation, every chain, every engine, each registered once.
 
-To add an operation: one `register(Operation(...))` in operations.py (layers of the concrete autoencoder: network.py).
-To add an engine: one line in chain.py.
-The suite, the command, the tests and the mutation run then cover it, and a test fails while something in
+To add an operation: a `register(Operation(...))`, or a line of the table in operations.py; an engine: a line in
+chain.py. The suite, the command, the tests and the mutation run then cover it, and a test fails while something in
 dufs_core.objective.ops or dufs_core.objective.engines is missing here.
 """
 
@@ -49,8 +48,8 @@ def layer(
     cotangents: Sequence[Any] | None = None,
     **rest: Any,
 ) -> Example:
-    """Make an example from ``forward(bk, *inputs, *settings) -> (*values, saved)``, ``backward(bk, saved, *cotangents)``
-    and the plain ``formula(bk, *inputs, *settings)``; host arrays are moved to the backend.
+    """Make an example from ``forward(bk, *inputs, *settings)``, which gives its values and last what
+    ``backward(bk, saved, *cotangents)`` needs, and ``formula(bk, *inputs, *settings)``; host arrays are moved.
     """
     inputs = tuple(bk.xp.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs)
     w = None if cotangents is None else tuple(bk.xp.asarray(c) for c in cotangents)
@@ -134,5 +133,5 @@ def engines() -> dict[str, Engine]:
 
 
 def _load() -> None:
-    for module in ("operations", "network", "chain"):
+    for module in ("operations", "chain"):
         import_module(f"dufs_core.gradcheck.suite.{module}")
