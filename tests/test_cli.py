@@ -192,7 +192,8 @@ def test_two_moons_with_decoys(capsys):
     printed = capsys.readouterr().out
     best, q = fitted.order_[0], rate_text(fitted.q_values_.min())
     assert f"   1  {best:>6}  x{best}    {fitted.evidence_[best]:>8.2f}  {q:>7}  yes" in printed.splitlines()
-    assert f"of 0.1: {len(found)} found, smallest q-value {q}, against 5 shuffled copies of each feature" in printed
+    assert f"{len(found)} features are found at a false discovery rate of 0.1: " in printed
+    assert f"(the smallest q-value is {q}, from a competition with 5 shuffled copies of each feature)" in printed
     assert f"precision {2 / len(found):.2f}, recall 1.00\n" in printed
     more = run(capsys, *argv, "--fdr", "0.5")
     assert sorted(more["selected"]) == np.flatnonzero(fitted.q_values_ <= 0.5).tolist()
@@ -211,13 +212,14 @@ def test_nothing_found_and_nothing_judged(capsys, tmp_path):
     with pytest.warns(SelectionWarning):
         smallest = DUFS(random_state=0, backend="numpy").fit(noise).smallest_fdr_
     assert smallest > 0.1
-    assert f"at a false discovery rate of 0.1: none found, smallest q-value {rate_text(smallest)}, against 5" in out
+    assert "No feature is found at a false discovery rate of 0.1 (the smallest rate that finds any is" in out
+    assert f"{rate_text(smallest)}), in a competition with 5 shuffled copies of each feature." in out
     assert "warning: No feature was found at a false discovery rate of 0.1." in err
     noise[2:] = noise[0]  # two rows differ: too few to tell a column from its copies
     np.save(tmp_path / "noise.npy", noise)
     assert main(["fit", str(tmp_path / "noise.npy"), "--backend", "numpy"]) == 0
-    assert "0 of 20 features selected in 0 steps" in (out := capsys.readouterr().out)
-    assert "fewer than two features vary in enough samples to be judged" in out
+    assert "0 of 20 features selected in " in (out := capsys.readouterr().out)
+    assert "Nothing was judged: a competition needs two features that vary in enough rows." in out
 
 
 @pytest.mark.parametrize(
@@ -250,7 +252,7 @@ def test_a_file_without_out_prints_a_table_and_writes_nothing(capsys, table, mon
     printed = capsys.readouterr().out
     assert "table.csv: 40 samples, 5 features" in printed
     assert all(f" c{j} " in printed for j in range(5))
-    assert "NOT converged" in printed
+    assert "Not converged" in printed
     assert "precision" not in printed
     assert sorted(p.name for p in table.parent.iterdir()) == ["table.csv"]
 

@@ -78,7 +78,9 @@ def run(args: argparse.Namespace) -> int:
 
         print(json.dumps(json_value(result), allow_nan=False))
     elif not (args.quiet and args.out is not None):
-        print(_summary(result, rows, args.out, written))
+        print(_summary(selector, result, rows))
+        if written:
+            print(f"written to {args.out}: {', '.join(written)}")
     return DONE
 
 
@@ -157,18 +159,19 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
     return result | {"timings": seconds, "versions": versions(), "machine": machine()}
 
 
-def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | None, written: Sequence[str]) -> str:
-    """The printed result: a table of the best features, and how the fit ended."""
+def _summary(selector: Any, result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """The printed result: a table of the best features, and the notes of `dufs_core.report` on the fit."""
+    from dufs_core.inspection.report import fit_notes
     from dufs_core.selection.fit_warnings import rate_text
 
-    n_selected, d = len(result["selected"]), result["n_features"]
+    n_selected, n, d = len(result["selected"]), result["n_samples"], result["n_features"]
     columns = _GATE_COLUMNS
     if result["fdr"] is not None:
         columns = {"evidence": ("evidence", "{:.2f}".format), "q_value": ("q-value", rate_text)}
     shown = rows[: min(_ROWS_SHOWN, max(n_selected + 3, 10))]
     width = min(40, max(4, *(len(row["name"]) for row in shown)))
     heads = "  ".join(head for head, _ in columns.values())
-    lines = [f"{result['input']['source']}: {result['n_samples']} samples, {d} features", ""]
+    lines = [f"{result['input']['source']}: {n} samples, {d} features", ""]
     lines.append(f"rank   index  {'name':<{width}}  {heads}  selected")
     for row in shown:
         name = row["name"] if len(row["name"]) <= width else row["name"][: width - 3] + "..."
@@ -178,29 +181,7 @@ def _summary(result: dict[str, Any], rows: Sequence[dict[str, Any]], out: str | 
     if hidden := len(rows) - len(shown):
         selected = n_selected - len(shown)
         lines.append(f" ...  {hidden} more" + (f", {selected} of them selected" if selected > 0 else ""))
-    steps = f"{result['n_iter']} steps, {result['seconds']:.2f} s"
-    lines += ["", f"{n_selected} of {d} features selected in {steps}; {_ending(result)}", _evidence(result, rate_text)]
+    lines += ["", f"{n_selected} of {d} features selected in {result['seconds']:.2f} s", *fit_notes(selector, n)]
     if "precision" in result:
         lines.append(f"precision {result['precision']:.2f}, recall {result['recall']:.2f}")
-    if out is not None:
-        lines.append(f"written to {out}: {', '.join(written)}")
     return "\n".join(lines)
-
-
-def _ending(result: dict[str, Any]) -> str:
-    if len(result["constant_features"]) == result["n_features"]:
-        return "every feature is constant"
-    if not result["n_iter"]:
-        return "fewer than two features vary in enough samples to be judged"
-    return "converged" if result["converged"] else "NOT converged: some gates are undecided, see --max-iter"
-
-
-def _evidence(result: dict[str, Any], rate_text: Any) -> str:
-    """The result of the competition with decoys, or of the permutation test."""
-    if result["fdr"] is None:
-        p = f"p = {result['p_value']:.2g}{' by pairwise HSIC' if result['stopped_by_hsic'] else ''}"
-        runs = f"best of {result['n_runs']} run{'s' * (result['n_runs'] > 1)}"
-        return f"excess score of the permutation test {result['excess_score']:.3g}, {p}, {runs}"
-    copies = "a shuffled copy" if result["n_decoys"] == 1 else f"{result['n_decoys']} shuffled copies"
-    found = f"at a false discovery rate of {result['fdr']:g}: {result['n_found'] or 'none'} found, smallest q-value"
-    return f"{found} {rate_text(result['smallest_fdr'])}, against {copies} of each feature"

@@ -253,11 +253,16 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
     return f"{a:.{digits}g}", f"{b:.{digits}g}"
 
 
+def fit_notes(selector: Any, n: int) -> list[str]:
+    """Sentences about a fit on n rows: its end, and how far the selection can be trusted."""
+    by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
+    kind = selector_kind(selector)
+    return by_kind[kind](selector, n) if kind in by_kind else []
+
+
 def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
     """Sentences about the fit on n rows and the selected features."""
-    by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
-    kind, selected = selector_kind(selector), int(selector.support_.sum())
-    notes = by_kind[kind](selector, n) if kind in by_kind else []
+    kind, selected, notes = selector_kind(selector), int(selector.support_.sum()), fit_notes(selector, n)
     if kind in ("decoys", "gates"):
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
     usual, rule = "evidence" if kind == "decoys" else "gates", order_rule(selector)
