@@ -47,8 +47,9 @@ class _Problem:
     project: Project
     weight: float  # sum |w||f|: what rounding is relative to
 
-    @property
+    @cached_property
     def active(self) -> list[int]:
+        """The inputs with a gradient."""
         return [i for i, g in enumerate(self.gradients) if g is not None]
 
     @cached_property
@@ -120,15 +121,13 @@ def check_gradient(
     inputs
         NumPy or CuPy arrays of any shape, or numbers. Floating-point ones are converted to float64.
     rtol
-        Largest |numeric - analytic| / scale. scale = max(|numeric|, |analytic|, ||g * v||) for a random direction v,
-        max(|numeric|, |analytic|, rms of the input's gradient / 100) for a coordinate, and never less than what
-        rounding of the function's own value can do to the differences.
+        Largest |numeric - analytic| relative to the largest of both numbers, ||g * v|| (random direction v) or rms of
+        the input's gradient / 100 (coordinate), and what rounding of the function's value can do to the differences.
     step
         h of the stencil, in units of each input's scale along a unit vector.
-    directions
-        How many random unit vectors; each entry is at least 0.1 / sqrt(number of entries) in size.
-    every_coordinate
-        With at most so many coordinates in all, each is checked by itself as well.
+    directions, every_coordinate
+        Number of random unit vectors, each entry at least 0.1 / sqrt(number of entries) in size; and number of
+        coordinates up to which each is checked by itself as well.
     cotangents
         Weights of the values, always passed to the backward; default: seeded normal numbers, 1 for a number.
     scales
@@ -147,11 +146,10 @@ def check_gradient(
 
     Notes
     -----
-    A direction passes where D(h) = (f(-2h) - 8 f(-h) + 8 f(h) - f(2h)) / 12h agrees. If not, central differences are
-    extrapolated (Richardson) from 32 h, h, h / 32, h / 1024 and h / 32768, and agreement with any of them counts: a
-    wrong gradient agrees with none. (The smallest steps lose digits to rounding; there the table's estimated error
-    replaces `rtol`, up to 1e-8.) Where none agrees, or the fourth difference shows a jump of the slope, the two
-    one-sided slopes decide between a kink and a wrong gradient.
+    A direction passes where D(h) = (f(-2h) - 8 f(-h) + 8 f(h) - f(2h)) / 12h agrees, or else central differences
+    extrapolated (Richardson) from any of 32 h, h, h / 32, h / 1024 and h / 32768: a wrong gradient agrees with none.
+    (The smallest steps lose digits; there the table's estimated error replaces `rtol`, up to 1e-8.) Where none agrees,
+    or the fourth difference shows a jump of the slope, the one-sided slopes decide between kink and wrong gradient.
     """
     problem, mistakes = _prepare(function, backward, inputs, cotangents, scales, project, seed, fresh)
     if mistakes or not problem.active:
@@ -189,17 +187,16 @@ def check_complex_step(
     result otherwise as in `check_gradient`; the error left is the rounding of the two computations.
     """
     problem, mistakes = _prepare(function, backward, inputs, cotangents, scales, project, seed, False)
+    h, comparisons = 1e-30, []
     if mistakes or not problem.active:
         return Report(name, (), mistakes)
-    h = 1e-30
-    comparisons = []
     for k, v in enumerate(problem.random_directions([seed, 1], directions)):
         moved = [x if u is None else x + 1j * h * u for x, u in zip(problem.inputs, v, strict=True)]
         values = as_tuple((analytic_function or function)(*moved))
         numeric = complex(dot(problem.xp, problem.cotangents, values)).imag / h
         scale = magnitude(problem.xp, problem.gradients, v)
         found = _judged(f"direction {k}", problem.analytic(v), numeric, scale, rtol, h, "complex step")
-        comparisons.append(found if found.status == "passed" else replace(found, direction=_in_words(v)))
+        comparisons.append(replace(found, direction=_in_words(v)) if found.status == "failed" else found)
     return Report(name, tuple(comparisons))
 
 
@@ -312,17 +309,15 @@ def _compare(problem: _Problem, v: Direction, where: str, rtol: float, step: flo
     scale = max(scale, _ROUNDING * rounding / (_WIDER * step) / rtol)
     best = _judged(where, analytic, differences.five_point(phi, step), scale, rtol, step, "five-point")
     trusted = best.status == "passed"
-    if not trusted:
-        for h in (step * _WIDER**power for power in (1, 0, -1, -2, -3)):
-            slope, uncertainty = differences.richardson(phi, h)
-            uncertainty = 4 * max(uncertainty, 2 * rounding * _WIDER / h)
-            resolved = uncertainty <= _RESOLVED * max(scale, abs(slope), abs(analytic))
-            slack = uncertainty if resolved else 0.0
-            found = _judged(where, analytic, slope, scale, rtol, h, "Richardson", slack)
-            if found.status == "passed" or resolved:  # of tables that differ, the smaller step saw more
-                best, trusted = found, True
-            if found.status == "passed":
-                break
+    for h in (step * _WIDER**power for power in (1, 0, -1, -2, -3)):
+        if best.status == "passed":
+            break
+        slope, uncertainty = differences.richardson(phi, h)
+        uncertainty = 4 * max(uncertainty, 2 * rounding * _WIDER / h)
+        resolved = uncertainty <= _RESOLVED * max(scale, abs(slope), abs(analytic))
+        found = _judged(where, analytic, slope, scale, rtol, h, "Richardson", uncertainty if resolved else 0.0)
+        if found.status == "passed" or resolved:  # of tables that differ, the smaller step saw more
+            best, trusted = found, True
     size = max(scale, abs(best.numeric), abs(analytic))
     if best.status == "passed" and differences.kink_residual(phi, step) <= _KINK_RESIDUAL * size:
         return best
@@ -375,11 +370,8 @@ def _worst_coordinate(problem: _Problem, rtol: float, step: float, seed: int) ->
 def _in_words(v: Direction) -> str:
     """The three largest entries of a direction."""
     entries = []
-    for i, part in enumerate(v):
-        if part is not None:
-            host = to_host(part)
-            for flat in np.argsort(-np.abs(host), axis=None)[:3]:
-                index = tuple(int(j) for j in np.unravel_index(flat, host.shape))
-                entries.append((abs(float(host[index])), f"input {i} {index} {float(host[index]):+.3g}"))
-    entries.sort(reverse=True)
-    return ", ".join(text for _, text in entries[:3])
+    for i, part in ((i, to_host(part)) for i, part in enumerate(v) if part is not None):
+        for flat in np.argsort(-np.abs(part), axis=None)[:3]:
+            index = tuple(int(j) for j in np.unravel_index(flat, part.shape))
+            entries.append((abs(float(part[index])), f"input {i} {index} {float(part[index]):+.3g}"))
+    return ", ".join(text for _, text in sorted(entries, reverse=True)[:3])

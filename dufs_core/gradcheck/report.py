@@ -93,13 +93,10 @@ class Report:
             lines = [f"{self.name}: NOT JUDGED, a kink of the function is within the step ({self.attempts} examples)"]
         lines += [f"  {problem}" for problem in self.problems]
         found = found or [c for c in self.comparisons if c.status == "kink"]
-        for comparison in sorted(found, key=lambda c: -c.relative_error)[:3]:
-            lines.append(f"  {comparison.sentence()}")
-            if comparison.direction:
-                lines.append(f"    along {comparison.direction}")
+        for c in sorted(found, key=lambda c: -c.relative_error)[:3]:
+            lines += [f"  {c.sentence()}", f"    along {c.direction}"] if c.direction else [f"  {c.sentence()}"]
         if self.worst_coordinate is not None:
-            lines.append(f"  worst coordinate: {self.worst_coordinate.sentence()}")
-            lines += _ratio(self.worst_coordinate)
+            lines += [f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
         return "\n".join(lines)
 
     def raise_if_failed(self) -> Report:

@@ -8,7 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 Host = np.ndarray[Any, np.dtype[np.float64]]
+Rng = np.random.Generator
 Noise = Literal["batch", "sample"]
+Count = int | None  # None: drawn
 
 KINDS = (
     "plain",
@@ -29,7 +31,7 @@ GATE_SIGMA = 0.5
 KINK_MARGIN = 0.02  # distance of every mu + sigma eps from 0 and from 1
 
 
-def data(rng: np.random.Generator, kind: str = "plain", n: int | None = None, d: int | None = None) -> Host:
+def data(rng: Rng, kind: str = "plain", n: Count = None, d: Count = None) -> Host:
     """Rows of a small data set, (n, d) float64: standard normal, or else awkward as the kind says.
 
     "near_ties": two rows nearly equally far from a third; "large", "small": times 1e6, 1e-6; "two_components": two
@@ -68,12 +70,7 @@ class Problem:
 
 
 def problem(
-    rng: np.random.Generator,
-    kind: str = "plain",
-    noise: Noise = "batch",
-    n: int | None = None,
-    draws: int | None = None,
-    d: int | None = None,
+    rng: Rng, kind: str = "plain", noise: Noise = "batch", n: Count = None, draws: Count = None, d: Count = None
 ) -> Problem:
     """A problem whose gates keep a distance from their kinks, with data of the kind asked for.
 
@@ -112,7 +109,7 @@ def squared_distances(X: Host) -> Host:
     return np.asarray(((X[:, None, :] - X[None, :, :]) ** 2).sum(axis=-1))
 
 
-def affinity(rng: np.random.Generator, kind: str, n: int | None = None) -> tuple[Host, Host, float]:
+def affinity(rng: Rng, kind: str, n: Count = None) -> tuple[Host, Host, float]:
     """K, D (n, n) and b of data of this kind: a kernel as it occurs, underflowing for "tiny_bandwidth"."""
     D = squared_distances(data(rng, kind, n))
     b = float(np.median(D[D > 0])) if (D > 0).any() else 1.0

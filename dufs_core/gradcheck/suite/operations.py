@@ -10,18 +10,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.baselines import concrete_network as network
-from dufs_core.gradcheck.suite import expectation, formulas
-from dufs_core.gradcheck.suite.examples import (
-    GATE_SIGMA,
-    KINDS,
-    KINK_MARGIN,
-    affinity,
-    away_from_kinks,
-    data,
-    problem,
-    squared_distances,
-    symmetric,
-)
+from dufs_core.gradcheck.suite import examples, expectation, formulas
 from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, layer, register
 from dufs_core.objective.ops import (
     bandwidth,
@@ -36,13 +25,13 @@ from dufs_core.objective.ops import (
     score,
 )
 
-Rng = np.random.Generator
+Rng = examples.Rng
 POWERS = (1, 2, 3, 4, 5)
 _ZERO = np.zeros((3, 3))
 
 
 def _kind(index: int, *without: str) -> str:
-    kinds = [kind for kind in KINDS if kind not in without]
+    kinds = [kind for kind in examples.KINDS if kind not in without]
     return kinds[index % len(kinds)]
 
 
@@ -56,9 +45,9 @@ def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
 
 
 def _gates(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    p = problem(rng, _kind(index), noise)
+    p = examples.problem(rng, _kind(index), noise)
     sigma = float(rng.uniform(0.1, 1.0))
-    inputs = p.mu, away_from_kinks(p.mu, p.eps, sigma)
+    inputs = p.mu, examples.away_from_kinks(p.mu, p.eps, sigma)
     return layer(bk, gates.forward, gates.backward, formulas.gates, inputs, (sigma,), p.kind)
 
 
@@ -69,8 +58,8 @@ def _gate_slope(u: float, bk: Backend, _: Any) -> Any:
 
 
 def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    p = problem(rng, _kind(index), noise, draws=1)
-    z0 = bk.xp.asarray(np.clip(p.mu + GATE_SIGMA * p.eps[0], 0, 1))
+    p = examples.problem(rng, _kind(index), noise, draws=1)
+    z0 = bk.xp.asarray(np.clip(p.mu + examples.GATE_SIGMA * p.eps[0], 0, 1))
     wanted = bk.xp.asarray(rng.random(p.X.shape[1]) < 0.7)
 
     def held(z: Array) -> Array:
@@ -93,19 +82,19 @@ def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index, "duplicates", "near_ties")
 
     def make(n: int) -> tuple[Array]:
-        X = data(rng, kind, n)
+        X = examples.data(rng, kind, n)
         G = X @ X.T
         if index % 2:  # not a Gram matrix: some exact distances are negative and must be clamped
-            G = G + symmetric(rng.standard_normal(G.shape)) * np.mean(X**2)
-        G = symmetric(G)
+            G = G + examples.symmetric(rng.standard_normal(G.shape)) * np.mean(X**2)
+        G = examples.symmetric(G)
         g = np.diagonal(G)
         D = g[:, None] + g[None, :] - 2 * G
         size = np.abs(G).max()
         push = np.where(np.abs(D) < 0.1 * size, np.sign(D) * 0.1 * size, 0.0)  # away from the clamp
         push[np.diag_indices_from(push)] = 0
-        return (symmetric(G - push / 2),)
+        return (examples.symmetric(G - push / 2),)
 
-    inputs, project = _stack(rng, make), {0: symmetric}
+    inputs, project = _stack(rng, make), {0: examples.symmetric}
     return layer(bk, distances.forward, distances.backward, formulas.distances, inputs, note=kind, project=project)
 
 
@@ -130,7 +119,7 @@ def _bandwidth_slope(bk: Backend, saved: Any, D: Array, db: Array) -> Array:
 def _bandwidth(rule: str, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     xp, kind, factor = bk.xp, _kind(index), float(rng.uniform(0.5, 5))
     degenerate_rule = "one" if index % 3 == 2 else "data"
-    (D,) = _stack(rng, lambda n: (squared_distances(data(rng, kind, max(n, 2))),))
+    (D,) = _stack(rng, lambda n: (examples.squared_distances(examples.data(rng, kind, max(n, 2))),))
     k = int(rng.integers(1, min(3, D.shape[-1] - 1) + 1))
     number = float(rng.uniform(0.5, 2)) * float(np.max(D) or 1.0)
     settings = number if rule == "fixed" else rule, k, factor, degenerate_rule
@@ -168,14 +157,14 @@ def _tied(bk: Backend, _: Any) -> Any:
 
 def _tied_median(bk: Backend, _: Any) -> Any:
     """Four corners of a square, every nearest distance the same: weights 1/2 and 1/2 on sides, none on diagonals."""
-    D = squared_distances(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))
+    D = examples.squared_distances(np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]]))
     dD = _slopes(D, "median", 3.0, bk, _)
     return [dD.sum(), dD[D == 1.0].sum(), np.count_nonzero(dD)]
 
 
 def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    D, b = _stack(rng, lambda n: affinity(rng, kind, n)[1:])
+    D, b = _stack(rng, lambda n: examples.affinity(rng, kind, n)[1:])
     own = 1.0 if index % 3 else float(rng.uniform(0, 1))
     scales = (float(np.min(b)),) * 2
     return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, (D, b), (own,), note=kind, scales=scales)
@@ -186,23 +175,23 @@ def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     lopsided = index % 2  # the backward is stated for any K, not only symmetric ones
 
     def make(n: int) -> tuple[Array]:
-        K = affinity(rng, kind, n)[0]
+        K = examples.affinity(rng, kind, n)[0]
         return (K * rng.uniform(0.5, 1, K.shape) if lopsided else K,)
 
     return layer(bk, normalise.forward, normalise.backward, formulas.normalise, _stack(rng, make), note=kind)
 
 
 def _affinity_degrees(rng: Rng, kind: str, n: int) -> tuple[Any, Any]:
-    K = affinity(rng, kind, n)[0]
+    K = examples.affinity(rng, kind, n)[0]
     deg = K.sum(axis=1)
-    return symmetric(K / np.sqrt(np.outer(deg, deg))), deg
+    return examples.symmetric(K / np.sqrt(np.outer(deg, deg))), deg
 
 
 def _power(t: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     (A,) = _stack(rng, lambda n: _affinity_degrees(rng, kind, n)[:1])
-    promise: Any = {"project": {0: symmetric}, "symmetric": (0,)}
-    dAt = symmetric(rng.standard_normal(A.shape))
+    promise: Any = {"project": {0: examples.symmetric}, "symmetric": (0,)}
+    dAt = examples.symmetric(rng.standard_normal(A.shape))
     return layer(bk, power.forward, power.backward, formulas.power, (A,), (t,), kind, (dAt,), **promise)
 
 
@@ -211,11 +200,11 @@ def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 
     def make(n: int) -> tuple[Any, Any, Any]:
         A, deg = _affinity_degrees(rng, kind, n)
-        X = data(rng, kind, len(A))
-        return A, symmetric(X @ X.T), deg
+        X = examples.data(rng, kind, len(A))
+        return A, examples.symmetric(X @ X.T), deg
 
     inputs = _stack(rng, make)
-    promise: Any = {"project": {0: symmetric, 1: symmetric}, "symmetric": (0, 1)}
+    promise: Any = {"project": {0: examples.symmetric, 1: examples.symmetric}, "symmetric": (0, 1)}
     dS = rng.standard_normal(inputs[0].shape[:-2])
     return layer(bk, score.forward, score.backward, formulas.score, inputs, (), kind, (dS,), **promise)
 
@@ -242,7 +231,7 @@ def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 
 def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    X = data(rng, kind)
+    X = examples.data(rng, kind)
     shape = (int(rng.integers(1, 5)), X.shape[1])
     inputs = X, rng.normal(size=shape), rng.gumbel(size=shape)
     T = float(10.0 ** rng.uniform(-0.5, 1))
@@ -256,7 +245,7 @@ def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 
 def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    U = data(rng, kind)
+    U = examples.data(rng, kind)
     m = int(rng.integers(1, 6))
     inputs = U, rng.normal(size=(U.shape[1], m)), rng.normal(size=m)
     return layer(bk, network.affine_forward, network.affine_backward, formulas.affine, inputs, note=kind)
@@ -264,8 +253,8 @@ def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 
 def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    V = data(rng, kind)
-    margin = KINK_MARGIN * np.abs(V).max()
+    V = examples.data(rng, kind)
+    margin = examples.KINK_MARGIN * np.abs(V).max()
     V = np.where(np.abs(V) < margin, np.copysign(margin, V), V)
     return layer(bk, network.leaky_forward, network.leaky_backward, formulas.leaky_relu, (V,), note=kind)
 
@@ -277,7 +266,7 @@ def _slope_at_zero(bk: Backend, _: Any) -> Any:
 
 def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    X = data(rng, kind)
+    X = examples.data(rng, kind)
     inputs = rng.normal(size=X.shape) * float(np.abs(X).max() or 1.0), X
     return layer(bk, network.error_forward, network.error_backward, formulas.squared_error, inputs, note=kind)
 
@@ -285,7 +274,7 @@ def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
 def _autoencoder(hidden: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     """The whole network with that many hidden layers."""
     kind = ("plain", "duplicates", "constant_column", "two_rows", "one_column", "two_components")[index % 6]
-    X = bk.xp.asarray(data(rng, kind))
+    X = bk.xp.asarray(examples.data(rng, kind))
     d, k = X.shape[1], int(rng.integers(1, 4))
     widths = [k, *(int(w) for w in rng.integers(1, 5, hidden)), d]
     parameters = [rng.normal(size=(k, d))]
@@ -352,13 +341,5 @@ _NETWORK: dict[str, Any] = {
 }
 for _name, _example in (_EXAMPLES | _NETWORK).items():
     _module = "baselines.concrete_network" if _name in _NETWORK else _name.partition("[")[0]
-    register(
-        Operation(
-            _name,
-            _module,
-            _example,
-            complex_rtol=1e-11 if _name.startswith("concrete") else 1e-12,
-            kinks=_KINKS.get(_name, ()),
-            expectation=_EXPECTATIONS.get(_name),
-        )
-    )
+    _tested: Any = {"kinks": _KINKS.get(_name, ()), "expectation": _EXPECTATIONS.get(_name)}
+    register(Operation(_name, _module, _example, complex_rtol=1e-11 if "concrete" in _name else 1e-12, **_tested))

@@ -122,16 +122,11 @@ def register(entry: Operation | Engine) -> None:
 
 def operations() -> Sequence[Operation]:
     """Everything registered, in order; this library's own entries are loaded on the first call."""
-    _load()
+    import_module("dufs_core.gradcheck.suite.chain")  # which imports operations.py first
     return tuple(_operations.values())
 
 
 def engines() -> dict[str, Engine]:
     """Every registered engine by name."""
-    _load()
+    import_module("dufs_core.gradcheck.suite.chain")
     return dict(_engines)
-
-
-def _load() -> None:
-    for module in ("operations", "chain"):
-        import_module(f"dufs_core.gradcheck.suite.{module}")

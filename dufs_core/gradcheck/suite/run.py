@@ -60,10 +60,9 @@ def run_suite(
     seed: int = 0,
     examples: int = 12,
 ) -> Iterator[Result]:
-    """Check every registered operation, and every chain through every engine (or the one named).
+    """Check every registered operation with `only` in its name, chains through every engine (or the one named).
 
-    only: a part of the names to run. Raises ValueError for an engine that is not registered or does not run on the
-    backend.
+    Raises ValueError for an engine that is not registered or does not run on the backend.
     """
     usable = {e.name: e for e in engines().values() if bk.name in e.backends}
     if engine is not None and engine not in usable:
