@@ -312,7 +312,7 @@ def test_columns_that_took_no_part_are_not_drawn():
     assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
 
 
-def test_prices_over_a_few_powers_of_ten_have_labels():
+def test_lambdas_over_a_few_powers_of_ten_have_labels():
     path = LambdaPath(DUFS(fdr=None, max_runs=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
     ax = drawn(plotting.lambda_path(path.fit(MOONS.X)))
     low, high = ax.get_xlim()
