@@ -17,11 +17,11 @@ from typing import Any
 
 from scipy.io import loadmat
 
+from dufs_core import __version__
 from dufs_core.selection.atomic_io import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("dufs-core", "numpy", "scipy", "numba", "scikit-learn", "joblib")
-OTHERS = ("torch", "featselectlib", "jax", "matplotlib")  # recorded where they are installed
+PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "joblib", "torch", "featselectlib", "jax", "matplotlib")
 
 
 def environment() -> dict[str, Any]:
@@ -33,15 +33,8 @@ def environment() -> dict[str, Any]:
     except (OSError, StopIteration):
         pass
     module = getattr(sys.modules["__main__"].__spec__, "name", "?").removesuffix(".__main__")
-    versions = {"python": platform.python_version()}
+    versions = {"python": platform.python_version(), "dufs-core": __version__}
     for name in PACKAGES:
-        try:
-            versions[name] = version(name)
-        except ModuleNotFoundError:
-            from dufs_core import __version__
-
-            versions[name] = __version__ if name == "dufs-core" else "?"
-    for name in OTHERS:
         with suppress(ModuleNotFoundError):
             versions[name] = version(name)
     command = " ".join(["python -m", module, *sys.argv[1:]])
