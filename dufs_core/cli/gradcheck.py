@@ -10,7 +10,6 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from dufs_core.backend import get_backend
 from dufs_core.cli.common import UsageError, machine, single_line, versions
@@ -46,14 +45,12 @@ def run(args: argparse.Namespace) -> int:
     start = time.perf_counter()
     if args.examples < 1 or args.seed < 0:
         raise UsageError("--examples must be at least 1 and --seed at least 0")
-    kinds = (args.kind,) if args.kind else KINDS
+    settings = {name: getattr(args, name) for name in ("engine", "only", "seed", "examples")}
     results = []
     try:
         bk = get_backend(args.backend)
         print(_LINE.format("operation", "engine", "kind", "examples", "worst", "seconds", "worst case"))
-        for result in run_suite(
-            bk, engine=args.engine, only=args.only, kinds=kinds, seed=args.seed, examples=args.examples
-        ):
+        for result in run_suite(bk, kinds=(args.kind,) if args.kind else KINDS, **settings):
             print(_line(result), flush=True)
             results.append(result)
     except (BackendUnavailableError, ValueError) as error:
@@ -65,29 +62,20 @@ def run(args: argparse.Namespace) -> int:
     seconds = time.perf_counter() - start
     print(f"\n{len(results)} checks, {sum(r.examples for r in results)} examples, {failures} failed, {seconds:.1f} s")
     if args.json is not None:
-        args.json.write_text(json.dumps(_as_json(results, args, seconds), indent=1) + "\n", encoding="utf-8")
+        rows = [{**asdict(r), **r.measured, "seconds": round(r.seconds, 3)} for r in results]
+        table = {
+            "failures": failures,
+            "failed_examples": sum(len(r.failures) for r in results),
+            "examples": {kind: sum(r.examples for r in results if r.kind == kind) for kind in KINDS},
+            "redrawn": sum(r.redrawn for r in results),
+            "seconds": round(seconds, 2),
+            "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
+            "versions": versions(),
+            "machine": machine(),
+            "checks": [{key: value for key, value in row.items() if key != "measured"} for row in rows],
+        }
+        args.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0
-
-
-def _as_json(results: list[Result], args: argparse.Namespace, seconds: float) -> dict[str, Any]:
-    """The table as one object: `failures` (a count) and `checks`, with settings and versions."""
-    return {
-        "failures": sum(bool(r.failures) for r in results),
-        "failed_examples": sum(len(r.failures) for r in results),
-        "examples": {kind: sum(r.examples for r in results if r.kind == kind) for kind in KINDS},
-        "redrawn": sum(r.redrawn for r in results),
-        "seconds": round(seconds, 2),
-        "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
-        "versions": versions(),
-        "machine": machine(),
-        "checks": [_check(r) for r in results],
-    }
-
-
-def _check(result: Result) -> dict[str, Any]:
-    row: dict[str, Any] = asdict(result)
-    measured: dict[str, float] = row.pop("measured")
-    return row | measured | {"seconds": round(result.seconds, 3)}
 
 
 def _line(r: Result) -> str:

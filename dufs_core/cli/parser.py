@@ -146,23 +146,23 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 
 
 def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
-    formats = ".npy, .npz, .mat, .csv, .tsv, .txt (.h5 with h5py)"
-    fit.add_argument("file", metavar="FILE|two-moons", help=f"table of numbers, samples in rows: {formats}")
+    fit.add_argument("file", metavar="FILE|two-moons", help="samples in rows: .npy, .npz, .mat, .csv, .tsv, .txt, .h5")
     out = fit.add_argument_group("output")
-    files = "selection.csv, history.csv, result.json and, with matplotlib, gates.png and report.html"
-    out.add_argument("--out", metavar="DIR", help=f"write {files} there; without it nothing is written")
+    out.add_argument(
+        "--out", metavar="DIR", help="write tables, result.json and, with matplotlib, pictures and a report"
+    )
     out.add_argument("--force", action="store_true", help="replace the results of an earlier fit in DIR")
     out.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no notes; with --out no table either")
 
     data = fit.add_argument_group("reading FILE")
-    left_out = "left out of the features"
-    header = "whether a text file starts with names of columns (default: seen from its contents)"
-    index = f"column of a text file that identifies samples, by name or by number from 0, {left_out}; may be repeated"
-    data.add_argument("--variable", metavar="X", help="the table's name, where a file holds several arrays")
-    data.add_argument("--labels", metavar="Y", help=f"variable or column of labels, {left_out}")
+    index = "column of a text file with names of samples, by name or number from 0; may be repeated"
+    data.add_argument("--variable", metavar="X", help="name of the table in a file with several arrays")
+    data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is no feature")
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
-    data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
+    data.add_argument(
+        "--header", action=argparse.BooleanOptionalAction, help="a first line of names (default: detected)"
+    )
     data.add_argument("--index-column", metavar="COL", action="append", default=[], help=index)
 
     moons = fit.add_argument_group("two-moons (generated data with a known answer)")
@@ -171,8 +171,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
 
     method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
-    preset = "settings for more columns than rows, or of a published experiment"
-    method.add_argument("--preset", choices=("wide", "paper", "authors_code"), help=preset)
+    presets = ("wide", "paper", "authors_code")
+    method.add_argument("--preset", choices=presets, help="settings for more columns than rows, or of the paper")
     method.add_argument("--seed", type=_SEED, metavar="SEED", help="seed of two-moons and of the fit (default: 0)")
     for name, option in OPTIONS.items():
         flag, said = "--" + name.replace("_", "-"), f"{option.help} (default: {option.default})"
