@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import types
+
 import numpy as np
 import pytest
 
-from dufs_core.gradcheck import (
-    GradientError,
-    assert_gradient,
-    check_complex_step,
-    check_gradient,
-    check_random,
-)
-from dufs_core.gradcheck import (
-    differences as stencil,
-)
+from dufs_core.gradcheck import GradientError, assert_gradient, check_complex_step, check_gradient, check_random
+from dufs_core.gradcheck import differences as stencil
 from dufs_core.gradcheck.arrays import array_module, magnitude, unit_directions
 
 rng = np.random.default_rng
@@ -295,6 +291,21 @@ def test_retry_is_bounded_and_ends():
     assert wrong.attempts == 1
 
 
+def test_the_checker_needs_numpy_alone():
+    """Neither the suite nor what it needs is imported with the checker; a gradient is checked without any of it."""
+    code = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('scipy', 'numba', 'sklearn', 'hypothesis', 'cupy')))\n"
+        "from dufs_core.gradcheck import assert_gradient, check_complex_step\n"
+        "import numpy as np\n"
+        "assert_gradient(lambda x: x**2, lambda x, w: 2 * x * w, [np.ones(3)])\n"
+        "assert check_complex_step(lambda x: x**2, lambda x, w: 2 * x * w, [np.ones(3)])\n"
+        "assert not [m for m in sys.modules if m.startswith('dufs_core.gradcheck.suite')]"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -331,8 +342,6 @@ def test_magnitude_survives_extremes():
 
 def test_arrays_of_another_module(monkeypatch):
     """Everything is done with the functions of the inputs' own module; the host sees only what was fetched."""
-    import sys
-    import types
 
     class DeviceArray(np.ndarray):
         __module__ = "fakecupy"
