@@ -39,6 +39,7 @@ SLOW_CELLS = CELLS[:2]
 QUICK_SETS, QUICK_CELLS = ("Yale", "Isolet"), ((8, 1000), (20, 2000), (0, 1000))
 SEEDS = 5
 STEPS = 1000  # of the presets that have 15,000
+MEASURES = {"fdp": "FDP", "recall": "recall", "top_r": "top-r", "nmi": "NMI"}
 EPOCHS = 50  # of the concrete autoencoder, which has 300
 DEPENDENCE_ROWS, DEPENDENCE_COLUMNS = 128, 2100  # an array (columns, rows, rows)
 
@@ -127,8 +128,7 @@ class Method(NamedTuple):
 
     run: Callable[[Planted, int, float], Choice]  # of the data, the seed and the rate of false discoveries
     chooses: bool = False  # a number of columns
-    slow: bool = False
-    quick: bool = True  # part of --quick
+    slow: bool = False  # no part of --quick
     note: str = ""
     most_columns: float = np.inf
 
@@ -290,7 +290,7 @@ def key(record: dict[str, Any]) -> tuple[Any, ...]:
 def plan(a: argparse.Namespace, cell: tuple[int, int]) -> Iterator[dict[str, Any]]:
     """The arguments of `measure` for every fit of one cell; those on the same data come one after the other."""
     r, n_nuisance = cell
-    names = a.only or [name for name, m in METHODS.items() if not a.quick or (m.quick and not m.slow)]
+    names = a.only or [name for name, m in METHODS.items() if not (a.quick and m.slow)]
     for data in a.data:
         for seed in range(a.seeds):
             for name in names:
@@ -338,48 +338,38 @@ def rows_of(records: Iterable[dict[str, Any]]) -> dict[str, list[dict[str, Any]]
     return rows
 
 
+def values(fits: Sequence[dict[str, Any]], r: int, names: Iterable[str]) -> list[str]:
+    """The means of the fits of one cell; where r = 0, how many of them select nothing."""
+    if r == 0:
+        return [f"{sum(f['selected'] == 0 for f in fits)} of {len(fits)}"]
+    return [f"{np.mean([f[name] for f in fits]):.2f}" for name in names]
+
+
 def cell_table(records: Iterable[dict[str, Any]], cell: tuple[int, int], before: str = "") -> tuple[str, str]:
     """A heading, and the table of one cell."""
     r, n_nuisance = cell
     rows = rows_of(record for record in records if record["cell"] == f"{r}x{n_nuisance}")
-    heading = f"{before}{r} real columns of {r + n_nuisance:,}"
-    if r == 0:
-        head = ["method", "fits", "nothing selected", "seconds"]
-        return heading, markdown(head, [[k, len(v), share(empty(v)), median(v)] for k, v in rows.items()])
-    head = ["method", "fits", "FDP", "recall", "top-r", "NMI", "seconds"]
-    names = ("fdp", "recall", "top_r", "nmi")
-    return heading, markdown(head, [[k, len(v), *(mean(v, n) for n in names), median(v)] for k, v in rows.items()])
+    head = ["method", "fits", *(MEASURES.values() if r else ["nothing selected"]), "seconds"]
+    body = [
+        [label, len(fits), *values(fits, r, MEASURES), f"{np.median([f['seconds'] for f in fits]):.2f}"]
+        for label, fits in rows.items()
+    ]
+    return f"{before}{r} real columns of {r + n_nuisance:,}", markdown(head, body)
 
 
 def data_table(records: Iterable[dict[str, Any]], label: str) -> str:
     """One row of `rows_of`: data sets by cells."""
+    fits: dict[str, dict[str, list[dict[str, Any]]]] = {}  # by data set and cell
     mine = rows_of(records)[label]
+    for record in sorted(mine, key=lambda record: SETS.index(record["data"])):
+        fits.setdefault(record["data"], {}).setdefault(record["cell"], []).append(record)
     cells = cells_of(mine)
-    rows = []
-    for data in [name for name in SETS if any(r["data"] == name for r in mine)]:
-        row: list[str | None] = []
-        for r, n_nuisance in cells:
-            fits = [f for f in mine if f["data"] == data and f["cell"] == f"{r}x{n_nuisance}"]
-            values = [mean(fits, name) for name in ("fdp", "recall", "top_r")] if r else [share(empty(fits))]
-            row.append(", ".join(values) if fits else None)
-        rows.append([data, *row])
-    return markdown(["data", *(f"{r} of {r + n_nuisance:,}" for r, n_nuisance in cells)], rows)
-
-
-def mean(fits: Sequence[dict[str, Any]], name: str) -> str:
-    return f"{np.mean([f[name] for f in fits]):.2f}" if fits else "-"
-
-
-def median(fits: Sequence[dict[str, Any]]) -> str:
-    return f"{np.median([f['seconds'] for f in fits]):.2f}"
-
-
-def empty(fits: Sequence[dict[str, Any]]) -> list[bool]:
-    return [f["selected"] == 0 for f in fits]
-
-
-def share(flags: Sequence[bool]) -> str:
-    return f"{sum(flags)} of {len(flags)}"
+    rows = [
+        [data, *(", ".join(values(found[f"{r}x{n}"], r, list(MEASURES)[:3])) if f"{r}x{n}" in found else None
+                 for r, n in cells)]
+        for data, found in fits.items()
+    ]  # fmt: skip
+    return markdown(["data", *(f"{r} of {r + n:,}" for r, n in cells)], rows)
 
 
 # --- command line
