@@ -178,7 +178,7 @@ def summary(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def summaries(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """`summary` of each part, by what the rows of its table are."""
-    groups: dict[str, dict[str, list[Any]]] = {"independent": {}, "none": {}, "correlated": {}}
+    groups: dict[tuple[str, str], list[Any]] = {}
     for r in records:
         structure, nuisance = r["structure"], r["nuisance"]
         if nuisance in CORRELATED:
@@ -188,13 +188,12 @@ def summaries(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]
         else:
             part, names = "independent", [nuisance, structure, "all"]
         for name in names:
-            groups[part].setdefault(name, []).append(r)
-    order = [*NUISANCE, *STRUCTURES, "all"]
-    return {
-        part: {name: summary(rows[name]) for name in sorted(rows, key=lambda name: order.index(name.split(";")[0]))}
-        for part, rows in groups.items()
-        if rows
-    }
+            groups.setdefault((part, name), []).append(r)
+    parts, order = ["independent", "none", "correlated"], [*NUISANCE, *STRUCTURES, "all"]
+    found: dict[str, dict[str, Any]] = {}
+    for part, name in sorted(groups, key=lambda key: (parts.index(key[0]), order.index(key[1].split(";")[0]))):
+        found.setdefault(part, {})[name] = summary(groups[part, name])
+    return found
 
 
 # --- tables
@@ -202,25 +201,25 @@ def summaries(records: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]
 
 def table(means: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
     """A table for each rate of what is independent, one of what has no structure, one of what is correlated."""
+    independent, none, correlated = (means.get(part, {}).items() for part in ("independent", "none", "correlated"))
     parts = []
     for i, rate in enumerate(RATES):
         head = ["nuisance or structure", "data sets", "mean FDP", f"at most {rate:g} + 2 se", "recall", "selected"]
         rows = [
-            [name, s["data_sets"], fdp(s, i), within(s, i), f"{s['recall'][i]:.2f}", f"{s['selected'][i]:.1f}"]
-            for name, s in means.get("independent", {}).items()
-        ]
+            [name, s["data_sets"], fdp(s, i), "yes" if s["within"][i] else "no", f"{s['recall'][i]:.2f}",
+             f"{s['selected'][i]:.1f}"]
+            for name, s in independent
+        ]  # fmt: skip
         parts += [f"Independent nuisance, q = {rate:g}", markdown(head, rows)]
     head = ["nuisance", "data sets", *(f"nothing selected, q = {rate:g}" for rate in RATES)]
-    rows = [
-        [name, s["data_sets"], *(f"{share:.3f}" for share in s["empty"])] for name, s in means.get("none", {}).items()
-    ]
+    rows = [[name, s["data_sets"], *(f"{share:.3f}" for share in s["empty"])] for name, s in none]
     parts += ["No structure at all: nothing should be selected in a share 1 - q", markdown(head, rows)]
     head = ["nuisance", "structure", "of it independent", "data sets", "selected", "recall", "dependent of selected",
             *(f"FDP of independent, q = {rate:g}" for rate in RATES)]  # fmt: skip
     rows = [
         [*(name.removesuffix(" independent").split("; ")), s["data_sets"], f"{s['selected'][1]:.1f}",
          f"{s['recall'][1]:.2f}", f"{s['dependent_share'][1]:.2f}", *(fdp(s, i) for i in range(len(RATES)))]
-        for name, s in means.get("correlated", {}).items()
+        for name, s in correlated
     ]  # fmt: skip
     parts += [
         "Correlated nuisance. Columns that depend on others are no false discoveries in the sense of the guarantee; "
@@ -232,10 +231,6 @@ def table(means: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
 
 def fdp(s: Mapping[str, Any], i: int) -> str:
     return f"{s['fdp'][i]:.3f} ± {s['standard_error'][i]:.3f}"
-
-
-def within(s: Mapping[str, Any], i: int) -> str:
-    return "yes" if s["within"][i] else "no"
 
 
 # --- command line
