@@ -34,6 +34,11 @@ def is_judged(selector: Any) -> Array:
     return ~np.isnan(np.asarray(selector.decoy_evidence_)).any(axis=0)
 
 
+def shuffled_copies(count: int) -> str:
+    """The number of decoys of each feature in words."""
+    return "a shuffled copy" if count == 1 else f"{count} shuffled copies"
+
+
 def order_rule(selector: Any) -> str:
     """The order of the selected columns: "evidence", "gates" (by score) or "diverse"."""
     return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"

@@ -13,7 +13,7 @@ from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
 from dufs_core.inspection import html as html_page
-from dufs_core.inspection.fitted import column_mask, host_data, is_judged, order_rule, selector_kind
+from dufs_core.inspection.fitted import column_mask, host_data, is_judged, order_rule, selector_kind, shuffled_copies
 from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import check_fitted, names_of
 from dufs_core.selection.fit_warnings import rate_text
@@ -308,7 +308,7 @@ def _gate_notes(selector: Any, n: int) -> list[str]:
     notes = [_convergence(selector, f"{selector.n_iter_} steps; the best of {runs} run" + "s" * (runs > 1))]
     if selector.stopped_by_hsic_:
         pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
-        notes.append(f"{pairs} (p = {p:.2g}, by pairwise HSIC; excess score {excess:.3f}).")
+        notes.append(f"{pairs} (pairwise HSIC, p = {p:.2g}; excess score {excess:.3f}).")
     else:
         threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
         verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
@@ -329,8 +329,7 @@ def _decoy_notes(selector: Any, n: int) -> list[str]:
     """Notes on a fit with decoys."""
     q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
     varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
-    found, copies = int((q <= fdr).sum()), len(selector.decoy_evidence_)
-    against = f"{copies} shuffled copies of each feature" if copies > 1 else "a shuffled copy of each feature"
+    found, against = int((q <= fdr).sum()), f"{shuffled_copies(len(selector.decoy_evidence_))} of each feature"
     if not judged:
         return ["Nothing was judged: a competition needs two features that vary in enough rows."]
     if found:

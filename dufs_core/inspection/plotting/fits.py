@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.inspection.fitted import is_judged, selector_kind
+from dufs_core.inspection.fitted import is_judged, selector_kind, shuffled_copies
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, GREY, ORANGE, PALE, SMALL
 from dufs_core.objective.rules import DECIDED_MARGIN
@@ -65,7 +65,7 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
     M, judged = decoys.shape
     if judged:
         rank = np.arange(1, judged + 1)
-        label = f"decoys: {M} shuffled copies, sorted" if M > 1 else "decoys: a shuffled copy, sorted"
+        label = f"decoys: {shuffled_copies(M)}, sorted"
         ax.fill_between(rank, decoys.min(axis=0), decoys.max(axis=0), color=PALE, linewidth=1, zorder=1, label=label)
         ax.plot(rank, np.median(decoys, axis=0), color=GREY, linewidth=1, zorder=2)
     if found.any():
