@@ -46,8 +46,8 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
         selector = DUFS(fdr=None, random_state=0, backend="numpy", **settings).fit(X)
     print(
         f"\n{what}: {time.perf_counter() - start:.0f} s, {selector.n_iter_} steps, run kept of {selector.n_runs_}, "
-        f"{int((selector.mu_ > 0).sum())} open, gap {selector.excess_score_:.3g}, p = {selector.p_value_:.2g}, "
-        f"{len(selector.constant_features_)} constant, {len(selector.excluded_features_)} set aside",
+        f"{int((selector.mu_ > 0).sum())} open, excess score {selector.excess_score_:.3g}, "
+        f"p = {selector.p_value_:.2g}, {len(selector.constant_features_)} constant, {len(selector.excluded_features_)} set aside",
         *(f"  {warning.message}" for warning in caught), sep="\n", flush=True,
     )  # fmt: skip
     return selector
@@ -139,7 +139,7 @@ def path(out: Path) -> None:
     ).fit(X)  # fmt: skip
     print(f"\npath: {time.perf_counter() - start:.0f} s")
     for row in zip(found.lams_, found.n_selected_, found.held_out_z_, found.p_value_, found.stability_, strict=True):
-        print("lam {:.2g}: {} open, held-out gap {:.1f} deviations, p = {:.2g}, stability {:.2f}".format(*row))
+        print("lam {:.2g}: {} open, held-out z {:.1f}, p = {:.2g}, stability {:.2f}".format(*row))
     print("accuracy", accuracy(found.transform(X), labels[:400]), "all", accuracy(X, labels[:400]))
     picture, axes = figure(1, 3, 4.4, 3.6)
     plotting.lambda_path(found, axes[0])

@@ -131,7 +131,7 @@ def others(_: Any, out: Path) -> None:
     cite = anndata.AnnData(loadmat(cite_file)["G"].T.astype(np.float32))
     scanpy.pp.normalize_total(cite)
     scanpy.pp.log1p(cite)
-    print("\n| cells x genes | scaling | selected | permutation gap |\n|---|---|---|---|")
+    print("\n| cells x genes | scaling | selected | excess score |\n|---|---|---|---|")
     for adata in (blood, cite):
         for scaling in ("columns", "global"):
             found = select_features(adata, fdr=None, scaling=scaling, batch_size=350, max_runs=1, random_state=0)

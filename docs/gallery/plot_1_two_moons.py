@@ -3,8 +3,8 @@ Two moons among nuisance columns
 ================================
 
 Two of twenty columns carry two half moons, the others are noise. A graph of all columns does not show the moons; a
-graph of the few columns that belong together does. Every column competes with shuffled copies of itself, and what beats
-them is selected. No labels are used: they only colour the picture.
+graph of the few columns that belong together does. Every column competes with shuffled copies of itself, and those that
+beat their copies are selected. The labels only colour the picture.
 """
 
 import matplotlib.pyplot as plt

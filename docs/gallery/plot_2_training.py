@@ -2,9 +2,9 @@
 Watching a fit
 ==============
 
-A ``Trajectory`` keeps the gates at every step, ``history_`` the loss and how many gates are open. The fit has converged
-when hardly a gate is left in the band where the noise can still turn it. Without decoys (``fdr=None``) all columns have
-gates, and the search of several runs is left out here.
+A ``Trajectory`` keeps the gates at every step, ``history_`` the loss and the number of open gates. The fit has
+converged when hardly any gate is left in the band where the noise can still open or close it. Without decoys (``fdr=None``)
+all columns have gates. Here one run is trained (``max_runs=1``), without the search over several.
 """
 
 import matplotlib.pyplot as plt

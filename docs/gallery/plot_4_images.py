@@ -2,8 +2,8 @@
 Pixels of images
 ================
 
-Pixels share a scale, so ``scaling="global"``: columns are centred and divided by one common number. Pixels that hardly
-vary stay small and are not blown up. The 16 pixels that rank best are marked on the first digits.
+Pixels share a scale. With ``scaling="global"`` columns are centred and divided by one common number, so that pixels
+that hardly vary stay small. The 16 pixels that rank best are marked on the first digits.
 """
 
 import matplotlib.pyplot as plt
@@ -21,7 +21,7 @@ rng = np.random.default_rng(0)
 
 
 def accuracy(columns):
-    """Of a classifier on the rows that were not used, from these columns."""
+    """Accuracy of a classifier, from these columns, on the rows that were not used."""
     model = LogisticRegression(max_iter=5000).fit(X[:, columns], labels)
     return model.score(digits.data[300:][:, columns], digits.target[300:])
 

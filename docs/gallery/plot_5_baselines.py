@@ -2,8 +2,8 @@
 Beside other selectors
 ======================
 
-Two moons among eight columns of noise, then eighteen, then thirty-eight. Every method ranks the columns, and what
-counts is the share of the moons' columns among its first two; means over four data sets.
+Two moons among eight columns of noise, then eighteen, then thirty-eight. Every method ranks the columns. The picture
+has the share of the moons' columns among the first two, as means over four data sets.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 A frame in a pipeline
 =====================
 
-Names stay with their columns: a pandas frame goes in, and a frame of the selected columns comes out. The thirteen
-measurements are of 178 wines; the classes are used for the colours and to judge the clusters afterwards.
+A pandas frame goes in, and a frame of the selected columns comes out, with their names. The data are thirteen
+measurements of 178 wines. Their classes colour the picture, and judge the clusters afterwards.
 """
 
 import matplotlib.pyplot as plt

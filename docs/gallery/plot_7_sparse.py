@@ -3,8 +3,8 @@ Sparse counts
 =============
 
 Words in texts on two subjects: 300 columns of small counts, 30 of them more frequent in one subject than in the other.
-The matrix stays sparse (but for the rows that decoys are made of), and so is what comes out of ``transform``. How many
-words belong to a subject is said at a false discovery rate of 0.1.
+The matrix stays sparse (except for the rows that decoys are made from), and ``transform`` returns a sparse matrix.
+Words are selected at a false discovery rate of 0.1.
 """
 
 import matplotlib.pyplot as plt

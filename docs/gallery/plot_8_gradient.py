@@ -2,9 +2,9 @@
 A gradient under test
 =====================
 
-The verifier compares a backward written by hand with five-point differences. Here the bandwidth's gradient of a Cauchy
-kernel has the chain rule's inner derivative forgotten. The picture shows what a difference can see at each step:
-truncation on the right, rounding on the left, and the mistake, which no step makes smaller.
+The verifier compares a hand-written backward with five-point differences. Here the gradient of a Cauchy kernel with
+respect to its bandwidth lacks the inner derivative of the chain rule. The picture shows the error of a difference at
+each step: truncation on the right, rounding on the left, and the mistake, which no step makes smaller.
 """
 
 import matplotlib.pyplot as plt

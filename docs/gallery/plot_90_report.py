@@ -2,8 +2,8 @@
 A selection explained
 =====================
 
-``report`` says of every feature why it was kept or dropped, and which of the kept ones say the same: here a copy of a
-moon's coordinate was added, and one column is constant. ``report(...).html()`` is the same as a page with pictures.
+``report`` says why every feature was kept or dropped, and which of the kept ones are redundant. Here a copy of a moon's
+coordinate was added, and one column is constant. ``report(...).html()`` is the same report as a page with pictures.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Before and after
 ================
 
-What the selection does to the graph: the largest eigenvalues of the random walk, the samples in its second and third
-eigenvector, and, since the answer is known here, precision and recall of the ranking.
+The pictures show how the selection changes the graph: the largest eigenvalues of the random walk, the samples in its
+second and third eigenvector, and, since the answer is known here, precision and recall of the ranking.
 """
 
 import matplotlib.pyplot as plt

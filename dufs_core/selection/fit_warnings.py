@@ -108,7 +108,7 @@ def _doubt_of_gates(selector: Any, best: Outcome, n: int) -> str | None:
         return None
     none = f"None of {selector.n_runs_} runs" if selector.n_runs_ > 1 else "The run has not"
     return (
-        f"{none} found convincing structure: the {n_open} features with mu > 0 have a permutation gap of "
+        f"{none} found convincing structure: the {n_open} features with mu > 0 have an excess score of "
         f"{selector.excess_score_:.3g}, and {excess_threshold(n_open, n):.3f} is asked of so many, since columns "
         f"chosen from {d} have some by chance. Treat the selection as noise unless other rows confirm it "
         f"(LambdaPath, stability_selection), or look at other scaling and bandwidth settings."
