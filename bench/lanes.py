@@ -127,7 +127,10 @@ _FUNCTIONS = (
     load, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane, where_positive,
     exp_nonpositive, tile_set, tile_add,
 )  # fmt: skip
-_OTHERS = {"larger": np.maximum, "smaller": np.minimum, "wait_for_all": nothing, "small_code": nothing}
+_OTHERS = {
+    "larger": np.maximum, "smaller": np.minimum, "affinity_of": exp_nonpositive, "slope_of": np.positive,
+    "wait_for_all": nothing, "small_code": nothing,
+}  # fmt: skip
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
     "_BLOCK": BLOCK, "_GROUP": GROUP, "BLOCK": 2 * LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
