@@ -40,21 +40,24 @@ def size_of(x: Any) -> int:
 def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> Any:
     """sum over the pairs of sum(left_i right_i), a host number; None on either side counts as 0."""
     total: Any = 0.0
-    for a, b in zip(left, right, strict=True):
-        if a is not None and b is not None:
-            total = total + xp.sum(xp.asarray(a) * b).item()
+    for product in _products(xp, left, right):
+        total = total + xp.sum(product).item()
     return total
 
 
 def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
     """sqrt(sum of squared products): the size that sum(left right) has under random signs."""
     norm = 0.0
-    for a, b in zip(left, right, strict=True):
-        if a is not None and b is not None:
-            largest = float(xp.max(xp.abs(xp.asarray(a) * b))) if size_of(b) else 0.0
-            if largest > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
-                norm = float(np.hypot(norm, largest * float(xp.sqrt(xp.sum((xp.asarray(a) * b / largest) ** 2)))))
+    for product in _products(xp, left, right):
+        largest = float(xp.max(xp.abs(product))) if size_of(product) else 0.0
+        if largest > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
+            norm = float(np.hypot(norm, largest * float(xp.sqrt(xp.sum((product / largest) ** 2)))))
     return norm
+
+
+def _products(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
+    pairs = zip(left, right, strict=True)
+    return [xp.asarray(a) * b for a, b in pairs if a is not None and b is not None]
 
 
 def unit_directions(rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> list[Any]:

@@ -142,10 +142,11 @@ def _one_example(bk: Backend, operation: Operation, evaluate: Any, seed: int, in
     if not report.passed:
         result.failures.append(report.message())
         return
-    broken = f"none of {RETRIES} examples could be judged to {operation.rtol:g}"
     if precise:
         result.note(report.worst_relative_error, case)
         broken = _lopsided(example) or _not_float32(operation, example) or _other_value(operation, example)
+    else:
+        broken = f"none of {RETRIES} examples could be judged to {operation.rtol:g}"
     if broken:
         result.failures.append(f"{name}: {broken}")
     elif example.analytic is not None:
