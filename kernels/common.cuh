@@ -32,6 +32,16 @@ __device__ inline Word64 bits_of(double value) { return (Word64)__double_as_long
 __device__ inline float value_of(unsigned bits) { return __uint_as_float(bits); }
 __device__ inline double value_of(Word64 bits) { return __longlong_as_double((long long)bits); }
 
+// The kernel: K_ij from x = -D_ij / b, and its slope dK/dx.
+template <class T>
+__device__ T affinity_of(T x) {
+    return exp(x);
+}
+template <class T>
+__device__ T slope_of(T K) {
+    return K;
+}
+
 struct Add {
     template <class T>
     static __device__ T of(T a, T b) { return a + b; }

@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) affinity(
         double total = 0;
         for (Index j = threadIdx.x; j < n; j += THREADS) {
             const T D = distance<T>(G[base + j], g[at], g[others + j], i == j);
-            const T value = i == j ? T(self_weight) : exp(D * minus_inverse);
+            const T value = i == j ? T(self_weight) : affinity_of(D * minus_inverse);
             K[base + j] = value;
             total += value;
         }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) grad_distances(
         double sum = 0, slope = 0;
         for (Index j = threadIdx.x; j < n; j += THREADS) {
             const T D = distance<T>(G[base + j], g[i], g[j], i == j);
-            const T E = D > 0 ? exp(D * minus_inverse) * (dots[base + j] - (rho[i] + rho[j])) : T(0);
+            const T E = D > 0 ? slope_of(affinity_of(D * minus_inverse)) * (dots[base + j] - (rho[i] + rho[j])) : T(0);
             G[base + j] = E * minus_inverse;
             sum += E;
             slope += E * D;

@@ -22,15 +22,16 @@ from dufs_core.kernels.compile import inner, returning
 from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
     LANES,
+    affinity_of,
     below_lane,
     constant,
     distance,
-    exp_nonpositive,
     get,
     in_lane,
     larger,
     load,
     put,
+    slope_of,
     small_code,
     smaller,
     spread,
@@ -304,7 +305,7 @@ def affinity(settings: Settings, draw: Draw, n, b, part, parts):
             partial = constant(G, 0.0)
             for i in range(block, min(n, block + DEPTH)):
                 d = distance(spread(get(g, i)), gj, load(G, here + i * LANES))
-                value = in_lane(i - p * LANES, diagonal, exp_nonpositive(d * minus_inverse))
+                value = in_lane(i - p * LANES, diagonal, affinity_of(d * minus_inverse))
                 store(K, here + i * LANES, value)
                 partial = partial + value
             deg = deg + widen(partial)
@@ -392,7 +393,7 @@ def backward(draw: Draw, n, b, part, parts):
                 at = here + i * LANES
                 d = in_lane(i - j0, zero, distance(spread(get(g, i)), gj, load(G, at)))
                 K = load(A, at) * (spread(get(r, i)) * rj)
-                E = (load(dA, at) * (spread(get(q, i)) * qj) + (spread(get(half_ddeg, i)) + ddeg_j)) * K
+                E = (load(dA, at) * (spread(get(q, i)) * qj) + (spread(get(half_ddeg, i)) + ddeg_j)) * slope_of(K)
                 dD = where_positive(d, E * minus_inverse)
                 part_sums = part_sums + dD
                 part_weighted = part_weighted - dD * d

@@ -25,15 +25,16 @@ from dufs_core.kernels.panels import DEPTH, Settings
 from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
     LANES,
+    affinity_of,
     below_lane,
     constant,
     distance,
-    exp_nonpositive,
     get,
     in_lane,
     larger,
     load,
     put,
+    slope_of,
     small_code,
     smaller,
     spread,
@@ -161,7 +162,7 @@ def _add_degrees(G, g, minus_inverse, i0, depth, first, count, side, degrees):
         j0, here = (first + c) * LANES, c * G.shape[1] * LANES
         gj, partial = load(g, j0), zero
         for i in range(depth):
-            value = exp_nonpositive(distance(spread(get(g, i0 + i)), gj, load(G, here + i * LANES)) * scale)
+            value = affinity_of(distance(spread(get(g, i0 + i)), gj, load(G, here + i * LANES)) * scale)
             if i0 + i < j0 + LANES:
                 value = below_lane(i0 + i - j0, value, zero)
             partial = partial + value
@@ -195,7 +196,7 @@ def _affinity(G, g, minus_inverse, self_weight, i0, depth, first, count):
         for i in range(depth):
             at = here + i * LANES
             d = distance(spread(get(g, i0 + i)), gj, load(G, at))
-            store(G, at, in_lane(i0 + i - j0, diagonal, exp_nonpositive(d * scale)))
+            store(G, at, in_lane(i0 + i - j0, diagonal, affinity_of(d * scale)))
 
 
 @kernel
@@ -229,7 +230,7 @@ def _slopes(G, T, g, rho, n, minus_inverse, i0, depth, first, count, side, sums,
             d = distance(spread(get(g, i0 + i)), gj, load(G, at))
             if i0 + i < j0 + LANES:
                 d = below_lane(i0 + i - j0, d, zero)
-            slope = (load(T, at) - (spread(get(rho, i0 + i)) + rho_j)) * exp_nonpositive(d * scale) * scale
+            slope = (load(T, at) - (spread(get(rho, i0 + i)) + rho_j)) * slope_of(affinity_of(d * scale)) * scale
             slope = where_positive(d, slope)
             partial = partial + slope
             with_d = with_d + slope * d

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
                     const Index at = base + i * n + j;
                     const T qi = q[row + i], qj = q[row + j], ri = r[row + i], rj = r[row + j];
                     const T dA = Tm[at] + turned[tx * PITCH + ty + m * TILE_ROWS];
-                    T E = (qi * qj * dA + (half_ddeg[row + i] + half_ddeg[row + j])) * (A[at] * (ri * rj));
+                    T E = (qi * qj * dA + (half_ddeg[row + i] + half_ddeg[row + j])) * slope_of(A[at] * (ri * rj));
                     const T distance = with_D ? D[at] : T(0);
                     if (with_D && !(distance > 0)) E = 0;
                     const T dD = E * minus_inverse;

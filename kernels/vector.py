@@ -278,3 +278,12 @@ def exp_nonpositive(code, x):
     exponent = builder.add(builder.fptosi(m, integers), ir.Constant(integers, [bias] * LANES))
     scale = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [mantissa] * LANES)), x.type)
     return builder.select(builder.fcmp_ordered(">=", x, vector(lowest)), builder.fmul(p, scale), vector(0.0))
+
+
+affinity_of = exp_nonpositive  # the kernel: K_ij from x = -D_ij / b
+
+
+@operation(lambda K: K(K))
+def slope_of(code, K):
+    """dK/dx of K = exp(x) = `affinity_of` (x): K itself."""
+    return K
