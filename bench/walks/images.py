@@ -47,7 +47,8 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
     print(
         f"\n{what}: {time.perf_counter() - start:.0f} s, {selector.n_iter_} steps, run kept of {selector.n_runs_}, "
         f"{int((selector.mu_ > 0).sum())} open, excess score {selector.excess_score_:.3g}, "
-        f"p = {selector.p_value_:.2g}, {len(selector.constant_features_)} constant, {len(selector.excluded_features_)} set aside",
+        f"p = {selector.p_value_:.2g}, {len(selector.constant_features_)} constant, "
+        f"{len(selector.excluded_features_)} set aside",
         *(f"  {warning.message}" for warning in caught), sep="\n", flush=True,
     )  # fmt: skip
     return selector
