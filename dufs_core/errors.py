@@ -26,7 +26,7 @@ class FileFormatError(DufsError, ValueError):
 
 
 class MemoryLimitError(DufsError, MemoryError):
-    """A computation would need more memory than there is, or than it was allowed; nothing was allocated."""
+    """A computation would need more memory than there is, or than it was allowed."""
 
 
 class DamagedFileError(DufsError, ValueError):
@@ -38,7 +38,7 @@ class CheckpointError(DufsError, ValueError):
 
 
 class InterruptedFit(DufsError):
-    """A fit was asked to stop; its checkpoint is written."""
+    """A fit was asked to stop; the message says whether its checkpoint was written."""
 
 
 class DufsWarning(UserWarning):

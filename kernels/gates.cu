@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) update(
     }
 }
 
-// What every fit that is not done reports of step clock[f] + 1 (dufs_core.objective.protocol.RECORD), as
+// What every fit that is not done reports of step clock[f] + 1 (dufs_core.objective.rules.RECORD), as
 // records[f, clock[f] - start]. Then the clock is set forward; a fit is done when at most `enough` gates are undecided,
 // |mu - 1/2| <= 1/2 + margin. One block for each fit.
 template <class T>

@@ -20,7 +20,7 @@ CHUNK = 512  # columns at a time: their words and normals stay in the first-leve
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _MASK, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
-_QUARTER, _EIGHTH, _30, _3 = np.uint64(1 << 30), np.uint64(1 << 29), np.uint64(30), np.uint64(3)
+_EIGHTH, _30, _3 = np.uint64(1 << 29), np.uint64(30), np.uint64(3)
 _MANTISSA, _ONE_BITS, _52 = np.uint64((1 << 52) - 1), np.uint64(1023 << 52), np.uint64(52)
 _LN2, _SQRT2, _TO_ANGLE = log(2.0), sqrt(2.0), 2 * pi / 2.0**32
 

@@ -164,7 +164,7 @@ def gather(X, z, columns, first, count, W, part, parts):
 
 @inner
 def add_up(partial, count, C, part, parts):
-    """C = the sum of partial[:count], of which the lower panels are there, in order; lower and upper panels of C."""
+    """C = partial[0] + ... + partial[count - 1], in this order: lower panels are read, both halves of C are written."""
     small_code()
     P, rows, lanes = C.shape
     start, stop = share(P * (P + 1) // 2, part, parts)

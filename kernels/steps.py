@@ -1,7 +1,7 @@
 """Whole steps in compiled code: noise, gates, scores and gradients of all draws, loss, update, stopping.
 
-A kernel is called by every thread of a fit at once, with its own `thread` number; the threads meet at barriers. With
-work for one draw they share each draw; else there is work for a draw per thread, and every thread has draws of its own.
+A kernel is called by every thread of a fit at once, with its own `thread` number; the threads meet at barriers. If
+there are fewer draws than threads, or many rows, all threads share each draw; else every thread has draws of its own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Work = namedtuple("Work", "shared draws mine")
 
 
 def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int) -> Work:
-    """(shape, dtype) of every work array. A team are the threads that share one draw: one of them, or all."""
+    """(shape, dtype) of every work array. A team is the set of threads that share one draw: one thread, or all."""
     P = -(-n // LANES)
     rows, double, whole = P * LANES, np.float64, np.int64
     matrix = (teams, P, rows, LANES)
@@ -262,7 +262,7 @@ def from_gram(settings: Settings, n, work: Work, thread, threads):
 
 
 @inlined
-def _open_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, normals, chunk):
+def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, normals, chunk):
     """z = clip(mu + sigma eps, 0, 1) of the draws, in pairs (eps, -eps), and sum p, for one chunk of the columns."""
     draws, first, mu = z.shape[0], chunk * CHUNK, moving.mu
     count = min(CHUNK, len(mu) - first)
@@ -331,7 +331,7 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
     mine_from, mine_to = share(chunks, thread, threads)
     for step in range(start + 1, start + 1 + moving.records.shape[0]):
         for chunk in range(mine_from, mine_to):
-            _open_gates(rates, moving, step, shared.z, shared.by_chunk, work.mine.normals[thread], chunk)
+            _draw_gates(rates, moving, step, shared.z, shared.by_chunk, work.mine.normals[thread], chunk)
         wait_for_all(shared.barriers, 0, threads)
         _all_draws(settings, X, work, thread, threads)
 

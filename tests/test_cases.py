@@ -374,7 +374,7 @@ def test_s2_saturated_gates_keep_their_order(X):
     for mu, ranking in (([0.2, 1.3, 2.4, 5.0, -1.0], [3, 2, 1, 0, 4]), ([2.0, 3.0, -1.0, 3.0, -1.0], [1, 3, 0, 2, 4])):
         mu = np.array(mu, dtype=np.float32)
         run = SimpleNamespace(mu=mu, history={"bandwidth": [1.0], "loss": [0.0]}, n_iter=1, converged=True)
-        best = SimpleNamespace(run=run, columns=np.arange(5), gap=(0.0, 1.0), tied=False, first_mu=None)
+        best = SimpleNamespace(run=run, columns=np.arange(5), test=(0.0, 1.0), tied=False, order_by=None)
         selector = dufs(n_features_to_select=2)
         fitted = gate_attributes(selector, bk, np.zeros(5, dtype=bool), best)
         fitted |= order_attributes(selector, bk, X, fitted)

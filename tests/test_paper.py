@@ -143,7 +143,7 @@ def test_pixels_are_chosen_without_labels_only_by_a_gap_above_chance():
     one_by_chance = group([(0.02, 60.0), (0.001, 50.0)], [(0.03, 50.0), (0.002, 50.0)])
     which, reason = pixels.label_free(one_by_chance, 100)
     assert which == []
-    assert "gap is 0.002, which may be chance (below 0.018)" in reason
+    assert "excess score is 0.002, which may be chance (below 0.018)" in reason
     assert pixels.label_free(both[:1], 100) == ([], "there is one setting only")
 
 

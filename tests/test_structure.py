@@ -267,7 +267,7 @@ def test_two_blobs_are_found(seed, dtype):
     assert set(range(8)) <= set(found.members.tolist())
     assert len(found.members) <= 10
     assert (np.diff(found.members) > 0).all()
-    assert found.excess > 100
+    assert found.above_chance > 100
     least = found.dependence[:8].min()
     assert least > np.quantile(found.dependence[8:], 0.95)
 
@@ -277,7 +277,7 @@ def test_of_nothing_a_small_set_without_evidence_is_found():
         X = np.random.default_rng(seed).normal(size=(50, 15))
         found = find_structure(bk, pool_of(X, seed, "float32"), 1, LOCAL)
         assert 2 <= len(found.members) <= 10
-        assert found.excess < 15
+        assert found.above_chance < 15
 
 
 def renamed(pool, rng):
@@ -302,7 +302,7 @@ def test_a_column_and_its_decoys_are_treated_alike(X):
     a, b = (find_structure(bk, p, 1, LOCAL) for p in (pool, other))
     np.testing.assert_allclose(b.dependence, a.dependence[old], rtol=1e-8, atol=1e-8)
     np.testing.assert_array_equal(np.sort(old[b.members]), a.members)
-    assert b.excess == pytest.approx(a.excess, rel=1e-8)
+    assert b.above_chance == pytest.approx(a.above_chance, rel=1e-8)
     members = [np.array([0, 3, 20, 65]), np.flatnonzero(np.isin(old, [0, 3, 20, 65]))]
     weights = [np.ones(4), np.ones(4)]
     a_scores, b_scores = (scores(bk, p, m, w, LOCAL) for p, m, w in zip((pool, other), members, weights, strict=True))
@@ -315,7 +315,7 @@ def test_any_number_of_threads_finds_the_same_bits():
     one, three = (find_structure(bk, pool, threads, LOCAL) for threads in (1, 3))
     np.testing.assert_array_equal(three.members, one.members)
     np.testing.assert_array_equal(three.dependence, one.dependence)
-    assert three.excess == one.excess
+    assert three.above_chance == one.above_chance
 
 
 def test_dependence_that_is_no_line_is_seen():

@@ -4,7 +4,7 @@ Selectors see no labels. Accuracy: k-means with k = number of classes on the fir
 learning rate 0.015; DUFS-R: the same with ``ranking="diverse"``. All with the largest distance to the second
 neighbour times each of a set's bandwidth factors, DUFS also with lambdas lam, as a share of the largest score of a
 column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
-as the paper's tuning), and for DUFS that with the largest permutation gap (label-free), where there are several and
+as the paper's tuning), and for DUFS that with the largest excess score (label-free), where there are several and
 that gap is above what the search of `DUFS` takes for chance.
 """
 
@@ -112,7 +112,7 @@ def label_free(group: Sequence[Sequence[dict[str, Any]]], n_rows: int) -> tuple[
     for seed, i in enumerate(which):
         gap, needed = group[i][seed]["gap"], excess_threshold(group[i][seed]["open"], n_rows)
         if gap < needed:
-            return [], f"the largest permutation gap is {gap:.1g}, which may be chance (below {needed:.2g})"
+            return [], f"the largest excess score is {gap:.1g}, which may be chance (below {needed:.2g})"
     return which, ""
 
 

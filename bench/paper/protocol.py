@@ -116,6 +116,6 @@ def said(fit: Any) -> dict[str, Any]:
 
 
 def gaps(data: Data, ranking: Array, counts: list[int]) -> list[float]:
-    """The permutation gap of the first columns of a ranking, columns scaled one by one: it needs no labels."""
+    """The excess score of the first columns of a ranking, columns scaled one by one: it needs no labels."""
     X = scale_columns(data.X[:, ranking[: max(counts)]], "columns", np.float32).X
     return [round(permutation_test(get_backend("numpy"), X, np.arange(c)).excess, 4) for c in counts]

@@ -47,7 +47,7 @@ class Scores(NamedTuple):
     b: Array  # (R,)
     degenerate: Array  # (R,) bool
     isolated: Array  # (R,) share of rows without any neighbour
-    dz: Array  # dS_r/dz of each draw, in the shape of z; 0 where the gate is not undecided
+    dz: Array  # dS_r/dz of each draw, in the shape of z; nonzero only where 0 < mu + sigma eps < 1
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Objective:
         variance 1 is at most 1. None: the parameter-free quotient.
     power : int
         t, at least 1.
-    bandwidth : "median", "max" or float
+    bandwidth : "median", "q90", "max" or float
         Rule for b (see `dufs_core.objective.ops.bandwidth`), or the number b itself.
     n_neighbors : int
         k of the rule, counting OTHER rows.
@@ -207,5 +207,5 @@ def open_score(bk: Backend, objective: Objective, G: Array) -> float:
 def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
     """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
     f = _forward(bk, replace(objective, power=1), G[None])
-    q = f.deg[0] ** 0.5
-    return f.saved_A.A[0] * q[None, :] / q[:, None]  # A = q P / q
+    r = f.deg[0] ** 0.5
+    return f.saved_A.A[0] * r[None, :] / r[:, None]  # P_ij = A_ij r_j / r_i

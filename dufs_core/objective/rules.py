@@ -1,6 +1,6 @@
-"""Scalar rules of a step, written once: `ops` and `optimizers` apply them to arrays, `dufs_core.kernels` compiles them.
+"""Scalar rules of a step: `ops` and `optimizers` apply them to arrays, the Numba kernels compile them.
 
-Plain functions of numbers, so that Numba stays out of the operations. The constants are those of the CUDA sources too.
+CUDA takes the constants from here; kernels/gates.cu has the rules for the loss and the update in C++.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def gate_probability(mu: Any, sigma: float, erf: Callable[[Any], Any]) -> Any:
 
 
 def gate_density(mu: Any, sigma: float, exp: Callable[[Any], Any]) -> Any:
-    """exp(-mu^2 / (2 sigma^2)): sqrt(2 pi) sigma times the derivative of `gate_probability`."""
+    """exp(-mu^2 / (2 sigma^2)), not normalised: divided by sqrt(2 pi) sigma it is dP(z > 0)/dmu."""
     return exp(mu * mu / (-2 * sigma * sigma))
 
 

@@ -27,7 +27,7 @@ from dufs_core.selection.search import Outcome, SearchState
 from dufs_core.significance.permutation_test import PermutationTest
 from dufs_core.training.loop import Run
 
-FORMAT = 3  # raised, too, when a search goes on otherwise from the same state
+FORMAT = 3  # raised when the layout changes, or when the same state would continue differently
 _FREE = ("callbacks", "verbose", "n_jobs", "max_memory")  # parameters that change no result
 _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came to: backend, engine, seed
 
@@ -52,7 +52,7 @@ class Checkpoint:
     --------
     >>> import tempfile, os
     >>> from dufs_core import DUFS
-    >>> from dufs_core.selection.checkpoint import Checkpoint
+    >>> from dufs_core import Checkpoint
     >>> from dufs_core.datasets import two_moons
     >>> X, path = two_moons(n_features=10).X, os.path.join(tempfile.mkdtemp(), "fit.ckpt")
     >>> fitted = DUFS(random_state=0, callbacks=[Checkpoint(path)]).fit(X)

@@ -104,7 +104,7 @@ class DUFS(ColumnSelector):
     engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
         See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
         "streaming" takes memory in proportion to X; "auto" picks the faster of the two. "cuda" needs the CuPy backend,
-        and sparse X has an engine of its own.
+        and with fdr=None sparse X has an engine of its own.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
         live on either side.
@@ -263,11 +263,12 @@ class DUFS(ColumnSelector):
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            Real numbers, at least 3 rows (n_neighbors + 1). Not written to. On the host, or on a GPU: an array of CuPy,
-            PyTorch, JAX or any library with DLPack, used where it lies. A sparse SciPy matrix or array (any format;
-            CSR and CSC without conversion), or one of cupyx.scipy.sparse, is never made dense: see
-            `dufs_core.data.sparse`. With batch_size, data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are
-            read a batch at a time: see `dufs_core.data.on_disk`.
+            Real numbers, at least 2 rows, and more than an n_neighbors that is given. Not written to. On the host, or
+            on a GPU: an array of CuPy, PyTorch, JAX or any library with DLPack, used where it lies. A sparse SciPy
+            matrix or array (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is never made
+            dense as a whole (with decoys, 512 rows of it are): see `dufs_core.data.sparse`. With batch_size, data on
+            disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
+            `dufs_core.data.on_disk`.
         y : ignored
 
         Raises

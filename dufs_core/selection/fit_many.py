@@ -187,7 +187,7 @@ def _fit(tasks: Sequence[FitTask]) -> list[Callable[[], None]]:
 
 
 def _first_runs(tasks: Sequence[FitTask], engine: Engine, data: ScaledData) -> dict[int, Run]:
-    """The first runs of those tasks that can be stacked, trained and saved."""
+    """Train the first runs that can be stacked, save them, and return them by task number."""
     first, columns = tasks[0], np.flatnonzero(~data.constant)
     if engine.name != "cuda" or first.selector.fdr is not None or first.step_rows < first.X.shape[0]:
         return {}

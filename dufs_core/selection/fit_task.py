@@ -39,7 +39,7 @@ _SMALL_ROWS = 256
 _DELTA = 1e-6  # that the authors add to mean(p): 1e-6 n d in sums
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
 _DIVERSE = 300  # columns in that order where no number of columns is asked for
-_SPREAD = 0.5  # gate_sigma over which the order of the first run is laid out there
+_SPREAD = 0.5  # times gate_sigma: the range below the gates in which columns without one keep their order
 _LASTING = ("n_features_in_", "feature_names_in_", "engine_")  # attributes that are set before the search
 
 
@@ -185,7 +185,7 @@ class FitTask:
                 best, n_runs = search.run(bk, data.X, columns, self.seed, saver, first)
             else:
                 found = discover(bk, data.X, columns, self.seed, search, saver, self.threads)
-                best, n_runs = found.outcome._replace(first_mu=found.evidence[columns]), 1
+                best, n_runs = found.outcome._replace(order_by=found.evidence[columns]), 1
             fitted = {"n_runs_": n_runs, "backend_": bk.name, **gate_attributes(selector, bk, data.constant, best)}
             fitted |= _score_attributes(fitted["mu_"], best, found)
             fitted |= order_attributes(selector, bk, data.X, fitted)
@@ -202,8 +202,8 @@ def gate_attributes(selector: Any, bk: Backend, constant: Array, best: Outcome) 
     aside = min(lowest, 0.0) - _BELOW * sigma
     mu = np.full(len(constant), aside, dtype=selector.dtype)
     mu[constant] = aside - sigma
-    if best.first_mu is not None:  # without an order of their own they would be selected by column index
-        order = np.argsort(-bk.to_host(best.first_mu), kind="stable")
+    if best.order_by is not None:  # without an order of their own they would be selected by column index
+        order = np.argsort(-bk.to_host(best.order_by), kind="stable")
         mu[np.flatnonzero(~constant)[order]] -= _SPREAD * sigma * np.arange(len(order)) / len(order)
     mu[best.columns] = bk.to_host(run.mu)
     return {

@@ -110,7 +110,7 @@ class LambdaPath(ColumnSelector):
     The p-values of the halves are aggregated by their gamma-quantile divided by gamma (Meinshausen, Meier and
     Buehlmann, JASA 104, 2009), gamma = 1/4, or 1/2 if n_splits is 1: a structure has to show on a quarter of the
     halves, since with few rows a fit on half of them often takes other columns. The smallest p-value is
-    4 / (1 + n_permutations). Measured: docs/defaults.md. The score is that of
+    min(4, 2 n_splits) / (1 + n_permutations). Measured: docs/defaults.md. The score is that of
     `dufs_core.significance.permutation_test.permutation_test`, on a graph of its own with self-loops.
 
     Examples

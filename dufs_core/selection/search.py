@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
     test: PermutationTest
     passed: bool = False  # this and the next are set by the search at its end
     tied: bool = False  # passed because all columns are pairwise dependent: the p-value is that of HSIC
-    first_mu: Array | None = None  # (d'') of the run that looked at every column, where it is another one
+    order_by: Array | None = None  # (d'') of all columns, larger first: the order of those that took no part in `run`
 
 
 class SearchState(NamedTuple):
@@ -118,7 +118,7 @@ class Search:
             saver.save_now(SearchState(outcomes, None))
         best = last if last.passed else max(outcomes, key=lambda outcome: outcome.test.excess)
         if len(best.columns) < len(columns):
-            best = best._replace(first_mu=outcomes[0].run.mu)
+            best = best._replace(order_by=outcomes[0].run.mu)
         return best, len(outcomes)
 
     def training_run(

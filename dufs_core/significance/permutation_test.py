@@ -132,7 +132,7 @@ def max_t_test(bk: Backend, X: Array, selections: Sequence[Array], n_permutation
 def aggregate_p_values(p_values: Array) -> Array:
     """min(1, q / gamma), q the gamma-quantile of several p-values: valid however they depend on one another.
 
-    gamma = 1/4, or one half where there are fewer than four. p_values (halves, m); returns (m,).
+    gamma = max(1/4, 1 / number of halves). p_values (halves, m); returns (m,).
     Source: Meinshausen, Meier and Buehlmann, JASA 104, 2009.
     """
     gamma = max(_QUANTILE, 1 / len(p_values))

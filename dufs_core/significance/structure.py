@@ -53,7 +53,7 @@ class Pool(NamedTuple):
     scale: Array  # (d,) standard deviation of each in the scaled data, its median taken as 1; NumPy
     n_decoys: int  # M
     rows: Array | slice  # of the data
-    tiebreak: Array  # (D,) NumPy: which of two equal ones comes first says nothing about which is the decoy
+    tiebreak: Array  # (D,) NumPy, random order of equal values: position must not favour columns over decoys
     seed: int
 
     @property
@@ -71,11 +71,11 @@ class Pool(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """The set of columns found, and the dependence of all pairs."""
+    """The set of columns found, and the evidence of every column's strongest dependence on another one."""
 
     members: Array  # (m,) positions in the pool, increasing
-    dependence: Array  # (D,) evidence of a column's strongest dependence on another one
-    excess: float  # sum of the members' evidence above chance
+    dependence: Array  # (D,) that evidence
+    above_chance: float  # sum of the members' evidence above chance
 
 
 def n_decoys(d: int) -> int:

@@ -4,7 +4,7 @@ Blocks of K = exp(-D / b) are computed from the gated data whenever they are nee
 
     pass 1          D -> k-th neighbour distances -> b                       pass 2    K -> deg
     passes 3 to t+2 F_a = P^a Xt,  B_a = P^a (Xt / deg),  so (P')^a Xt = deg B_a
-    rho_i = sum over a + b = t of B_a,i . F_b,i = sum_j P_ij (dS/dP)_ij / deg_i
+    rho_i = sum over a + b = t, b >= 1, of B_a,i . F_b,i = sum_j P_ij (dS/dP)_ij / deg_i
     last pass       C_ij = dS/dD_ij + dS/dD_ji = -(K_ij / b) (sum over a + b = t - 1 of B_a,i . F_b,j + F_b,i . B_a,j
                            - rho_i - rho_j)
                     dS/db = -sum_ij C_ij D_ij / (2 b),   dS/dXt = F_t + deg B_t + 2 (rowsum(C) Xt - C Xt)

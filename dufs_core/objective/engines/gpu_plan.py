@@ -32,7 +32,7 @@ _BUSY = 128  # blocks that keep a device busy
 
 
 def is_captured(shape: tuple[int, int], draws: int, fits: int) -> bool:
-    """Whether a step of the draws of some fits is a CUDA graph: each fit's alone would be, and all have room."""
+    """Whether a step is captured: the work of one fit is small, and the draws of all fits have room in one stack."""
     n, d = shape
     work = draws // fits * n * n * (2 * d + 2 * n)
     return work <= CAPTURED_WORK and draws * n * max(n, d) <= ELEMENTS_TOGETHER

@@ -26,8 +26,8 @@ class Saved(NamedTuple):
 def isolated_degree(self_weight: float, eps: float) -> float:
     """The largest degree of a row that counts as isolated.
 
-    With self-loops (self_weight 1) its neighbours weigh no more than rounding, 8 eps: a row's own weight is meant to
-    count there. Without (self_weight `SELF_WEIGHT`) they weigh no more than what the row weighs itself.
+    Its neighbours together then weigh at most rounding, 8 eps (with self-loops, self_weight 1), or at most the row's
+    own weight `SELF_WEIGHT` (without).
     """
     return 1 + 8 * eps if self_weight == 1 else 2 * self_weight
 
