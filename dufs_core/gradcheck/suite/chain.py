@@ -120,11 +120,13 @@ def _load(path: str, *arguments: int) -> Evaluate:
 
 
 def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
-    """A sparse engine on columns made sparse: odd ones, less their first entry, which is their shift then."""
+    """A sparse engine on columns whose first entry is not stored; odd ones are sparse, and hold the others less it."""
     X = bk.to_host(X)
-    thin = np.arange(X.shape[1]) % 2 == 1
-    shift = np.where(thin, -X[0], 0)
-    return engine(bk, objective, mu, eps, ScaledSparseMatrix(csc_array(X + shift), shift.astype(np.float64), thin, bk))
+    thin, shift = np.arange(X.shape[1]) % 2 == 1, -X[0]
+    rows, columns = (places.ravel() for places in np.indices((len(X) - 1, X.shape[1])))
+    stored = np.where(thin, X + shift, X)[rows + 1, columns]
+    matrix = csc_array((stored, (rows + 1, columns)), shape=X.shape)
+    return engine(bk, objective, mu, eps, ScaledSparseMatrix(matrix, shift.astype(np.float64), thin, bk))
 
 
 register(Engine("reference", partial(_load, "reference.ReferenceEngine")))
