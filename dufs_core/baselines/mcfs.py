@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import lars_path, lars_path_gram
+from sklearn.linear_model import lars_path
 
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
@@ -25,20 +25,13 @@ def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
     steps = min(n_nonzero, d, n)
     gram = X.T @ X if n > d else None
     X = np.asfortranarray(X)
-    work = np.empty_like(X)  # the path reorders the columns of its copy
-    coefficients = np.empty((d, Y.shape[1]))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # equal columns: the path goes on without the second
-        for i, y in enumerate((Y - Y.mean(axis=0)).T):
-            if gram is None:
-                np.copyto(work, X)
-                path = lars_path(work, y, max_iter=steps, method="lasso", return_path=False, copy_X=False)
-            else:
-                path = lars_path_gram(
-                    X.T @ y, gram, n_samples=n, max_iter=steps, method="lasso", return_path=False, copy_Gram=True
-                )
-            coefficients[:, i] = path[2]
-    return coefficients
+        paths = [
+            lars_path(X, y, Gram=gram, max_iter=steps, method="lasso", return_path=False)
+            for y in (Y - Y.mean(axis=0)).T
+        ]
+    return np.column_stack([path[2] for path in paths])
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -22,7 +22,7 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.report import report
-from dufs_core.selection.atomic_io import disk_is_full, json_value, write_bytes
+from dufs_core.selection.atomic_io import disk_is_full, json_value, os_reason, write_bytes
 
 TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of writing
 PICTURES = ("gates.png", "report.html")
@@ -43,7 +43,7 @@ def check_directory(directory: str | Path, force: bool = False) -> None:
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".dufs-core-", dir=existing))
     except OSError as error:
-        raise OSError(f"cannot write to {directory}: {existing}: {(error.strerror or str(error)).lower()}") from error
+        raise OSError(f"cannot write to {directory}: {existing}: {os_reason(error)}") from error
 
 
 def save(
@@ -112,7 +112,7 @@ def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
 
 
 def draw(selector: Any) -> bytes:
-    """A PNG picture of a fit: loss and open gates by step; mu, or evidence, by rank."""
+    """A picture of a fit as PNG: loss and open gates by step; mu, or evidence, by rank."""
     from dufs_core.inspection import plotting
     from dufs_core.inspection.plotting.canvas import figure, png
 

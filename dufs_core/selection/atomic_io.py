@@ -69,6 +69,11 @@ def disk_is_full(error: BaseException) -> bool:
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def os_reason(error: OSError) -> str:
+    """What the operating system says about a failure, in lower case."""
+    return (error.strerror or str(error)).lower()
+
+
 def remove_temporaries(path: Path) -> None:
     """Remove what writers of `path` that were killed have left beside it."""
     ours = re.compile(rf"\.{re.escape(path.name)}\.\d+\.[0-9a-f]{{8}}\.tmp")

@@ -100,7 +100,7 @@ class Checkpoint:
                 found = atomic_io.unpack_npz(source.read_bytes(), source)
                 break
             except OSError as error:
-                problems.append(f"{source} cannot be read ({(error.strerror or str(error)).lower()})")
+                problems.append(f"{source} cannot be read ({atomic_io.os_reason(error)})")
             except DamagedFileError as error:
                 problems.append(str(error))
         else:
@@ -179,9 +179,8 @@ class CheckpointWriter:
         except OSError as error:
             if not self._warned:
                 warnings.warn(
-                    f"The checkpoint {self._checkpoint.path} cannot be written "
-                    f"({(error.strerror or str(error)).lower()}); the fit goes on, and tries again every "
-                    f"{self._checkpoint.every_seconds:g} s.",
+                    f"The checkpoint {self._checkpoint.path} cannot be written ({atomic_io.os_reason(error)}); "
+                    f"the fit goes on, and tries again every {self._checkpoint.every_seconds:g} s.",
                     CheckpointWarning, stacklevel=user_stacklevel(),
                 )  # fmt: skip
             self._warned = True

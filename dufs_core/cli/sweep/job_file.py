@@ -20,6 +20,7 @@ from dufs_core.data.fingerprint import array_fingerprint, file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsError, did_you_mean
 from dufs_core.objective.engines import choose
+from dufs_core.selection.atomic_io import os_reason
 from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.parameters import check_parameters
 
@@ -105,7 +106,7 @@ def read_job(path: str | Path) -> Job:
     try:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
-        raise JobError(f"{path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise JobError(f"{path} cannot be read: {os_reason(error)}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise JobError(f"{path} is not a TOML file: {error}") from error
     try:
@@ -243,7 +244,7 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
             path = str(folder / Path(path).expanduser())
             digest = file_fingerprint(path)
     except OSError as error:
-        raise JobError(f"{where}: {path} cannot be read: {(error.strerror or str(error)).lower()}") from error
+        raise JobError(f"{where}: {path} cannot be read: {os_reason(error)}") from error
     except (ValueError, TypeError) as error:
         raise JobError(f"{where}: {error}") from error
     return DataSet(name, path, tuple(given.items()), digest), own

@@ -25,10 +25,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.cli.common import single_line
 from dufs_core.cli.sweep.job_file import Fit, Job, JobError
 from dufs_core.errors import DamagedFileError
 from dufs_core.selection import atomic_io
-from dufs_core.selection.atomic_io import json_value
+from dufs_core.selection.atomic_io import json_value, os_reason
 from dufs_core.selection.checkpoint import Checkpoint, differences
 
 FORMAT = 1
@@ -57,13 +58,12 @@ def id_columns(fit: Fit) -> dict[str, Any]:
 
 
 def error_line(error: BaseException) -> str:
-    """An error on one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return f"{type(error).__name__}: {single_line(error)}"
 
 
 def join_warnings(caught: Sequence[warnings.WarningMessage], first: str = "") -> str:
     """Warnings for users on one line, each once."""
-    sentences = (" ".join(str(w.message).split()) for w in caught if issubclass(w.category, UserWarning))
+    sentences = (single_line(w.message) for w in caught if issubclass(w.category, UserWarning))
     return " | ".join(dict.fromkeys([*([first] if first else []), *sentences]))
 
 
@@ -108,7 +108,7 @@ class Store:
                 if path.name not in mine and not path.name.startswith((f".{self.plan.name}.", "stop.")):
                     raise JobError(f"{self.directory} is not empty and holds no sweep; take another directory")
         except OSError as error:
-            raise JobError(f"{self.directory} cannot be used: {(error.strerror or str(error)).lower()}") from error
+            raise JobError(f"{self.directory} cannot be used: {os_reason(error)}") from error
 
     def open(self, job: Job) -> None:
         """Make missing files; JobError if the directory belongs to another job. The lock is held."""

@@ -17,7 +17,7 @@ from dufs_core.cli.sweep.pool import Pool, in_workers
 from dufs_core.cli.sweep.results import Result, Store, failure, id_columns
 from dufs_core.cli.sweep.worker import Task, compute, group_fits
 from dufs_core.errors import InterruptedFit
-from dufs_core.selection.atomic_io import disk_is_full
+from dufs_core.selection.atomic_io import disk_is_full, os_reason
 
 
 @dataclass
@@ -74,7 +74,7 @@ def locked(path: Path) -> Iterator[None]:
             where = f"another job is working in {path.parent}"
             raise JobError(f"{where}: wait for it, or take another directory") from error
         except OSError as error:
-            raise JobError(f"{path} cannot be locked: {(error.strerror or str(error)).lower()}") from error
+            raise JobError(f"{path} cannot be locked: {os_reason(error)}") from error
         yield
 
 
@@ -126,7 +126,7 @@ def run(
         except OSError as error:
             if not disk_is_full(error):
                 raise
-            report.disk_full = (error.strerror or str(error)).lower()
+            report.disk_full = os_reason(error)
             with suppress(OSError):
                 store.log("disk full", error=report.disk_full, done=report.done)
     report.seconds = time.perf_counter() - began
