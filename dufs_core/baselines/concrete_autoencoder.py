@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from scipy.linalg import eigh
@@ -50,13 +50,6 @@ def aligned(X: Array) -> Array:
     return X * np.where(u @ Z < 0, -1, 1).astype(X.dtype)
 
 
-class Training(NamedTuple):
-    """The trained parameters and what was recorded after each epoch."""
-
-    parameters: list[Array]
-    history: dict[str, Array]
-
-
 def train(
     bk: Backend,
     parameters: list[Array],
@@ -68,10 +61,10 @@ def train(
     batch_size: int,
     learning_rate: float,
     temperatures: tuple[float, float],
-) -> Training:
-    """Adam on shuffled, near-equal batches; T falls geometrically from the first to the second temperature.
+) -> tuple[list[Array], dict[str, Array]]:
+    """The parameters after Adam on shuffled, near-equal batches, and records of every epoch.
 
-    The noise of a step is g = -log(-log u), u uniform, held below 1.
+    T falls geometrically between the temperatures; the noise of a step is g = -log(-log u), u uniform, held below 1.
     """
     xp, n, step = bk.xp, len(X), 0
     update, states = adam(learning_rate), [State() for _ in parameters]
@@ -92,7 +85,7 @@ def train(
         history["loss"].append(total / n)
         history["temperature"].append(T)
         history["mean_max_probability"].append(float(softmax(bk, parameters[0], 1.0).max(axis=1).mean()))
-    return Training(parameters, {name: np.asarray(values) for name, values in history.items()})
+    return parameters, {name: np.asarray(values) for name, values in history.items()}
 
 
 def distinct_choice(logits: Array) -> Array:
@@ -175,20 +168,18 @@ class ConcreteAutoencoder(Baseline):
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)
         start = initial_parameters(bk, seed, n_selected, columns, self.hidden, dtype)
-        trained = train(
+        parameters, self.history_ = train(
             bk, start, bk.xp.asarray(aligned(X)), columns, seed,
             epochs=self.max_iter,
             batch_size=min(n, max(16, n // 256) if self.batch_size is None else self.batch_size),
             learning_rate=float(self.learning_rate),
             temperatures=(float(self.temperatures[0]), float(self.temperatures[1])),
         )  # fmt: skip
-        logits = bk.to_host(trained.parameters[0]).astype(np.float64)
+        logits = bk.to_host(parameters[0]).astype(np.float64)
         chosen = distinct_choice(logits)
         self.n_duplicates_ = int((chosen != logits.argmax(axis=1)).sum())
-        self.history_ = trained.history
-        self.loss_ = float(trained.history["loss"][-1])
-        self.n_iter_ = self.max_iter
-        self.converged_ = bool(trained.history["mean_max_probability"][-1] > CERTAIN)
+        self.loss_, self.n_iter_ = float(self.history_["loss"][-1]), self.max_iter
+        self.converged_ = bool(self.history_["mean_max_probability"][-1] > CERTAIN)
         scores = softmax(bk, logits, 1.0).max(axis=0)
         scores[chosen] += 1.0
         return scores

@@ -38,8 +38,8 @@ class LaplacianScore(Baseline):
         f~ = f - (f' Dg 1 / 1' Dg 1) 1,   LS(f) = f~' L f~ / f~' Dg f~  (small is good),   score = 1 - LS(f)
 
     Source: He, Cai and Niyogi, "Laplacian Score for Feature Selection", NIPS 2005. ``variant="random_walk"`` is the
-    form in which arXiv 2007.04728 (section 4) motivates its loss, on all columns: score = f' P^t f / n with the
-    full kernel K_ij = exp(-||x_i - x_j||^2 / b), P = diag(K 1)^(-1) K, large is good.
+    form in which arXiv 2007.04728 (section 4) motivates its loss: score = f' P^t f / n on all columns, with the full
+    kernel K_ij = exp(-||x_i - x_j||^2 / b) and P = diag(K 1)^(-1) K.
 
     Departures. From the paper: t, which it leaves to the user, is read from the neighbour distances, and scores are
     1 - LS so that larger is better. From scikit-feature: a constant column ranks last (there before structureless
@@ -81,19 +81,15 @@ class LaplacianScore(Baseline):
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         if self.variant == "laplacian":
             return locality(X, heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth, self.bandwidth_factor))
-        return self._random_walk_score(X)
-
-    def _random_walk_score(self, X: Array) -> Array:
-        """f' P^t f / n for every column: q f and r f with q = deg^(-1/2), r = deg^(1/2), P^t = q A^t r."""
-        bk = get_backend("numpy")
+        bk, factor = get_backend("numpy"), float(self.bandwidth_factor)
         D, _ = distances.forward(bk, X @ X.T)
         rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
-        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, float(self.bandwidth_factor))
+        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, factor)
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
         isolated = deg <= normalise.isolated_degree(1.0, float(np.finfo(deg.dtype).eps))
         effect = f"(b = {float(b):.3g}), which turns the score into plain variance"
-        warn_isolated(isolated, effect, rule, float(self.bandwidth_factor), self.n_neighbors)
-        right = X * np.sqrt(deg)[:, None]
+        warn_isolated(isolated, effect, rule, factor, self.n_neighbors)
+        right = X * np.sqrt(deg)[:, None]  # P^t = deg^(-1/2) A^t deg^(1/2)
         for _ in range(self.power):
             right = A @ right
         return np.asarray(np.einsum("ij,ij->j", X / np.sqrt(deg)[:, None], right) / len(X))

@@ -62,12 +62,8 @@ class SRCFS(Baseline):
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         keys = words(get_backend("numpy"), seed, Stream.PARTITION, 0, np.arange(self.n_partitions)[:, None], 0, columns)
-        return self._mean_score(X, keys)
-
-    def _mean_score(self, X: Array, keys: Array) -> Array:
-        """Mean over the partitions: in each, the columns in the order of their keys (m, d) are cut into subspaces."""
         total = np.zeros(X.shape[1])
         for order in np.argsort(keys, axis=1, kind="stable"):
             for subspace in np.array_split(order, min(self.n_subspaces, len(order))):
                 total[subspace] += subspace_scores(np.ascontiguousarray(X[:, subspace]), self.n_neighbors)
-        return total / len(keys)
+        return total / self.n_partitions

@@ -279,15 +279,15 @@ def test_concrete_autoencoder_trains_as_coded_by_hand(hidden):
             batches.append(rows)
             temperatures.append(8.0 * (0.5 / 8.0) ** (epoch / 3))
     expected, losses = slow.concrete_autoencoder(X, logits, decoder, noise, batches, temperatures, 0.01)
-    trained = cae.train(
+    parameters, history = cae.train(
         bk, [logits, *decoder], X, columns, seed,
         epochs=epochs, batch_size=7, learning_rate=0.01, temperatures=(8.0, 0.5),
     )  # fmt: skip
-    for a, b in zip(trained.parameters, expected, strict=True):
+    for a, b in zip(parameters, expected, strict=True):
         assert_close(a, b, 1e-9)
     sizes = [len(b) for b in batches]
-    assert_close(trained.history["loss"][-1], np.dot(losses[-3:], sizes[-3:]) / 20, 1e-10)
-    assert_close(trained.history["temperature"], 8.0 * (0.5 / 8.0) ** (np.arange(4) / 3), 1e-12)
+    assert_close(history["loss"][-1], np.dot(losses[-3:], sizes[-3:]) / 20, 1e-10)
+    assert_close(history["temperature"], 8.0 * (0.5 / 8.0) ** (np.arange(4) / 3), 1e-12)
 
 
 @pytest.mark.parametrize("hidden", [(), (12,)])
