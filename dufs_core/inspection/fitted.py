@@ -40,7 +40,7 @@ def shuffled_copies(count: int) -> str:
 
 
 def order_rule(selector: Any) -> str:
-    """The order of the selected columns: "evidence", "gates" (by score) or "diverse"."""
+    """Name the order of the selected columns: "evidence", "gates" (by score) or "diverse"."""
     return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"
 
 

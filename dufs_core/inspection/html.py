@@ -52,10 +52,10 @@ _FIGURE = Template('<figure><img alt="$what" src="data:image/png;base64,$data"><
 def page(title: str, notes: Sequence[str], rows: Rows, groups: Sequence[str], settings: str, pictures: str) -> str:
     """Fill in the page; `pictures` are HTML already."""
     kept, dropped = ([row for row in rows if row["selected"] == which] for which in (True, False))
-    filled = {"title": escape(title), "notes": _items(notes), "pictures": pictures, "settings": escape(settings)}
-    filled |= {"kept": _table(kept), "n_kept": str(len(kept)), "dropped": _table(dropped)}
-    filled |= {"groups": f"<ol>{_items(groups)}</ol>" if groups else "<p>none</p>", "n_dropped": str(len(dropped))}
-    return _PAGE.substitute(filled)
+    listed = f"<ol>{_items(groups)}</ol>" if groups else "<p>none</p>"
+    texts = {"title": escape(title), "notes": _items(notes), "settings": escape(settings), "groups": listed}
+    tables = {"kept": _table(kept), "n_kept": len(kept), "dropped": _table(dropped), "n_dropped": len(dropped)}
+    return _PAGE.substitute(texts, **tables, pictures=pictures)
 
 
 def _items(texts: Sequence[str]) -> str:
@@ -70,8 +70,9 @@ def _table(rows: Rows) -> str:
     lines = [_line("th", kinds, [_HEADS.get(name, name) for name in shown])]
     lines += [_line("td", kinds, [_cell(row[name]) for name in shown]) for row in rows[:_MOST_ROWS]]
     table = "<table>{}</table>".format("\n".join(lines))
-    more = f'<p class="more">and {len(rows) - _MOST_ROWS} more, lower in rank: report.frame() has all</p>'
-    return table if len(rows) <= _MOST_ROWS else f"{table}\n{more}"
+    if (more := len(rows) - _MOST_ROWS) > 0:
+        table += f'\n<p class="more">and {more} more, lower in rank: report.frame() has all</p>'
+    return table
 
 
 def _line(tag: str, kinds: Sequence[str], texts: Sequence[str]) -> str:

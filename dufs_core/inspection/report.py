@@ -261,7 +261,6 @@ def fit_notes(selector: Any, n: int) -> list[str]:
 
 
 def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
-    """Sentences about the fit on n rows and the selected features."""
     kind, selected, notes = selector_kind(selector), int(selector.support_.sum()), fit_notes(selector, n)
     if kind in ("decoys", "gates"):
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
@@ -303,7 +302,6 @@ def _convergence(selector: Any, steps: str) -> str:
 
 
 def _gate_notes(selector: Any, n: int) -> list[str]:
-    """Notes on a fit without decoys: its runs, and the permutation test of the best one."""
     excess, p, runs = selector.excess_score_, selector.p_value_, selector.n_runs_
     notes = [_convergence(selector, f"{selector.n_iter_} steps; the best of {runs} run" + "s" * (runs > 1))]
     if selector.stopped_by_hsic_:
@@ -315,9 +313,10 @@ def _gate_notes(selector: Any, n: int) -> list[str]:
         test = f"excess score {excess:.3g}, p = {p:.2g}"
         notes.append(f"The open columns have {verdict} structure than the same columns shuffled ({test}).")
         if verdict == "slightly more":
-            why = "by chance columns chosen from many have some excess: confirm them on other rows"
-            needed = f"Convincing for so many columns is an excess score of {threshold:.3f}"
-            notes.append(f"{needed}, since {why} (LambdaPath, stability_selection).")
+            notes.append(
+                f"Convincing for so many columns is an excess score of {threshold:.3f}, since by chance columns chosen "
+                "from many have some excess: confirm them on other rows (LambdaPath, stability_selection)."
+            )
     if aside := len(selector.excluded_features_):
         looked = len(selector.mu_) - aside - len(selector.constant_features_)
         kept = f"The run that was kept had gates for the {looked} columns that depend most on another one"
@@ -326,7 +325,6 @@ def _gate_notes(selector: Any, n: int) -> list[str]:
 
 
 def _decoy_notes(selector: Any, n: int) -> list[str]:
-    """Notes on a fit with decoys."""
     q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
     varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
     found, against = int((q <= fdr).sum()), f"{shuffled_copies(len(selector.decoy_evidence_))} of each feature"

@@ -30,12 +30,20 @@ def affinity(
     bandwidth_factor: float = 2.0,
     self_loops: bool = True,
 ) -> Array:
-    """K_ij = exp(-||x_i - x_j||^2 / b) (n, n), the affinity of DUFS, for X (n, d) as it is: not scaled, not gated.
+    """K_ij = exp(-||x_i - x_j||^2 / b) (n, n), the affinity of DUFS, for X as it is: neither scaled nor gated.
 
-    bandwidth ("max", "median", "q90"): b is bandwidth_factor times this statistic of the squared distances to the
-    n_neighbors-th other row (1 to n - 1); a number is b itself. Without self_loops K_ii is as good as 0
-    (`dufs_core.objective.ops.normalise.SELF_WEIGHT`) instead of 1. ValueError if X is not a finite table, its squared
-    distances overflow, or a parameter is out of range.
+    Raises ValueError if X is not a finite table, its squared distances overflow, or a parameter is out of range.
+
+    Parameters
+    ----------
+    X : array-like (n, d)
+    bandwidth : "max", "median", "q90" or float
+        b is bandwidth_factor times this statistic of the rows' squared distances to a neighbour; a number is b itself.
+    n_neighbors : int from 1 to n - 1
+        Which neighbour: 1 is the nearest other row.
+    bandwidth_factor : float above 0
+    self_loops : bool
+        Whether K_ii is 1 or as good as 0 (`dufs_core.objective.ops.normalise.SELF_WEIGHT`).
     """
     X = np.asarray(X, dtype=np.float64)
     if X.ndim != 2 or len(X) < 2:

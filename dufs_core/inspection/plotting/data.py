@@ -69,20 +69,24 @@ def spectrum(selector: Any, X: Any, ax: Any = None, n_values: int = 10) -> Any:
     number of features.
     """
     ax = canvas.axes_of(ax)
-    rows, all_columns, selected = _before_and_after(selector, X)
-    for part, colour, what in ((all_columns, GREY, "all {} features"), (selected, BLUE, "the {} selected")):
+    rows, parts = _before_and_after(selector, X)
+    for (part, label), colour in zip(parts, (GREY, BLUE), strict=True):
         values = _walk(selector, part, n_values).values
-        label, number = what.format(part.shape[1]), np.arange(1, len(values) + 1)
-        ax.plot(number, values, color=colour, marker="o", markersize=4, label=label)
+        ax.plot(np.arange(1, len(values) + 1), values, color=colour, marker="o", markersize=4, label=label)
     canvas.whole_numbers(ax.xaxis)
     return canvas.finish(ax, "number of the eigenvalue", "eigenvalue of P", f"spectrum of the random walk{rows}")
 
 
 def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> Any:
-    """The rows in the second and third eigenvector of P, before and after the selection (two axes); see `spectrum`.
+    """The rows in the second and third eigenvector of P, before and after the selection; see `spectrum`.
 
-    labels (n_samples,): colours, with a legend for up to 24 different ones; missing ones are "no label". They are not
-    used by the fit. ValueError unless there is one for each row.
+    Parameters
+    ----------
+    X : array-like (n_samples, n_features)
+        The data of the fit; ValueError if it has another number of features.
+    labels : array-like (n_samples,), optional
+        Colours, with a legend for up to 24 different labels; missing ones are "no label". The fit does not use them.
+    axes : two matplotlib axes, optional
     """
     from matplotlib import colormaps
 
@@ -95,15 +99,14 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
             raise ValueError(f"labels must be one for each of the {n} rows of X; got {got}")
         groups = _groups(labels[some_rows(n, _most_rows(len(selector.support_)))])
     axes = canvas.figure(1, 2)[1] if axes is None else axes
-    rows, all_columns, selected = _before_and_after(selector, X)
+    rows, parts = _before_and_after(selector, X)
     colours: Any = COLOURS if len(groups) <= len(COLOURS) else colormaps["turbo"](np.linspace(0, 1, len(groups)))
-    for ax, part, what in zip(axes, (all_columns, selected), ("all {} features", "the {} selected"), strict=True):
+    for ax, (part, what) in zip(axes, parts, strict=True):
         points = _walk(selector, part, 3).vectors[:, 1:]
         size = 12 if len(points) <= 300 else 5
         for (group, mask), colour in zip(groups, colours, strict=False):
             ax.scatter(points[mask, 0], points[mask, 1], s=size, linewidths=0, color=colour, label=group)
-        title = what.format(part.shape[1]) + rows
-        ax.set(xlabel=r"$\psi_2$", ylabel=r"$\psi_3$", xticks=[], yticks=[], title=title)
+        ax.set(xlabel=r"$\psi_2$", ylabel=r"$\psi_3$", xticks=[], yticks=[], title=what + rows)
         ax.spines[["top", "right"]].set_visible(False)
         if 1 < len(groups) <= len(COLOURS):
             ax.legend(frameon=False, fontsize="small", markerscale=2)
@@ -138,8 +141,8 @@ def _most_rows(d: int) -> int:
     return min(_MOST_ROWS, max(100, _MOST_ENTRIES // d))
 
 
-def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
-    """A note on the rows drawn, and their scaled data: all columns, and the selected ones."""
+def _before_and_after(selector: Any, X: Any) -> tuple[str, tuple[tuple[Array, str], ...]]:
+    """A note on the rows drawn; their scaled data with all columns and with the selected ones, each in words."""
     check_fitted(selector)
     X, d = host_data(selector, X), len(selector.support_)
     if not selector.support_.any():
@@ -148,7 +151,8 @@ def _before_and_after(selector: Any, X: Any) -> tuple[str, Array, Array]:
     scaling = getattr(_settings(selector), "scaling", "columns")
     scaled = scale_columns(dense_part(X, rows, np.arange(d)), scaling, np.float64).X
     note = "" if len(rows) == X.shape[0] else f", {len(rows)} of {X.shape[0]} rows"
-    return note, scaled, scaled[:, selector.support_]
+    selected = scaled[:, selector.support_]
+    return note, ((scaled, f"all {d} features"), (selected, f"the {selected.shape[1]} selected"))
 
 
 def _settings(selector: Any) -> Any:
@@ -158,9 +162,9 @@ def _settings(selector: Any) -> Any:
 
 def _walk(selector: Any, X: Array, count: int) -> Spectrum:
     """The `count` (at most n) largest eigenvalues of P on X (n, m), and their eigenvectors."""
-    rules = _rules(selector, len(X))
-    neighbors, bandwidth = min(rules.n_neighbors, len(X) - 1), rules.bandwidth
-    K = affinity(X, bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)  # type: ignore[arg-type]
+    rules: Any = _rules(selector, len(X))
+    neighbors = min(rules.n_neighbors, len(X) - 1)
+    K = affinity(X, rules.bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)
     return random_walk_spectrum(K, min(count, len(X)))
 
 

@@ -64,23 +64,27 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
     decoys = -np.sort(-selector.decoy_evidence_[:, is_judged(selector)], axis=1)  # (M, d'), each copy best first
     M, judged = decoys.shape
     if judged:
-        rank = np.arange(1, judged + 1)
-        label = f"decoys: {shuffled_copies(M)}, sorted"
+        rank, label = np.arange(1, judged + 1), f"decoys: {shuffled_copies(M)}, sorted"
         ax.fill_between(rank, decoys.min(axis=0), decoys.max(axis=0), color=PALE, linewidth=1, zorder=1, label=label)
         ax.plot(rank, np.median(decoys, axis=0), color=GREY, linewidth=1, zorder=2)
     if found.any():
         cut, label = float(selector.evidence_[found].min()), f"cut at fdr {selector.fdr:g}: {int(found.sum())} found"
         ax.axhline(cut, color=ORANGE, linewidth=1, linestyle="--", label=label)
     elif judged:
-        least = rate_text(selector.smallest_fdr_)
-        ax.plot([], [], " ", label=f"none found at fdr {selector.fdr:g} (smallest q = {least})")
+        none = f"none found at fdr {selector.fdr:g} (smallest q = {rate_text(selector.smallest_fdr_)})"
+        ax.plot([], [], " ", label=none)
 
 
 def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> Any:
     """mu of every column with a gate over the steps of the run that was kept; decoys are grey and dashed.
 
-    trajectory: a callback of the fit of `selector`, a DUFS, else ValueError. Gates from -1.2 gate_sigma to
-    1 + 1.2 gate_sigma are undecided.
+    Gates from -1.2 gate_sigma to 1 + 1.2 gate_sigma are undecided.
+
+    Parameters
+    ----------
+    trajectory : Trajectory
+        A callback of the fit of `selector`; ValueError if it was one of another fit.
+    selector : DUFS
     """
     check_fitted(selector, "mu_")
     ax, runs = canvas.axes_of(ax), trajectory.runs  # a copy of all states
@@ -89,7 +93,7 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     position = {int(column): k for k, column in enumerate(run.columns) if own[k] and selector.support_[column]}
     title = f"{len(run.columns)} gates"
     if n_decoys := int((~own).sum()):
-        decoys = "1 decoy" if n_decoys == 1 else f"{n_decoys} decoys"
+        decoys = f"{n_decoys} decoy" + "s" * (n_decoys > 1)
         canvas.line_collection(ax, run.steps, run.mu[:, ~own], color=GREY, linestyle="--", label=decoys)
         title += f", {decoys} among them"
     names, best_first = names_of(selector), [int(column) for column in selector.order_ if int(column) in position]
@@ -116,12 +120,15 @@ def _kept_run(runs: Sequence[RunTrajectory], selector: Any) -> tuple[int, RunTra
 def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:
     """Precision and recall of the first k columns by rank over k, and the cut of the selection.
 
-    informative (m,) int: the informative columns, at least one, else ValueError.
+    Parameters
+    ----------
+    informative : array (m,) of int
+        The informative columns; ValueError unless there is at least one.
     """
     check_fitted(selector)
     informative, order, d = np.asarray(informative), selector.order_, len(selector.order_)
-    columns = informative.dtype.kind in "iu" and informative.ndim == 1
-    if not columns or not informative.size or not 0 <= informative.min() <= informative.max() < d:
+    whole = informative.dtype.kind in "iu" and informative.ndim == 1 and informative.size
+    if not whole or not 0 <= informative.min() <= informative.max() < d:
         needed = f"the informative columns, at least one, whole numbers from 0 to {d - 1}"
         raise ValueError(f"informative must hold {needed}; got {informative.tolist()!r}")
     ax, k, total = canvas.axes_of(ax), np.arange(1, d + 1), len(np.unique(informative))

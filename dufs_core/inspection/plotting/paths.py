@@ -14,7 +14,11 @@ from dufs_core.selection.base import check_fitted, names_of
 def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -> Any:
     """mu of every column of a LambdaPath over lambda, and the lambda chosen; constant columns are left out.
 
-    names (d,): names of the columns, shown for those open at the chosen lambda if they are few; by default of the fit.
+    Parameters
+    ----------
+    path : LambdaPath
+    names : sequence (n_features,), optional
+        Names of the columns, by default those of the fit; shown for the ones open at the chosen lambda if few are.
     """
     check_fitted(path, "lams_")
     ax, lams, mu, best = canvas.axes_of(ax), path.lams_, path.mu_, path.best_index_
@@ -30,8 +34,11 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
 
 
 def path_criterion(path: Any, ax: Any = None) -> Any:
-    """The held-out excess score (z) of a LambdaPath over lambda, filled where p <= 0.05, and the number of features
-    selected (second y axis).
+    """The held-out excess score (z) over lambda, filled where p <= 0.05, and the features selected (second y axis).
+
+    Parameters
+    ----------
+    path : LambdaPath
     """
     check_fitted(path, "lams_")
     ax, lams, z, sure = canvas.axes_of(ax), path.lams_, path.held_out_z_, path.p_value_ <= 0.05
