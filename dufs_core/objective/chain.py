@@ -41,7 +41,7 @@ class Value(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """What an engine computes: the part of the chain from gates to scores, with its derivative."""
+    """What an engine computes, from gates to scores, with the derivative."""
 
     S: Array  # (R,) float64
     b: Array  # (R,)
@@ -118,7 +118,6 @@ class Objective:
         -------
         Value, dmu (d,)
         """
-        n = X.shape[0]
         if scores_and_grad is not None and eps.ndim != 2:
             raise ValueError('this engine takes draws of shape (R, d): one gate per sample needs engine="reference"')
         z, saved_gates = gates.forward(bk, mu, eps, self.gate_sigma)
@@ -126,7 +125,7 @@ class Objective:
         S, dz = scores.S, scores.dz
 
         sum_p, saved_p = regulariser.forward(bk, mu, self.gate_sigma)
-        L, saved_loss = loss.forward(bk, S, sum_p, n, self.lam, self.delta)
+        L, saved_loss = loss.forward(bk, S, sum_p, X.shape[0], self.lam, self.delta)
         dS, dsum_p = loss.backward(bk, saved_loss)
         dz = dz * dS.astype(dz.dtype).reshape(-1, *(1,) * (dz.ndim - 1))
         dmu = gates.backward(bk, saved_gates, dz) + regulariser.backward(bk, saved_p, dsum_p)
@@ -144,11 +143,10 @@ def draws_together(n: int) -> int:
 
 def dense_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
     """Scores of all draws and dS/dz through the operations, a few draws at a time."""
-    n, R = X.shape[0], len(z)
-    together = draws_together(n)
+    together = draws_together(X.shape[0])
     parts = [
         _stacked_scores_and_grad(bk, objective, X, z[start : start + together], undecided[start : start + together])
-        for start in range(0, R, together)
+        for start in range(0, len(z), together)
     ]
     return parts[0] if len(parts) == 1 else Scores(*(bk.xp.concatenate(p) for p in zip(*parts, strict=True)))
 

@@ -1,7 +1,4 @@
-"""Bandwidth of the Gaussian kernel, read from the nearest-neighbour distances: D -> b.
-
-Chain:  distances.py (D)  ->  bandwidth.py (b)  ->  gaussian.py (K)
-"""
+"""Bandwidth of the Gaussian kernel, read from the nearest-neighbour distances: D -> b."""
 
 from __future__ import annotations
 
@@ -21,14 +18,6 @@ class Saved(NamedTuple):
     rows: Array  # (..., 2) int
     columns: Array  # (..., 2) int
     weights: Array  # (..., 2), all 0 where b does not depend on D
-
-
-class Entries(NamedTuple):
-    """A sparse derivative: `values` belong at [rows, columns] of each matrix; equal positions add up."""
-
-    rows: Array  # (..., 2) int
-    columns: Array  # (..., 2) int
-    values: Array  # (..., 2)
 
 
 def quantile_of(rule: str) -> float:
@@ -66,9 +55,7 @@ def neighbour_distances(bk: Backend, D: Array, k: int) -> Array:
     others = D.copy()
     i = xp.arange(n)
     others[..., i, i] = xp.inf
-    if k == 1:
-        return others.min(axis=-1)
-    return xp.partition(others, k - 1, axis=-1)[..., k - 1]
+    return others.min(axis=-1) if k == 1 else xp.partition(others, k - 1, axis=-1)[..., k - 1]
 
 
 def check_n_neighbors(k: int, n: int) -> None:
@@ -122,8 +109,7 @@ def forward(
         tiny = xp.maximum(largest * D.dtype.type(relative), D.dtype.type(absolute))
         zero = s <= tiny
         candidates = xp.where(distance > tiny[..., None], distance, xp.inf)
-        smallest = candidates.argmin(axis=-1)
-        value = candidates.min(axis=-1)
+        smallest, value = candidates.argmin(axis=-1), candidates.min(axis=-1)
         none_left = xp.isinf(value)
         value = xp.where(none_left, xp.where(largest > 0, tiny, 1), value)
         s = xp.where(zero, value, s).astype(D.dtype)
@@ -139,17 +125,17 @@ def forward(
     return s * D.dtype.type(factor), degenerate, Saved(rows, gap.argmin(axis=-1), weights)
 
 
-def backward(bk: Backend, saved: Saved, db: Array) -> Entries:
-    """dD[rows_l, columns_l] += weights_l db: the derivative reaches exactly the distances b was read from.
+def backward(bk: Backend, saved: Saved, db: Array) -> Saved:
+    """dD[rows_l, columns_l] = weights_l db: the derivative reaches exactly the distances b was read from.
 
     Ties between neighbours at the same distance: any one of the tied pairs carries the derivative.
-    db (...). Returns Entries, to be added to what the kernel passes back.
+    db (...). Returns these entries, for `add_entries`, in place of the weights.
     """
-    return Entries(saved.rows, saved.columns, saved.weights * db[..., None])
+    return saved._replace(weights=saved.weights * db[..., None])
 
 
-def add_entries(bk: Backend, dD: Array, entries: Entries) -> Array:
-    """Return dD (..., n, n) + the sparse entries, as a new array."""
+def add_entries(bk: Backend, dD: Array, entries: Saved) -> Array:
+    """Return dD (..., n, n) + the entries from `backward`, as a new array; equal positions add up."""
     xp = bk.xp
     total = dD.copy()
     flat = total.reshape(-1, *dD.shape[-2:])

@@ -1,7 +1,4 @@
-"""Squared Euclidean distances between the gated rows: Gram matrix G -> D.
-
-Chain:  gram.py (G)  ->  distances.py (D)  ->  bandwidth.py (b)  and  gaussian.py (K)
-"""
+"""Squared Euclidean distances between the gated rows: Gram matrix G -> D."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Stochastic gates: parameters mu and noise eps -> gates z in [0, 1].
-
-Chain:  gates.py (z)  ->  gram.py (G)
-"""
+"""Stochastic gates: parameters mu and noise eps -> gates z in [0, 1]."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Gaussian kernel: squared distances D and bandwidth b -> affinity K.
-
-Chain:  distances.py (D), bandwidth.py (b)  ->  gaussian.py (K)  ->  normalise.py (A)
-"""
+"""Gaussian kernel: squared distances D and bandwidth b -> affinity K."""
 
 from __future__ import annotations
 

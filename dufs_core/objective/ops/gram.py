@@ -1,7 +1,5 @@
 """Gram matrix of the gated data: X, z -> G.
 
-Chain:  gates.py (z)  ->  gram.py (G)  ->  distances.py (D)  and  score.py (S)
-
 Everything the loss needs passes through G, so nothing of size (n, d) is ever back-propagated. Columns
 whose gate is closed contribute nothing and are left out of the product; columns whose derivative is not
 wanted (saturated gates have none) are left out of the backward product. Both are exact.

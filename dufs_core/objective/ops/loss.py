@@ -1,7 +1,4 @@
-"""The two losses, minimised: score S and expected number of open gates -> L.
-
-Chain:  score.py (S), regulariser.py (sum p)  ->  loss.py (L)
-"""
+"""The two losses, minimised: score S and expected number of open gates -> L."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
 """Normalisation of the affinity in its symmetric form: K -> A, with the degrees.
 
-Chain:  gaussian.py (K)  ->  normalise.py (A, deg)  ->  power.py (A^t)
-
 The random-walk matrix P = K / deg (rows sum to 1) is similar to the symmetric A = deg^(-1/2) K deg^(-1/2):
 P^t = deg^(-1/2) A^t deg^(1/2). Working with A halves the products and keeps every matrix symmetric.
 """

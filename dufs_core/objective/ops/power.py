@@ -1,7 +1,4 @@
-"""Power of the symmetric affinity: A -> A^t.
-
-Chain:  normalise.py (A)  ->  power.py (A^t)  ->  score.py (S)
-"""
+"""Power of the symmetric affinity: A -> A^t."""
 
 from __future__ import annotations
 
@@ -42,9 +39,7 @@ def backward_half(bk: Backend, saved: Saved, dAt: Array) -> Array:
     """T with dA = T + T': the terms a > b, whose transposes are those with a < b, and half the term a = b."""
     powers, t, T = saved.powers, len(saved.powers) + 1, None
     for a in range(t // 2, t):
-        b = t - 1 - a
-        if a < b:
-            continue
+        b = t - 1 - a  # at most a
         term = bk.xp.matmul(powers[a - 1], dAt) if a else dAt
         if b:
             term = bk.xp.matmul(term, powers[b - 1])

@@ -1,7 +1,4 @@
-"""Expected number of open gates: mu -> sum of P(z > 0).
-
-Chain:  regulariser.py (sum p)  ->  loss.py (L)
-"""
+"""Expected number of open gates: mu -> sum of P(z > 0)."""
 
 from __future__ import annotations
 

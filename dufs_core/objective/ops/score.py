@@ -1,7 +1,4 @@
-"""The gated Laplacian score: A^t, degrees and Gram matrix -> S.
-
-Chain:  power.py (A^t), normalise.py (deg), gram.py (G)  ->  score.py (S)  ->  loss.py (L)
-"""
+"""The gated Laplacian score: A^t, degrees and Gram matrix -> S."""
 
 from __future__ import annotations
 
