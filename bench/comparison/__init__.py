@@ -1,1 +1,0 @@
-"""What dufs-core and other packages do with the same inputs, found by running them: docs/comparison.md."""
