@@ -21,7 +21,6 @@ from typing import Any
 
 import numpy as np
 
-
 Stepper = Callable[[int], None]
 SIGMA, FACTOR, RATE = 0.5, 2.0, 1e-9
 
