@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
+from dufs_core.errors import invalid_choice
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.presets import preset_parameters
+from dufs_core.selection.presets import PRESETS
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
@@ -144,7 +145,7 @@ class DUFS(ColumnSelector):
     lam_ : float
         The regularisation strength that was used.
     n_gates_ : int
-        The columns and decoys that had gates; `history_` counts both.
+        Columns and decoys with gates; `history_` counts both.
     excess_score_, p_value_ : float
         With fdr=None alone, as the next: how much better than shuffled columns those with mu > 0 are, and the p-value
         for these columns on the rows that chose them, too small for that reason (`LambdaPath` has one on other rows).
@@ -155,8 +156,7 @@ class DUFS(ColumnSelector):
         Means over the draws of the last step.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
-    n_iter_, n_runs_ : int
-    converged_ : bool
+    n_iter_, n_runs_, converged_ : int, int, bool
     constant_features_, excluded_features_ : ndarray of int
         Excluded: neither constant nor part of the run that was kept; with decoys those that no gate was given.
     backend_, engine_ : str
@@ -205,21 +205,22 @@ class DUFS(ColumnSelector):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Settings for wide data, or of the paper, or of the authors' published code, with `changes` on top.
+        """Settings for wide data, of the paper or of the authors' published code, with `changes` on top; fdr=None.
 
-        "wide", for more columns than rows: fdr=None, no self-loops, half of the largest squared distance to the fifth
-        other row as bandwidth (a graph of close neighbours), ranking="diverse", since many gates end open
-        (docs/defaults.md).
+        "wide", for more columns than rows: a graph of close neighbours (no self-loops, half of the largest squared
+        distance to the fifth other row as bandwidth), ranking="diverse", since many gates end open (docs/defaults.md).
 
-        "paper": one noise vector per batch, one draw, bandwidth 5 times the largest squared distance to the second
-        other row, t = 2, plain SGD from mu = 1/2. "authors_code": noise per sample, bandwidth from the median
-        distance to the nearest other row (their second neighbour counts the row itself) with factor 1, plain SGD, and
-        ``convention="authors_code"``. These two: one run of at most 15,000 steps with learning rate 1 (for the
-        regularised loss "paper" needs their rates, 0.3 to 1, divided by the number of columns).
+        "paper": one noise vector per batch, bandwidth 5 times the largest squared distance to the second other row.
+        "authors_code": noise per sample, bandwidth the median squared distance to the nearest other row (their second
+        neighbour counts the row itself), and ``convention="authors_code"``. These two: one run of at most 15,000 steps
+        of plain SGD with one draw, t = 2 and learning rate 1 (for the regularised loss "paper" needs their rates, 0.3
+        to 1, divided by the number of columns).
 
         Raises ValueError for another name.
         """
-        return cls(**(preset_parameters(name) | changes))
+        if name not in PRESETS:
+            raise invalid_choice("preset", name, PRESETS)
+        return cls(**(PRESETS[name] | changes))
 
     @classmethod
     def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:

@@ -30,7 +30,7 @@ from dufs_core.selection.fit_warnings import warn_about_fit
 from dufs_core.selection.parameters import n_threads
 from dufs_core.selection.presets import order_of
 from dufs_core.selection.search import Outcome, SearchState
-from dufs_core.training.concurrent import StopFlag, run_in_threads
+from dufs_core.training.concurrent import Check, run_in_threads
 from dufs_core.training.loop import Run, train
 
 # may differ between fits
@@ -134,15 +134,6 @@ def bytes_together(task: FitTask, fits: int) -> int:
 
 def _tasks(selectors: Sequence[DUFS], X: Any) -> list[FitTask]:
     """A task for each selector. Raises ValueError if they cannot be fitted together."""
-    _check_alike(selectors)
-    first = FitTask.begin(selectors[0], X, threads=1)
-    tasks = [first, *(first.for_selector(selector) for selector in selectors[1:])]
-    for task in tasks:
-        _ = task.seed  # in this order, where selectors share a RandomState
-    return tasks
-
-
-def _check_alike(selectors: Sequence[DUFS]) -> None:
     if len({id(selector) for selector in selectors}) < len(selectors):
         raise ValueError("One selector is given twice: give each fit an object of its own (sklearn.base.clone)")
     saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
@@ -156,6 +147,11 @@ def _check_alike(selectors: Sequence[DUFS]) -> None:
                     f"Selectors that are fitted together differ in {', '.join(sorted(_FREE))} alone; {name} is "
                     f"{expected[name]!r} in the first and {value!r} in number {position}. Fit those apart."
                 )
+    first = FitTask.begin(selectors[0], X, threads=1)
+    tasks = [first, *(first.for_selector(selector) for selector in selectors[1:])]
+    for task in tasks:
+        _ = task.seed  # in this order, where selectors share a RandomState
+    return tasks
 
 
 def _fit(tasks: Sequence[FitTask]) -> list[Callable[[], None]]:
@@ -169,9 +165,9 @@ def _fit(tasks: Sequence[FitTask]) -> list[Callable[[], None]]:
         concurrent = max_concurrent(shared, len(tasks))
         data = shared.data
 
-        def fit(index: int, engine: Engine, flag: StopFlag) -> Outcome:
+        def fit(index: int, engine: Engine, check: Check) -> Outcome:
             is_saved = checkpoint.find(tasks[index].selector.callbacks) is not None
-            return tasks[index].run(engine, data, poll=partial(flag.check, is_saved))
+            return tasks[index].run(engine, data, poll=partial(check, is_saved))
 
         outcomes: list[Outcome] = []
         if shared.bk.name == "numpy":

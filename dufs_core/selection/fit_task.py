@@ -24,7 +24,7 @@ from dufs_core.objective.ops import regulariser
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint
-from dufs_core.selection.discovery import Discovery, discover, discovery_bytes
+from dufs_core.selection.discovery import discover, discovery_bytes
 from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
 from dufs_core.selection.parameters import check_parameters, n_threads, n_wanted, seed_of
 from dufs_core.selection.presets import graph_rules, order_of
@@ -180,14 +180,16 @@ class FitTask:
         search, saver = self.search(engine, len(columns), poll), self.saver
         with_blas = selector.engine_ == "reference" and self.step_rows > _SMALL_ROWS
         with nullcontext() if with_blas else one_blas_thread():
-            found: Discovery | None = None
             if selector.fdr is None:
                 best, n_runs = search.run(bk, data.X, columns, self.seed, saver, first)
+                excess, p_value = best.test
+                judged = {"excess_score_": excess, "p_value_": p_value, "stopped_by_hsic_": best.tied}
             else:
                 found = discover(bk, data.X, columns, self.seed, search, saver, self.threads)
                 best, n_runs = found.outcome._replace(order_by=found.evidence[columns]), 1
-            fitted = {"n_runs_": n_runs, "backend_": bk.name, **gate_attributes(selector, bk, data.constant, best)}
-            fitted |= _score_attributes(fitted["mu_"], best, found)
+                judged = {f"{name}_": value for name, value in found._asdict().items() if name != "outcome"}
+            gates = gate_attributes(selector, bk, data.constant, best)
+            fitted = {"n_runs_": n_runs, "backend_": bk.name, "scores_": gates["mu_"].copy(), **gates, **judged}
             fitted |= order_attributes(selector, bk, data.X, fitted)
         for name in [name for name in vars(selector) if name.endswith("_") and name not in _LASTING]:
             delattr(selector, name)  # of an earlier fit
@@ -217,14 +219,6 @@ def gate_attributes(selector: Any, bk: Backend, constant: Array, best: Outcome) 
         "constant_features_": np.flatnonzero(constant),
         "excluded_features_": np.setdiff1d(np.flatnonzero(~constant), best.columns),
     }
-
-
-def _score_attributes(mu: Array, best: Outcome, found: Discovery | None) -> dict[str, Any]:
-    """What the competition with decoys found; without one columns are scored by their gates, and the run is tested."""
-    if found is None:
-        excess, p_value = best.test
-        return {"scores_": mu.copy(), "excess_score_": excess, "p_value_": p_value, "stopped_by_hsic_": best.tied}
-    return {f"{name}_": value for name, value in found._asdict().items() if name != "outcome"}
 
 
 def order_attributes(selector: Any, bk: Backend, X: Any, fitted: dict[str, Any]) -> dict[str, Array]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import clone
+from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import dense_block, take_columns, take_rows
@@ -103,6 +104,6 @@ def stationary_lambdas(task: FitTask) -> Array:
 
 def _largest_variance(bk: Backend, X: Any) -> float:
     """Of the columns of scaled, centred X (n, d)."""
-    (n, d), width = X.shape, max(1, _BLOCK // X.shape[0])
-    blocks = (dense_block(bk, X, slice(None), np.arange(start, min(d, start + width))) for start in range(0, d, width))
+    n, d = X.shape
+    blocks = (dense_block(bk, X, slice(None), np.arange(d)[block]) for block in gen_batches(d, max(1, _BLOCK // n)))
     return max(float(bk.xp.square(block).sum(axis=0, dtype=np.float64).max() / n) for block in blocks)

@@ -88,30 +88,24 @@ class LambdaPath(ColumnSelector):
         all lambdas, and aggregated over the halves (see Notes).
     best_index_ : int
         Position of the chosen lambda.
-    support_ : ndarray (n_features,) of bool
     scores_ : ndarray (n_features,)
         mu_[best_index_]: larger is better.
-    order_ : ndarray (n_features,) of int
-        Best first; exact ties by column index.
-    constant_features_ : ndarray of int
-    n_features_in_, feature_names_in_
-        As in scikit-learn.
+    support_, order_, ranking_, constant_features_, n_features_in_, feature_names_in_
+        As in `DUFS`, at the chosen lambda; the order is by `scores_`.
 
     Notes
     -----
-    **Grid.** Half of the lambdas lie in equal ratios between two ends: the largest variance of a scaled column, above
-    which no gate stays open, and a tenth of the median positive lambda of
-    `dufs_core.selection.lambda_grid.stationary_lambdas`, or a thousandth of the upper end if that is less. The others
+    **Grid.** Half of the lambdas lie in equal ratios within `dufs_core.selection.lambda_grid.lambda_range`. The others
     are added, two at a time, where the number of open gates changes most
     (`dufs_core.selection.lambda_grid.refine_grid`).
 
     **p-values.** On a held-out half a shuffle permutes every column alike in all selections, for the single-step max-T
     test of Westfall and Young (`dufs_core.significance.permutation_test.max_t_test`), exact for independent columns.
-    The p-values of the halves are aggregated by their gamma-quantile divided by gamma (Meinshausen, Meier and
-    Buehlmann, JASA 104, 2009), gamma = 1/4, or 1/2 if n_splits is 1: a structure has to show on a quarter of the
-    halves, since with few rows a fit on half of them often takes other columns. The smallest p-value is
-    min(4, 2 n_splits) / (1 + n_permutations). Measured: docs/defaults.md. The score is that of
-    `dufs_core.significance.permutation_test.permutation_test`, on a graph of its own with self-loops.
+    The p-values of the halves are aggregated by `dufs_core.significance.permutation_test.aggregate_p_values`, gamma =
+    1/4, or 1/2 if n_splits is 1: a structure has to show on a quarter of the halves, since with few rows a fit on half
+    of them often takes other columns. The smallest p-value is min(4, 2 n_splits) / (1 + n_permutations). Measured:
+    docs/defaults.md. The score is that of `dufs_core.significance.permutation_test.permutation_test`, on a graph of its
+    own with self-loops.
 
     Examples
     --------
@@ -144,9 +138,8 @@ class LambdaPath(ColumnSelector):
         Raises
         ------
         ValueError
-            If X or a parameter is not usable, if lams is None and no lambda opens a gate, if the selector has a
-            callback that keeps something (its copies are fitted), if it has another ranking than "gates" and
-            `n_features_to_select` is set, and as `DUFS.fit`.
+            As `DUFS.fit`; if lams is None and no lambda opens a gate; if the selector has a callback that keeps
+            something (its copies are fitted), or a ranking other than "gates" and `n_features_to_select` is set.
         """
         selector = DUFS(fdr=None, max_runs=1) if self.selector is None else clone(self.selector)
         checkpoint.refuse(selector, "A path")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dufs_core.errors import invalid_choice
-
 
 class GraphRules(NamedTuple):
     """What the random walk on the gated data is: see `dufs_core.DUFS`."""
@@ -35,13 +33,6 @@ PRESETS: dict[str, dict[str, Any]] = {  # documented in `dufs_core.DUFS.preset`
         **WIDE._replace(bandwidth="median", n_neighbors=1, bandwidth_factor=1.0)._asdict(),
     },
 }
-
-
-def preset_parameters(name: str) -> dict[str, Any]:
-    """The parameters of a preset. Raises ValueError for another name."""
-    if name not in PRESETS:
-        raise invalid_choice("preset", name, PRESETS)
-    return PRESETS[name]
 
 
 def graph_rules(selector: Any, n: int) -> GraphRules:

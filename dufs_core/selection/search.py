@@ -18,7 +18,7 @@ from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule
 from dufs_core.objective.rules import RECORD
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation_test import TEST_ROWS, PermutationTest, permutation_test
-from dufs_core.training.loop import Callback, Run, SaveState, StepInfo, TrainingRun, train
+from dufs_core.training.loop import Callback, Run, StepInfo, TrainingRun, train
 from dufs_core.training.progress import progress_bar
 
 EXCESS_THRESHOLD = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
@@ -98,8 +98,8 @@ class Search:
                 last = self._outcome(bk, X, self.training_run(bk, looked_at, seed, outcomes, saver), first, outcomes)
             first = None
             outcomes.append(last)
-            chosen = selected(bk, last)
-            if passes(last.test, len(chosen), X.shape[0]):
+            chosen = last.columns[bk.to_host(last.run.mu) > 0]
+            if last.test.excess >= excess_threshold(len(chosen), X.shape[0]):
                 last = last._replace(passed=True)
                 break
             if self.max_runs == 1 or not len(columns):
@@ -130,7 +130,12 @@ class Search:
         if saver is None:
             return TrainingRun(spec, self.callbacks)
         start = saver.start.position if len(outcomes) == len(saver.start.outcomes) else None
-        return TrainingRun(spec, self.callbacks, None, start, _saving(saver, list(outcomes)))
+        over = list(outcomes)
+
+        def save(position: Callable[[], RunState]) -> None:
+            saver.save(lambda: SearchState(over, position()))
+
+        return TrainingRun(spec, self.callbacks, None, start, save)
 
     @contextmanager
     def watched(self, run: TrainingRun, number: int) -> Iterator[TrainingRun]:
@@ -165,20 +170,6 @@ class Search:
             return Outcome(trained, columns, PermutationTest(0.0, 1.0))
         open_columns = np.flatnonzero(bk.to_host(trained.mu) > 0)
         return Outcome(trained, columns, permutation_test(bk, X, open_columns, columns=columns))
-
-
-def _saving(saver: ProgressSaver, outcomes: list[Outcome]) -> SaveState:
-    return lambda position: saver.save(lambda: SearchState(outcomes, position()))
-
-
-def selected(bk: Backend, outcome: Outcome) -> Array:
-    """The columns whose gates ended open, positions in the data."""
-    return outcome.columns[bk.to_host(outcome.run.mu) > 0]
-
-
-def passes(test: PermutationTest, n_selected: int, n_rows: int) -> bool:
-    """Whether a run with this test ends the search."""
-    return test.excess >= excess_threshold(n_selected, n_rows)
 
 
 def excess_threshold(n_selected: int, n_rows: int) -> float:

@@ -46,8 +46,8 @@ def stability_selection(
 ) -> Stability:
     """Fit a selector on random halves of the rows, and count how often it selects each column.
 
-    The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013); with an odd `n_subsamples` the last one
-    stands alone. Each fit has a seed of its own.
+    The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013), the last of an odd number alone; each
+    fit has a seed of its own.
 
     Parameters
     ----------

@@ -127,10 +127,10 @@ def standardised(bk: Backend, x: Array, rows: slice = slice(None)) -> Array:
 def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) -> Structure:
     """The set of columns with the most evidence, from two starts: many dependent columns, or the most dependent pair.
 
-    From a set S the evidence of each column is that of its score on the graph of S (`scores`), or of its strongest
-    dependence, whichever is larger. The next S is the best columns and decoys, as many as keep the expected share of
-    chance among them below a limit; this repeats until S stays the same (large sets nearly). Of the two ends the one
-    with the larger sum over S of (E_k - log D)+ is taken.
+    The evidence E_k of a column, given a set S, is that of its score on the graph of S (`scores`) or of its strongest
+    dependence, whichever is larger. The next S holds the best columns and decoys, as many as keep the expected share of
+    chance among them below a limit, and so on until S stays the same (large sets nearly). Of the two ends the one with
+    the larger sum over S of (E_k - log D)+ is taken.
     """
     strongest, graph = _pair_dependence(bk, pool, threads)
     evidence = chance(strongest[pool.competing :])(strongest)

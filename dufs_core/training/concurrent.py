@@ -12,38 +12,34 @@ from dufs_core.objective.protocol import Engine
 Result = TypeVar("Result")
 
 
+Check = Callable[[bool], None]
+
+
 class Cancelled(Exception):
     """Another fit failed, or the user ended all."""
 
 
-class StopFlag:
-    """Whether all fits are to end, and why."""
+def run_in_threads(fit: Callable[[int, Engine, Check], Result], count: int, engines: Sequence[Engine]) -> list[Result]:
+    """fit(index, engine, check) for every index below `count`, in a thread for each engine.
 
-    def __init__(self) -> None:
-        self.cause: BaseException | None = None
+    check(is_saved) raises Cancelled once all are to end. A fit that is saved goes on where another was asked to save
+    and end, because it will be asked as well.
+    """
+    cause: BaseException | None = None
+    idle = list(engines)
 
-    def check(self, is_saved: bool) -> None:
-        """Raise Cancelled once there is a cause.
-
-        A fit that is saved goes on where another was asked to save and end, because it will be asked as well.
-        """
-        if self.cause is not None and not (is_saved and isinstance(self.cause, InterruptedFit)):
+    def check(is_saved: bool) -> None:
+        if cause is not None and not (is_saved and isinstance(cause, InterruptedFit)):
             raise Cancelled
 
-
-def run_in_threads(
-    fit: Callable[[int, Engine, StopFlag], Result], count: int, engines: Sequence[Engine]
-) -> list[Result]:
-    """fit(index, engine, flag) for every index below `count`, in a thread for each engine."""
-    flag, idle = StopFlag(), list(engines)
-
     def guarded(index: int) -> Result:
-        flag.check(is_saved=False)
+        nonlocal cause
+        check(False)
         engine = idle.pop()
         try:
-            return fit(index, engine, flag)
+            return fit(index, engine, check)
         except BaseException as error:
-            flag.cause = flag.cause or error
+            cause = cause or error
             raise
         finally:
             idle.append(engine)
@@ -53,7 +49,7 @@ def run_in_threads(
             futures = [pool.submit(guarded, index) for index in range(count)]
             wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException as error:  # Ctrl-C
-            flag.cause = error
-    if flag.cause is not None:
-        raise flag.cause
+            cause = error
+    if cause is not None:
+        raise cause
     return [future.result() for future in futures]

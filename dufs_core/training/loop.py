@@ -54,7 +54,7 @@ class Run(NamedTuple):
 
     @property
     def history(self) -> dict[str, Array]:
-        """Step number, loss, score, bandwidth, open and undecided gates, each (steps,)."""
+        """`history_` of `dufs_core.DUFS`."""
         table = {"step": np.arange(1, len(self.records) + 1)} | dict(zip(RECORD, self.records.T, strict=True))
         whole = ("open_gates", "undecided_gates")
         return {name: table[name].astype(np.int64) if name in whole else table[name] for name in HISTORY}
@@ -86,7 +86,7 @@ class TrainingRun(NamedTuple):
 
 
 def initial_mu(bk: Backend, seed: int, columns: Array, dtype: Any, noisy_start: bool) -> Array:
-    """mu = 1/2, in the authors' code plus a normal of standard deviation 0.01 that is cut at two of them."""
+    """mu = 1/2, in the authors' code plus 0.01 times a standard normal within two standard deviations."""
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=np.float64)
     if noisy_start:
         noise = bk.xp.full(len(columns), bk.xp.inf)
@@ -245,19 +245,19 @@ def _goes_on(run: TrainingRun, step: int, mu: Array, record: Array) -> bool:
 def _save_all(runs: Sequence[TrainingRun], steps: Steps, records: Sequence[Sequence[Array]]) -> None:
     """Let every run be saved; then raise the InterruptedFit of one that was asked to stop."""
     asked: InterruptedFit | None = None
+
+    def state(i: int) -> RunState:
+        table = np.concatenate(records[i])
+        return RunState(len(table), steps.save(i), table)
+
     for i, run in enumerate(runs):
         if run.save is not None:
             try:
-                run.save(partial(_state, steps, i, records[i]))
+                run.save(partial(state, i))
             except InterruptedFit as error:
                 asked = error
     if asked is not None:
         raise asked
-
-
-def _state(steps: Steps, i: int, records: Sequence[Array]) -> RunState:
-    table = np.concatenate(records)
-    return RunState(len(table), steps.save(i), table)
 
 
 def make_run(mu: Array, records: Array, schedule: Schedule) -> Run:
