@@ -54,7 +54,7 @@ class IsolatedRowsWarning(DufsWarning):
 
 
 def isolated_rows(said: str, rule: str | float, factor: float, n_neighbors: int) -> IsolatedRowsWarning:
-    """The warning that says so, and which bandwidth there is instead of `factor` times this rule."""
+    """The warning, with advice for a larger bandwidth than `factor` times this rule gives."""
     if rule == "max":
         advice = f"a bandwidth_factor of more than {factor:g}"
     else:
@@ -98,7 +98,7 @@ def did_you_mean(value: Any, choices: Iterable[str]) -> str:
 
 
 def user_stacklevel() -> int:
-    """The stacklevel with which a warning points to the first line outside this package and those that call it.
+    """The stacklevel of a warning that points to the first line outside this package and the libraries around it.
 
     Python shows equal warnings of one line once: a line in here would be silent when a fit is repeated.
     """

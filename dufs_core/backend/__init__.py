@@ -51,8 +51,5 @@ def _numpy_backend() -> Backend:
 
 @cache
 def _warn_once(cause: str) -> None:
-    warnings.warn(
-        f"CuPy cannot be used here, computing with NumPy: {cause}.",
-        BackendFallbackWarning,
-        stacklevel=user_stacklevel(),
-    )
+    said = f"CuPy cannot be used here, computing with NumPy: {cause}."
+    warnings.warn(said, BackendFallbackWarning, stacklevel=user_stacklevel())

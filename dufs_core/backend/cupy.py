@@ -44,13 +44,9 @@ def _try() -> Backend | str:
         ones = cupy.ones((2, 2))
         float(cupy.exp(ones @ ones).sum())  # one elementwise kernel, one library product
     except Exception as error:
-        return f"{stage} ({_line(error)})"
+        first_line = (str(error).strip().splitlines() or [""])[0].rstrip(".")
+        return f"{stage} ({': '.join(filter(None, (type(error).__name__, first_line)))})"
     return make_backend(cupy, erf)
-
-
-def _line(error: Exception) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0].rstrip('.')}" if text else type(error).__name__
 
 
 def make_backend(cupy: Any, erf: Any) -> Backend:

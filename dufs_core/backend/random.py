@@ -1,14 +1,13 @@
 """Counter-based random numbers: every draw is a pure function of where it is used.
 
-Philox-4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011)
-turns a 128-bit counter and a 64-bit key into four independent 32-bit words. The key is the seed; the
-counter says which number is wanted:
+Philox-4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011) turns a 128-bit
+counter and a 64-bit key, the seed, into four independent 32-bit words. The counter says which number is wanted:
 
     word 0: column       word 1: row, or 0 where rows do not matter
     word 2: step         word 3: stream (4 bits, what the number is for) and draw // 4 (28 bits)
 
-so draw r of column j at step s is the same number whatever else is drawn, before or after, on whatever
-machine: appending a column changes no other column's draws, and a resumed run needs no generator state.
+so draw r of column j at step s is the same number whatever else is drawn, before or after, on whatever machine:
+appending a column changes no other column's draws, and a resumed run needs no generator state.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ Stream = IntEnum(  # what a random number is for; streams never overlap
 
 
 def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[Array, Array, Array, Array]:
-    """Philox-4x32-10 of a counter of four integer arrays (broadcast together) and a 64-bit seed.
-
-    Returns four uint64 arrays holding 32-bit words.
-    """
+    """Four 32-bit words, as uint64 arrays, from a counter of four integer arrays, broadcast together, and a seed."""
     xp = bk.xp
     c0, c1, c2, c3 = (xp.asarray(c, dtype=xp.uint64) for c in counter)
     k0, k1 = seed & _MASK, (seed >> 32) & _MASK
@@ -41,12 +37,7 @@ def philox(bk: Backend, counter: tuple[Any, Any, Any, Any], seed: int) -> tuple[
     m0, m1 = (xp.uint64(m) for m in _MULTIPLIERS)
     for _ in range(10):
         p0, p1 = m0 * c0, m1 * c2
-        c0, c1, c2, c3 = (
-            (p1 >> shift) ^ c1 ^ xp.uint64(k0),
-            p1 & mask,
-            (p0 >> shift) ^ c3 ^ xp.uint64(k1),
-            p0 & mask,
-        )
+        c0, c1, c2, c3 = (p1 >> shift) ^ c1 ^ xp.uint64(k0), p1 & mask, (p0 >> shift) ^ c3 ^ xp.uint64(k1), p0 & mask
         k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
     return c0, c1, c2, c3
 

@@ -255,16 +255,15 @@ def _check_frame(X: Any, module: str) -> None:
     """Raise ValueError, naming them, for columns of a frame that hold something else than real numbers."""
     if module == "pandas":
         unlike = [i for i, dtype in enumerate(X.dtypes) if dtype.kind not in "iufbc"]
-        bad = [i for i in unlike if not (X.dtypes.iloc[i].kind == "O" and _are_numbers(X.iloc[:, i].dropna()))]
-        examples = [X.iloc[0, i] if len(X) else "" for i in bad[:1]]
+        bad = [i for i in unlike if X.dtypes.iloc[i].kind != "O" or not _are_numbers(X.iloc[:, i].dropna())]
     else:
         bad = [i for i, dtype in enumerate(X.dtypes) if not (dtype.is_numeric() or str(dtype) in ("Boolean", "Null"))]
-        examples = [X[0, i] if len(X) else "" for i in bad[:1]]
     if bad:
         names = [repr(X.columns[i]) for i in bad[:_NAMED]] + ["..."] * (len(bad) > _NAMED)
+        example = (X.iloc if module == "pandas" else X)[0, bad[0]] if len(X) else ""
         raise ValueError(
             f"{len(bad)} of the {X.shape[1]} columns of X do not hold numbers: {', '.join(names)} (the first begins "
-            f"with {reprlib.repr(examples[0])}). Leave out what identifies samples or is their label, "
+            f"with {reprlib.repr(example)}). Leave out what identifies samples or is their label, "
             f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder"
         )
 

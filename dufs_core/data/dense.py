@@ -1,7 +1,4 @@
-"""Dense data: checked, then scaled into a new array that is read by columns.
-
-The user's array is read in blocks of columns and never written to.
-"""
+"""Dense data: checked, then scaled into a new array, a block of columns at a time."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
     """Centre and scale the columns of X (n, d), as `dufs_core.data.scaling` says; find the constant ones.
 
-    X, of any real dtype, is cast to float64 before anything is subtracted; the result, in Fortran order (the chain
-    gathers columns), has the dtype float32 or float64. xp: the module of both, numpy, or cupy where X lives on a
-    device. Raises ValueError if values are not finite, or too large or all too small for `dtype` after scaling.
+    X, of any real dtype, is cast to float64 before anything is subtracted, and never written to; the result, in Fortran
+    order (the chain gathers columns), has `dtype`, float32 or float64. xp: numpy, or cupy for X on a device. Raises
+    ValueError if values are not finite, or too large or all too small for `dtype` after scaling.
     """
     check_scaling(scaling)
     check_finite(X, xp)
@@ -46,7 +43,7 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledDat
             out[:, columns] = block
     if scaling == "global":
         out /= out.dtype.type(common_deviation(squares, n, d - int(constant.sum())))
-    if scaling == "none":
+    elif scaling == "none":
         check_peaks(peaks, n, dtype)
     return ScaledData(out, constant)
 
@@ -125,10 +122,7 @@ def device_table(bk: Backend, X: Any, least: int = 2) -> Array:
 
 
 def check_table(X: Any, least: int = 2) -> None:
-    """Raise ValueError, in scikit-learn's words where it has some, unless X is a table of real numbers.
-
-    least: the rows that are needed, 2 for a fit.
-    """
+    """Raise ValueError, in scikit-learn's words if it has some, unless X is a table of real numbers, `least` rows."""
     if len(X.shape) > 2:
         raise too_many_dimensions(tuple(X.shape))
     if len(X.shape) != 2:

@@ -15,9 +15,7 @@ class ScaledMatrix(Protocol):
     dtype: Any
 
     def take_columns(self, columns: Array) -> Any: ...
-
     def take_rows(self, rows: Array) -> Any: ...
-
     def dense_block(self, rows: Array | slice, columns: Array) -> Array: ...
 
 

@@ -2,8 +2,7 @@
 
 Such data are anything two-dimensional with .shape, .dtype and slices of rows: numpy.memmap, an h5py dataset, a zarr
 array, the .X of an AnnData object in backed mode (its CSR too: the rows in hand are made dense). Only slices are asked
-for, in ascending order: rows that lie close together come in one read, which costs less than as many reads of single
-rows.
+for, in ascending order: one read of rows that lie close together costs less than a read of each.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def is_on_disk(X: Any) -> bool:
 
 
 class Statistics(NamedTuple):
-    """What one pass over the rows finds; float64 (d,)."""
+    """Statistics of every column, float64 (d,)."""
 
     mean: Array
     squares: Array  # sum of squared differences from the mean
@@ -43,7 +42,7 @@ class Statistics(NamedTuple):
 
 
 def statistics(X: Any) -> Statistics:
-    """Mean, sum of squares about it, smallest and largest value of every column, in one pass.
+    """One pass over the rows of X.
 
     Chunks of rows are joined by mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which loses no
     digits of data far from 0. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
@@ -56,10 +55,8 @@ def statistics(X: Any) -> Statistics:
     bad, first_bad, seen = 0, d, 0
     for start, stop in slices(np.arange(n), d):
         block = _read(X, start, stop)
-        finite = np.isfinite(block)
-        if not finite.all():
-            bad += int((~finite).sum())
-            first_bad = min(first_bad, int((~finite.all(axis=0)).argmax()))
+        strange = np.nonzero(~np.isfinite(block))[1]
+        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
         if bad:
             continue
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
@@ -78,9 +75,8 @@ def statistics(X: Any) -> Statistics:
 class OnDiskMatrix:
     """Data on disk with the scaling of their columns: a `dufs_core.data.matrix.ScaledMatrix` of dense rows.
 
-    The numbers differ from those of `dufs_core.data.dense.scale_columns` in rounding, since the mean and the variance
-    are added up in another order. Raises ValueError if values are not finite, or their squares overflow or vanish in
-    float64 or, after scaling, in `dtype`.
+    Mean and variance differ from those of `dufs_core.data.dense.scale_columns` in rounding. Raises ValueError
+    if values are not finite, or their squares overflow or vanish in float64 or, after scaling, in `dtype`.
     """
 
     def __init__(self, bk: Backend, X: Any, scaling: str, dtype: Any) -> None:
@@ -108,18 +104,15 @@ class OnDiskMatrix:
         self.dtype = np.dtype(dtype)
 
     def take_columns(self, columns: Array) -> OnDiskMatrix:
-        """Some of the columns; nothing is read."""
         part = copy(self)
         part._columns = self._columns[columns]
         part.shape = (self.shape[0], len(columns))
         return part
 
     def take_rows(self, rows: Array) -> Array:
-        """Some of the rows, in the order asked for, scaled, in Fortran order."""
         return self._read_scaled(self._bk.to_host(rows), self._columns)
 
     def dense_block(self, rows: Array | slice, columns: Array) -> Array:
-        """Rows and columns, scaled, in Fortran order."""
         rows = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else self._bk.to_host(rows)
         return self._read_scaled(rows, self._columns[np.asarray(columns)])
 

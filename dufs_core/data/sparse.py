@@ -25,13 +25,12 @@ _SPARSE = 8  # a sparse column stores at most n / _SPARSE entries
 def sparse_columns(X: Any) -> Array:
     """Which columns of X (CSR or CSC) are sparse, bool (d,)."""
     n, d = X.shape
-    stored = np.diff(X.indptr) if X.format == "csc" else np.bincount(X.indices, minlength=d)
-    found: Array = stored <= n // _SPARSE
-    return found
+    stored: Array = np.diff(X.indptr) if X.format == "csc" else np.bincount(X.indices, minlength=d)
+    return stored <= n // _SPARSE
 
 
 class ScaledSparseMatrix:
-    """Scaled sparse data (n, d), as the training loop and the search take them: a `dufs_core.data.matrix.ScaledMatrix`.
+    """Scaled sparse data (n, d): a `dufs_core.data.matrix.ScaledMatrix`.
 
     matrix: CSC, or CSR where rows will be taken, on the host; shift (d,) float64, the means m of the scaled columns;
     sparse_columns (d,) bool; bk: where rows that are asked for come from, and dense blocks go.
@@ -44,7 +43,6 @@ class ScaledSparseMatrix:
         self.dtype = matrix.dtype
 
     def take_columns(self, columns: Array) -> ScaledSparseMatrix:
-        """Some of the columns."""
         return ScaledSparseMatrix(self.matrix[:, columns], self.shift[columns], self.sparse_columns[columns], self.bk)
 
     def take_rows(self, rows: Array) -> ScaledSparseMatrix:
@@ -110,7 +108,7 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
         common = common_deviation(square_sum, n, d - int(constant.sum()))
         values /= values.dtype.type(common)
         shift /= common
-    if scaling == "none":
+    elif scaling == "none":
         check_peaks(peaks, n, dtype)
     indices = csc.indices.astype(np.int32, copy=False)
     matrix = sparse.csc_array((values, indices, indptr), shape=(n, d))

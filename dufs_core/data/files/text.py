@@ -32,7 +32,7 @@ _NOT_FEATURES = frozenset({"label", "labels", "class", "classes", "target", "y",
 def read_text(
     path: Path, labels: str | None, transpose: bool, header: bool | None, index_columns: Sequence[str]
 ) -> Table:
-    """Read a text table; the parameters are those of `dufs_core.data.files.read_table`."""
+    """The table of a text file; the parameters are those of `dufs_core.data.files.read_table`."""
     lines = _lines(path)
     begin = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), None)
     if begin is None:
@@ -181,11 +181,8 @@ def _find_decimal(path: Path, lines: Iterator[str], delimiter: str) -> str:
     """The mark of the first numbers that have one."""
     if delimiter == ",":
         return "."
-    marked = (
-        [cell for cell in _split(line, delimiter) if _DECIMAL.fullmatch(cell)]
-        for line in lines
-        if "," in line or "." in line
-    )
+    with_marks = (_split(line, delimiter) for line in lines if "," in line or "." in line)
+    marked = ([cell for cell in cells if _DECIMAL.fullmatch(cell)] for cells in with_marks)
     found = [cell for cells in islice(filter(None, marked), _SAMPLE_ROWS) for cell in cells]
     if not found or any("." in cell for cell in found):
         return "."
@@ -208,9 +205,8 @@ def _looks_like_header(rows: Sequence[Sequence[str]], decimal: str) -> bool:
     if counted == [str(j) for j in range(len(counted))] and (first[0] == "" or len(first) >= _SURELY_COUNTED):
         return True
     columns = zip(first, zip(*rest, strict=True), strict=True)
-    over = [
-        cell for cell, below in columns if any(_is_number(c, decimal) for c in below) and cell.lower() not in _MISSING
-    ]
+    numeric = [cell for cell, below in columns if any(_is_number(c, decimal) for c in below)]
+    over = [cell for cell in numeric if cell.lower() not in _MISSING]
     names = [cell for cell in over if not _DIGITS_ONLY.fullmatch(cell) and not _is_number(cell, decimal)]
     return bool(over) and 2 * len(names) >= len(over)
 
