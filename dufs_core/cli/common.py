@@ -20,7 +20,7 @@ class UsageError(Exception):
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Turn errors about the user's data or settings into a UsageError."""
+    """Turn errors in the user's data, settings or files into a UsageError."""
     from dufs_core.errors import DufsError
 
     try:
@@ -37,7 +37,7 @@ def single_line(message: object) -> str:
 
 
 def versions(optional: bool = False) -> dict[str, str]:
-    """Installed versions of this package, Python, its libraries and, if `optional`, of optional ones."""
+    """Installed versions of this package, Python and its libraries, with the optional ones if asked for."""
     import platform
     from importlib.metadata import PackageNotFoundError, version
 

@@ -18,6 +18,8 @@ _FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "cons
 _FITTED_ALONE = ("excess_score", "p_value", "stopped_by_hsic")  # fdr=None
 _FITTED_WITH_DECOYS = ("q_values", "evidence", "smallest_fdr", "lam")
 _GATE_COLUMNS: dict[str, Any] = {"mu": ("     mu", "{:.3f}".format), "probability": (" P(open)", "{:.4f}".format)}
+_MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1}  # arguments of two_moons, in order
+_READING: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
 _UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
 
 
@@ -33,7 +35,7 @@ class Data(NamedTuple):
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Raises UsageError if the user has to change something."""
+    """Run the command."""
     began = time.perf_counter()
     if args.force and args.out is None:
         raise UsageError("--force needs --out DIR")
@@ -52,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
     given = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     if args.seed is not None and args.file != "two-moons" and given.get("random_state", seed) != seed:
         raise UsageError("--seed and --random-state are the same for a file; give one of them")
-    given.setdefault("random_state", seed)
+    given = {"random_state": seed} | given
     if not (args.json or args.quiet) and sys.stderr.isatty():
         given.setdefault("verbose", 1)
     from dufs_core.selection.dufs import DUFS
@@ -85,27 +87,26 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _load(args: argparse.Namespace, seed: int) -> Data:
-    reading: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
-    moons = {name: value for name in ("samples", "features", "noise") if (value := getattr(args, name)) is not None}
     from dufs_core.data import fingerprint
 
+    moons = {name: value for name in _MOONS if (value := getattr(args, name)) is not None}
     if args.file == "two-moons":
-        if misplaced := [name for name, default in reading.items() if getattr(args, name) != default]:
+        if misplaced := [name for name, default in _READING.items() if getattr(args, name) != default]:
             raise UsageError(f"--{misplaced[0].replace('_', '-')} is for data files; two-moons is generated, not read")
         from dufs_core.datasets import two_moons
 
-        moons = {"samples": 100, "features": 10, "noise": 0.1} | moons
-        X, labels, informative = two_moons(moons["samples"], moons["features"], moons["noise"], seed)
-        source = {"source": "two-moons", **moons, "seed": seed, "sha256": fingerprint.array_fingerprint(X)}
+        moons = _MOONS | moons | {"seed": seed}
+        X, labels, informative = two_moons(*moons.values())
+        source = {"source": "two-moons", **moons, "sha256": fingerprint.array_fingerprint(X)}
         return Data(X, None, informative.tolist(), labels, source, ())
     if moons:
         raise UsageError(f"--{next(iter(moons))} is for two-moons, not for a file")
     from dufs_core.data.files import read_table
     from dufs_core.data.on_disk import is_on_disk
 
-    settings = {name: getattr(args, name) for name in reading}
-    table = read_table(args.file, **settings, on_disk=getattr(args, "batch_size", None) is not None)
-    if not is_on_disk(table.X):  # the fit checks such files while it reads them
+    on_disk = getattr(args, "batch_size", None) is not None
+    table = read_table(args.file, **{name: getattr(args, name) for name in _READING}, on_disk=on_disk)
+    if not is_on_disk(table.X):  # the fit checks the others while it reads them
         _check_finite(args.file, table.X, table.feature_names)
     source = {"source": args.file, **table.read_as, "sha256": fingerprint.file_fingerprint(args.file)}
     return Data(table.X, table.feature_names, None, table.labels, source, table.notes)
@@ -118,9 +119,10 @@ def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
     count, row, first = values_not_finite(X)
     if count:
         column = f'"{names[first]}"' if names else f"{first}"
-        values = f"{count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite"
-        where = f"the first in column {column}, sample {row} (from 0)"
-        raise ValueError(f"{path}: {values}, {where}; impute them, or drop those samples or features")
+        raise ValueError(
+            f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "
+            f"column {column}, sample {row} (from 0); impute them, or drop those samples or features"
+        )
 
 
 def _feature_rows(selector: Any, names: Sequence[str]) -> list[dict[str, Any]]:
@@ -154,7 +156,7 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
         from dufs_core.inspection.metrics import precision_recall
 
         result |= dict(zip(("precision", "recall"), precision_recall(selected, data.informative), strict=True))
-    result |= {"seed": settings.get("random_state"), "settings": settings, "preset": args.preset}
+    result |= {"seed": settings["random_state"], "settings": settings, "preset": args.preset}
     result |= {"backend": selector.backend_, "engine": selector.engine_, "input": data.source}
     return result | {"timings": seconds, "versions": versions(), "machine": machine()}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from dufs_core.backend import get_backend
 from dufs_core.cli.common import UsageError, machine, single_line, versions
 from dufs_core.errors import BackendUnavailableError
-from dufs_core.gradcheck.suite.run import KINDS, Result, run_suite
+from dufs_core.gradcheck.suite.run import KINDS, run_suite
 
 EXAMPLES = """\
 examples:
@@ -30,7 +30,6 @@ _LINE = "{:40} {:7} {:12} {:>8} {:>10} {:>8}  {}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of the subcommand."""
     parser.add_argument("--backend", default="numpy", choices=("numpy", "cupy"), help="where the arrays live")
     parser.add_argument("--engine", default=None, help="only this engine (default: every one that runs on the backend)")
     parser.add_argument("--seed", type=int, default=0, help="seed of every example (default 0)")
@@ -51,7 +50,10 @@ def run(args: argparse.Namespace) -> int:
         bk = get_backend(args.backend)
         print(_LINE.format("operation", "engine", "kind", "examples", "worst", "seconds", "worst case"))
         for result in run_suite(bk, kinds=(args.kind,) if args.kind else KINDS, **settings):
-            print(_line(result), flush=True)
+            worst = "FAILED" if result.failures else f"{result.worst_relative_error:.1e}"
+            seconds = f"{result.seconds:.2f}"
+            cells = (result.name, result.engine, result.kind, result.examples, worst, seconds, result.worst_case)
+            print(_LINE.format(*cells).rstrip(), flush=True)
             results.append(result)
     except (BackendUnavailableError, ValueError) as error:
         raise UsageError(single_line(error)) from error
@@ -59,16 +61,16 @@ def run(args: argparse.Namespace) -> int:
     for result in results:
         for message in result.failures[:3]:
             print(f"\nFAILED {result.kind}, engine {result.engine}\n{message}")
-    seconds = time.perf_counter() - start
-    print(f"\n{len(results)} checks, {sum(r.examples for r in results)} examples, {failures} failed, {seconds:.1f} s")
+    took = time.perf_counter() - start
+    print(f"\n{len(results)} checks, {sum(r.examples for r in results)} examples, {failures} failed, {took:.1f} s")
     if args.json is not None:
-        rows = [{**asdict(r), **r.measured, "seconds": round(r.seconds, 3)} for r in results]
+        rows = [asdict(r) | r.measured | {"seconds": round(r.seconds, 3)} for r in results]
         table = {
             "failures": failures,
             "failed_examples": sum(len(r.failures) for r in results),
             "examples": {kind: sum(r.examples for r in results if r.kind == kind) for kind in KINDS},
             "redrawn": sum(r.redrawn for r in results),
-            "seconds": round(seconds, 2),
+            "seconds": round(took, 2),
             "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
             "versions": versions(),
             "machine": machine(),
@@ -76,8 +78,3 @@ def run(args: argparse.Namespace) -> int:
         }
         args.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0
-
-
-def _line(r: Result) -> str:
-    worst = f"{r.worst_relative_error:.1e}" if not r.failures else "FAILED"
-    return _LINE.format(r.name, r.engine, r.kind, r.examples, worst, f"{r.seconds:.2f}", r.worst_case).rstrip()

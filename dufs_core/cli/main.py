@@ -31,8 +31,7 @@ def _clean_warnings() -> Iterator[None]:
             seen.add(text)
             print(f"dufs-core: warning: {text}", file=sys.stderr)
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         for category in (UserWarning, RuntimeWarning):
             warnings.simplefilter("always", category)
         warnings.showwarning = show
@@ -40,7 +39,6 @@ def _clean_warnings() -> Iterator[None]:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Import and run the subcommand."""
     if args.command is None:
         raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
     if args.command != "sweep":

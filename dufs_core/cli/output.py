@@ -29,16 +29,16 @@ PICTURES = ("gates.png", "report.html")
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
-    """Check before the fit that `save` will be able to write to `directory`, which may be missing; leave no trace.
+    """Check before the fit that `save` can write to `directory`, which may be missing; leave no trace.
 
-    Raises ValueError if it holds files (unless `force` allows to replace them) or a path is not a directory, and
-    OSError if no file can be made there.
+    Raises ValueError if it holds files (unless `force`) or a part of its path is no directory, OSError if no
+    file can be made there.
     """
     directory = Path(directory)
     if directory.is_dir() and not force and any(directory.iterdir()):
         raise ValueError(f"{directory} is not empty; take another directory, or --force to replace the results in it")
-    lies = (path for path in (directory, *directory.absolute().parents) if path.exists() or path.is_symlink())
-    if not (existing := next(lies)).is_dir():
+    there = (path for path in (directory, *directory.absolute().parents) if path.exists() or path.is_symlink())
+    if not (existing := next(there)).is_dir():
         raise ValueError(f"{existing} is not a directory, so that nothing can be written to {directory}")
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".dufs-core-", dir=existing))

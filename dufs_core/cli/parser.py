@@ -81,6 +81,7 @@ _INT, _INT_OR_NONE = _converter("whole number", int), _converter("whole number o
 _NUMBER, _SIZE = _converter("float or none", float), _converter("count or fraction or none", int, float)
 _RULE, _SEED = _converter("rule or number or none", float, str), _converter("whole number", _seed)
 _RANKINGS, _SCALINGS = ("evidence", "gates", "diverse"), ("columns", "global", "none")
+_ORDER = "order of the selected features; none: diverse, with --fdr none gates"
 _ENGINES = ("auto", "reference", "dense", "streaming", "sparse", "cuda")
 _LAM = "regularisation strength lambda; none: one that shuts shuffled columns, with --fdr none the loss without lambda"
 _B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
@@ -88,9 +89,7 @@ OPTIONS = {
     "fdr": Option("0.1", "false discovery rate; none: take all features whose gate ends open", _NUMBER, "RATE|none"),
     "lam": Option("none", _LAM, _NUMBER, "NUMBER|none"),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
-    "ranking": Option(
-        "none", "order of the selected features; none: diverse, with --fdr none gates", choices=_RANKINGS
-    ),
+    "ranking": Option("none", _ORDER, choices=_RANKINGS),
     "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _INT_OR_NONE, "T|none"),
     "bandwidth": Option("none", f"{_B}; none: median, with --fdr none max", _RULE, "RULE|NUMBER|none"),
     "n_neighbors": Option("none", "k of that rule; none: 5, with --fdr none 2", _INT_OR_NONE, "K|none"),
@@ -160,9 +159,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     data.add_argument("--variable", metavar="X", help="name of the table in a file with several arrays")
     data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is no feature")
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
-    data.add_argument(
-        "--header", action=argparse.BooleanOptionalAction, help="a first line of names (default: detected)"
-    )
+    header = "a first line of names (default: detected)"
+    data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)
     data.add_argument("--index-column", metavar="COL", action="append", default=[], help=index)
 
     moons = fit.add_argument_group("two-moons (generated data with a known answer)")

@@ -1,4 +1,4 @@
-"""The few array helpers of the checker; the array module is read from the arrays themselves."""
+"""Arrays of the checker, on NumPy or CuPy."""
 
 from __future__ import annotations
 
@@ -12,10 +12,7 @@ from dufs_core.backend import Array
 
 
 def array_module(*arrays: Array) -> Any:
-    """The module (numpy or cupy) whose functions act on these arrays; plain numbers count as NumPy.
-
-    Raises TypeError when host and device arrays are mixed.
-    """
+    """numpy or cupy, by the arrays; numbers count as NumPy. Raises TypeError if host and device arrays are mixed."""
     arrays = tuple(a for a in arrays if hasattr(a, "dtype") and hasattr(a, "shape") and np.ndim(a) > 0)
     on_device = [hasattr(a, "__cuda_array_interface__") for a in arrays]
     if not any(on_device):
@@ -39,10 +36,7 @@ def size_of(x: Any) -> int:
 
 def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> Any:
     """sum over the pairs of sum(left_i right_i), a host number; None on either side counts as 0."""
-    total: Any = 0.0
-    for product in _products(xp, left, right):
-        total = total + xp.sum(product).item()
-    return total
+    return sum((xp.sum(product).item() for product in _products(xp, left, right)), 0.0)
 
 
 def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:

@@ -31,9 +31,9 @@ def one_sided(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
 
 
 def _extrapolate(rows: list[float], order: int) -> tuple[float, float]:
-    """Richardson table over estimates at h, h/2, h/4, ... whose error series has powers order, 2 order, ...
+    """Extrapolate estimates at h, h/2, h/4, ... (Richardson), whose errors have the powers order, 2 order, ... of h.
 
-    Returns the entry that changed least against both it was made from, and that change: the estimated error.
+    Returns the entry that differs least from the two it was made from, and that difference: the estimated error.
     """
     best, error = rows[-1], abs(rows[-1] - rows[-2])
     previous: list[float] = []

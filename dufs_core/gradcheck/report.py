@@ -1,4 +1,4 @@
-"""What a check found, and the sentences a person reads when it failed."""
+"""What a check found, in numbers and in sentences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Status = Literal["passed", "failed", "kink"]
 
 
 class GradientError(AssertionError):
-    """A backward does not belong to its function. ``report`` holds everything that was measured."""
+    """A backward does not belong to its function; ``report`` has all that was measured."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report.message())
@@ -36,7 +36,7 @@ class Comparison:
     right_slope: float | None = None
 
     def sentence(self) -> str:
-        """Say in one line where it was, what both numbers are and how far apart."""
+        """The place, both numbers and their difference in one line."""
         line = (
             f"{self.where}: backward gives {self.analytic:.12g}, {self.method} gives {self.numeric:.12g}; "
             f"relative difference {self.relative_error:.2e}, tolerance {self.tolerance:.0e}, step {self.step:.1e}"

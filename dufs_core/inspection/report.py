@@ -93,8 +93,7 @@ class Report:
     def _settings_text(self) -> str:
         return ", ".join(f"{name}={value!r}" for name, value in self.settings.items())
 
-    def __str__(self) -> str:
-        return self.text()
+    __str__ = text
 
 
 def report(
@@ -297,8 +296,9 @@ def _path_notes(path: Any, n: int) -> list[str]:
 
 
 def _convergence(selector: Any, steps: str) -> str:
-    more = "Not converged ({}): some gates are undecided; a larger max_iter lets them decide."
-    return ("Converged ({})." if selector.converged_ else more).format(steps)
+    if selector.converged_:
+        return f"Converged ({steps})."
+    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
 
 
 def _gate_notes(selector: Any, n: int) -> list[str]:

@@ -78,8 +78,8 @@ def in_workers(
     """Compute tasks in workers; yields each task with its results, or with the error that ended it, as they come.
 
     When a worker dies, its task is unknown: the fits of all tasks in hand are computed again, one at a time, and a fit
-    during which a worker dies again is given up. Once `stop` is true no task is begun, the workers are told, and the
-    tasks in hand are waited for. The workers are told, too, when this ends with an error.
+    during which a worker dies again is given up. Once `stop` is true no task is begun, and those in hand are waited
+    for. The workers are told of that, and of an error that ends this.
     """
     submit, most = pool
     first, again, in_hand = deque(tasks), deque[Task](), dict[Future[list[Result]], tuple[Task, bool]]()

@@ -1,7 +1,4 @@
-"""The whole chain through every engine, registered: both losses, every bandwidth rule, both noises, all powers.
-
-An engine is one line at the end of this file.
-"""
+"""The whole chain, registered for both losses, every bandwidth rule, both noises and all powers; and every engine."""
 
 from __future__ import annotations
 
@@ -54,10 +51,8 @@ def _example(
     def function(mu: Array) -> Any:
         if fixed is None:
             return evaluate(bk, objective, mu, eps, X)[0].loss
-        scores = [
-            float(evaluate(bk, replace(objective, bandwidth=b), mu, eps[r : r + 1], X)[0].score[0])
-            for r, b in enumerate(fixed)
-        ]
+        parts = [(replace(objective, bandwidth=b), eps[r : r + 1]) for r, b in enumerate(fixed)]
+        scores = [float(evaluate(bk, one, mu, draw, X)[0].score[0]) for one, draw in parts]
         sum_p = float(formulas.regulariser(bk, mu, GATE_SIGMA))
         return formulas.loss(bk, scores, sum_p, len(X), objective.lam, objective.delta)
 
@@ -120,7 +115,7 @@ def _load(path: str, *arguments: int) -> Evaluate:
 
 
 def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
-    """A sparse engine on columns whose first entry is not stored; odd ones are sparse, and hold the others less it."""
+    """A sparse engine on X, without the first entries (unstored: -shift); odd columns store x + shift, even ones x."""
     X = bk.to_host(X)
     thin, shift = np.arange(X.shape[1]) % 2 == 1, -X[0]
     rows, columns = (places.ravel() for places in np.indices((len(X) - 1, X.shape[1])))

@@ -24,9 +24,7 @@ KINDS = (
     "two_rows",
     "one_column",
     "two_components",
-)
-"""What can be awkward about a problem; `data` and `problem` say what each means."""
-
+)  # see `data` and `problem`
 GATE_SIGMA = 0.5
 KINK_MARGIN = 0.02  # distance of every mu + sigma eps from 0 and from 1
 

@@ -43,7 +43,7 @@ def _density(x: Any) -> Any:
 
 
 def judge(groups: Any, exact: Any) -> tuple[float, float]:
-    """The largest |mean - exact| in standard errors of the mean, and relative to max |exact|."""
+    """The largest |mean of the groups - exact| in its standard errors, and relative to max |exact|."""
     gap = np.abs(groups.mean(axis=0) - exact)
     error = groups.std(axis=0, ddof=1) / np.sqrt(len(groups))
     largest = float(np.max(np.abs(exact), initial=0.0))
@@ -52,7 +52,7 @@ def judge(groups: Any, exact: Any) -> tuple[float, float]:
 
 
 def _mu(rng: np.random.Generator) -> Any:
-    return np.concatenate([rng.uniform(-0.8, 1.8, 3), [0.5]])  # from nearly closed to nearly open
+    return np.append(rng.uniform(-0.8, 1.8, 3), 0.5)  # from nearly closed to nearly open
 
 
 def clipped_gates(bk: Backend, _: Any, rng: np.random.Generator) -> Samples:

@@ -1,7 +1,6 @@
-"""The formulas again, written for reading: no symmetric form, no saved values, one draw at a time.
+"""The formulas again, independent and written for reading: no symmetric form, no saved values, one draw at a time.
 
-They give independent values, and take complex numbers for the complex step. Each takes what the forward of the same
-name takes.
+Each takes what the forward of the same name takes, and complex numbers for the complex step.
 """
 
 from __future__ import annotations
@@ -48,10 +47,8 @@ def bandwidth(bk: Backend, D: Array, rule: str, k: int, factor: float, degenerat
     real = bk.to_host(D.real)
     nearest = [sorted((float(real[i, j]), j) for j in range(n) if j != i)[k - 1] for i in range(n)]
     order = sorted(range(n), key=lambda i: nearest[i][0])
-    position = quantile_of(rule) * (n - 1)
-    low = int(position)
-    share = position - low
-    picks = [(order[low], 1 - share), (order[min(low + 1, n - 1)], share)]
+    low, share = divmod(quantile_of(rule) * (n - 1), 1)
+    picks = [(order[int(low)], 1 - share), (order[min(int(low) + 1, n - 1)], share)]
     s = sum(nearest[i][0] * w for i, w in picks)
     tiny = 4 * float(bk.xp.finfo(D.real.dtype).eps) * float(real.max())
     if degenerate_rule == "one" and s < 1e-8:

@@ -37,8 +37,7 @@ def _kind(index: int, *without: str) -> str:
 
 def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
     """Arrays from make(n): one example, or two or three of the same size stacked along a new first axis."""
-    copies = int(rng.integers(0, 4))
-    n = int(rng.integers(2, 8))
+    copies, n = int(rng.integers(0, 4)), int(rng.integers(2, 8))
     if copies < 2:
         return tuple(np.asarray(part) for part in make(n))
     return tuple(np.stack(parts) for parts in zip(*(make(n) for _ in range(copies)), strict=True))
@@ -165,18 +164,16 @@ def _tied_median(bk: Backend, _: Any) -> Any:
 def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     D, b = _stack(rng, lambda n: examples.affinity(rng, kind, n)[1:])
-    own = 1.0 if index % 3 else float(rng.uniform(0, 1))
-    scales = (float(np.min(b)),) * 2
+    own, scales = 1.0 if index % 3 else float(rng.uniform(0, 1)), (float(np.min(b)),) * 2
     return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, (D, b), (own,), note=kind, scales=scales)
 
 
 def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
-    lopsided = index % 2  # the backward is stated for any K, not only symmetric ones
 
     def make(n: int) -> tuple[Array]:
         K = examples.affinity(rng, kind, n)[0]
-        return (K * rng.uniform(0.5, 1, K.shape) if lopsided else K,)
+        return (K * rng.uniform(0.5, 1, K.shape) if index % 2 else K,)  # the backward is stated for any K
 
     return layer(bk, normalise.forward, normalise.backward, formulas.normalise, _stack(rng, make), note=kind)
 

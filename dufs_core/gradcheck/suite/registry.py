@@ -1,8 +1,7 @@
 """What is verified: every operation, every chain, every engine, each registered once.
 
-To add an operation: a `register(Operation(...))`, or a line of the table in operations.py; an engine: a line in
-chain.py. The suite, the command, the tests and the mutation run then cover it, and a test fails while something in
-dufs_core.objective.ops or dufs_core.objective.engines is missing here.
+An operation is a `register(Operation(...))` or a line of the table in operations.py, an engine a line in chain.py. The
+suite, the command, the tests and the mutation run then cover it; a test fails while one is missing here.
 """
 
 from __future__ import annotations
@@ -95,9 +94,9 @@ class Operation:
         return self.module == "objective"
 
     def runs_on(self, engine: str) -> bool:
-        if not self.is_chain or engine == OPS:
-            return not self.is_chain and engine == OPS
-        return engine in self.engines or not self.engines
+        if engine == OPS:
+            return not self.is_chain
+        return self.is_chain and (not self.engines or engine in self.engines)
 
 
 class Engine(NamedTuple):

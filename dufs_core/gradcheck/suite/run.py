@@ -62,7 +62,7 @@ def run_suite(
 ) -> Iterator[Result]:
     """Check every registered operation with `only` in its name, chains through every engine (or the one named).
 
-    Raises ValueError for an engine that is not registered or does not run on the backend.
+    Raises ValueError for an engine that is not registered or not for the backend.
     """
     usable = {e.name: e for e in engines().values() if bk.name in e.backends}
     if engine is not None and engine not in usable:
@@ -193,8 +193,8 @@ def _other_value(operation: Operation, example: Example) -> str:
     if example.analytic is None:
         return ""
     worst = 0.0
-    pairs = zip(as_tuple(example.function(*example.inputs)), as_tuple(example.analytic(*example.inputs)), strict=True)
-    for a, b in ((to_host(value), to_host(plain)) for value, plain in pairs):
+    values, plain = (map(to_host, as_tuple(f(*example.inputs))) for f in (example.function, example.analytic))
+    for a, b in zip(values, plain, strict=True):
         size, gap = float(np.max(np.abs(b), initial=0.0)), float(np.max(np.abs(a - b), initial=0.0))
         worst = max(worst, gap / size if size else float(gap > 0))
     good = worst <= operation.complex_rtol
