@@ -170,10 +170,3 @@ def test_the_guide_s_job_file(tmp_path, monkeypatch):
     (tmp_path / "cells.mat").write_bytes(b"not read before it is fitted")
     monkeypatch.setenv("SCRATCH", str(tmp_path))
     assert len(read_job(tmp_path / "job.toml").fits) == 2 * 4 * 2 * 5
-
-
-def test_the_benchmark_s_job_file(tmp_path, monkeypatch):
-    for name in ("Prostate-GE", "ALLAML", "GLIOMA", "colon", "lung_small"):
-        (tmp_path / f"{name}.mat").write_text(name)
-    monkeypatch.setenv("DUFS_DATA", str(tmp_path))
-    assert len(read_job(Path(__file__).resolve().parents[2] / "bench" / "sweep.toml").fits) == 5 * 8 * 5

@@ -20,7 +20,6 @@ exit codes: 0 done, 2 bad usage or input, 3 interrupted (--resume goes on), 1 an
 
 
 def add_arguments(sweep: argparse.ArgumentParser) -> None:
-    """Add the arguments of the command."""
     sweep.add_argument("job", metavar="JOB.toml", help="data sets, settings, grid and seeds (docs/batch-jobs.md)")
     sweep.add_argument("--out", metavar="DIR", help="for the results, and the state of unfinished fits")
     sweep.add_argument("--resume", action="store_true", help="go on with the sweep in DIR, or start it")
@@ -46,11 +45,9 @@ def run(args: argparse.Namespace) -> int:
         return _dry_run(job, args)
     if args.out is None:
         raise JobError("sweep needs --out DIR for results and the state of the fits (or --dry-run)")
-    workers = None
+    workers = pool.processes(args.workers) if args.workers > 1 else None
     if args.scheduler is not None:
         workers = pool.cluster(args.scheduler)
-    elif args.workers > 1:
-        workers = pool.processes(args.workers)
     store = results.Store(args.out)
     again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
     hidden = args.json or args.quiet or not sys.stderr.isatty()

@@ -127,10 +127,9 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
     part(_check_names, document, [*_NUMBERS, "data", "settings", "grid"], "the job file")
     seeds, threads, seconds = (part(_number, document, name) for name in _NUMBERS)
     common, grid = part(_parameters, document, "settings", "[settings]"), part(_grid, document)
-    entries = document.get("data")
-    if not isinstance(entries, list) or not entries:
+    entries = document["data"] if isinstance(document.get("data"), list) else []
+    if not entries:
         mistakes.append("there is nothing to fit: at least one [[data]] with a path is needed")
-        entries = []
     sets = [part(_data, entry, f"[[data]] number {i}", folder) for i, entry in enumerate(entries, start=1)]
     if mistakes:
         raise JobError("; ".join(mistakes))
@@ -146,10 +145,9 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
         for values in itertools.product(*grid.values()):
             settings = _complete(common | own | dict(zip(grid, values, strict=True)))
             for fit in (Fit(data, settings, seed, threads) for seed in seeds):
-                if fit.id in fits:
-                    names = f'"{fits[fit.id].data.name}" and "{data.name}"'
+                if (first := fits.setdefault(fit.id, fit)) is not fit:
+                    names = f'"{first.data.name}" and "{data.name}"'
                     raise JobError(f"a fit would be computed twice ({names}): a seed, a value or the data are repeated")
-                fits[fit.id] = fit
     return Job(tuple(fits.values()), tuple(grid), float(seconds), described)
 
 
@@ -203,8 +201,7 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
     changes = {name: value for name, value in given.items() if name != "preset"}
     try:
         selector = DUFS.preset(given["preset"], **changes) if "preset" in given else DUFS(**changes)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             check_parameters(selector, _MANY, _MANY)
     except (ValueError, TypeError) as error:
         raise JobError(str(error)) from error
@@ -215,7 +212,7 @@ def _complete(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]]:
-    """A data set, and the settings for it alone."""
+    """A data set and the settings that are its own."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
         raise JobError(f'{where} needs a path, as in path = "measurements.csv"')
     own = _parameters(entry, "settings", f"settings of {where}")
@@ -238,8 +235,7 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
             if "index_column" in given:
                 columns = given["index_column"]
                 given["index_column"] = tuple(map(str, columns if isinstance(columns, list) else [columns]))
-            path = os.path.expandvars(path)
-            if "$" in path:
+            if "$" in (path := os.path.expandvars(path)):
                 raise ValueError(f"the path {path} names an environment variable that is not set")
             path = str(folder / Path(path).expanduser())
             digest = file_fingerprint(path)

@@ -48,7 +48,6 @@ class Result(NamedTuple):
 
 
 def failure(fit: Fit, error: BaseException) -> Result:
-    """The result of a fit that ended with an error."""
     return Result(id_columns(fit) | {"status": "failed", "error": error_line(error)}, {})
 
 
@@ -64,7 +63,7 @@ def error_line(error: BaseException) -> str:
 def join_warnings(caught: Sequence[warnings.WarningMessage], first: str = "") -> str:
     """Warnings for users on one line, each once."""
     sentences = (single_line(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return " | ".join(dict.fromkeys([*([first] if first else []), *sentences]))
+    return " | ".join(dict.fromkeys(filter(None, [first, *sentences])))
 
 
 def result_of(fit: Fit, selector: Any) -> Result:
@@ -100,8 +99,8 @@ class Store:
         mine = {path.name for path in (self._fits, self.checkpoints, self.lock, self._log)}
         try:
             if self.plan.exists() and not resume:
-                where = f"{self.directory} holds a sweep"
-                raise JobError(f"{where}: --resume goes on with it; a new one needs a new directory")
+                advice = "--resume goes on with it; a new one needs a new directory"
+                raise JobError(f"{self.directory} holds a sweep: {advice}")
             self.directory.mkdir(parents=True, exist_ok=True)
             for path in [] if self.plan.exists() else self.directory.iterdir():
                 # a job that was killed at once leaves no more than these
@@ -131,7 +130,6 @@ class Store:
             raise JobError(f"{what}. Undo the change, or take another directory")
 
     def checkpoint(self, fit: Fit) -> Checkpoint:
-        """The checkpoint of a fit in progress."""
         return Checkpoint(self.checkpoints / f"{fit.id}.ckpt")
 
     def save(self, fit: Fit, result: Result) -> None:

@@ -71,8 +71,8 @@ def locked(path: Path) -> Iterator[None]:
         try:
             fcntl.flock(stack.enter_context(path.open("ab")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            where = f"another job is working in {path.parent}"
-            raise JobError(f"{where}: wait for it, or take another directory") from error
+            advice = "wait for it, or take another directory"
+            raise JobError(f"another job is working in {path.parent}: {advice}") from error
         except OSError as error:
             raise JobError(f"{path} cannot be locked: {os_reason(error)}") from error
         yield
@@ -88,8 +88,8 @@ def run(
     """Compute the missing fits of a sweep, in the workers of a pool or in this process, and write its table.
 
     resume: whether the directory may hold a part of this sweep; failed fits are tried again. on_progress is called at
-    the start and after each fit. An interruption or a full disk is reported, not raised. Raises JobError if the
-    directory or the workers cannot be used, OSError for other failures of files.
+    the start and after each fit. An interruption or a full disk is in the report. Raises JobError if the directory or
+    the workers cannot be used, OSError for other failures of files.
     """
     began = time.perf_counter()
     store.check(resume)
@@ -106,7 +106,8 @@ def run(
                 else:
                     report.resumed += checkpoint.exists()
                     missing.append(fit)
-            report.pending, report.resumed = len(missing), report.resumed + report.done
+            report.pending = len(missing)
+            report.resumed += report.done
             store.log("started", fits=report.fits, done=report.done)
             on_progress(report)
             try:

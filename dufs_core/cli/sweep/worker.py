@@ -100,7 +100,7 @@ def work(task: Task) -> list[Result]:
 def load(fit: Fit) -> Any:
     """X (n, d) of a fit, cached for the next fit; with batch_size it stays on the disk.
 
-    Raises ValueError if the file is not a table, or has changed since the start of the sweep.
+    Raises ValueError if the file is not a table, or has changed since the sweep was started.
     """
     return _load(fit.data, fit.settings["batch_size"] is not None)
 
@@ -118,8 +118,7 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
     """The number of these fits that keep their bits as a stack and have room in memory."""
     if len(fits) == 1:
         return 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         try:
             return stack_size(_selector(fits[0]), load(fits[0]), len(fits))
         except Exception:  # the first fit reports the error in the data or settings
@@ -146,11 +145,9 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
 
     Raises InterruptedFit, with checkpoints written, when asked to stop, and StackError if a stack fails.
     """
-    began = time.perf_counter()
+    began, failed = time.perf_counter(), None
     shape, selectors, warn_each = {}, [], []
-    failed: Exception | None = None
-    with warnings.catch_warnings(record=True) as of_all:
-        warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True, action="always") as of_all:
         try:
             X = load(some[0])
             shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
@@ -169,14 +166,13 @@ def _fit(task: Task, some: Sequence[Fit], stop: Callable[[], bool], note: str) -
             if disk_is_full(error):
                 raise
             if len(some) > 1:
-                what = f"{len(some)} fits together failed ({error_line(error)})"
-                raise StackError(f"{what}, so each was computed alone") from error
+                why = f"{len(some)} fits together failed ({error_line(error)})"
+                raise StackError(f"{why}, so each was computed alone") from error
             failed = error
     seconds = (time.perf_counter() - began) / len(some)
     results = []
     for fit, selector, warn in zip_longest(some, selectors, warn_each):
-        with warnings.catch_warnings(record=True) as of_one:
-            warnings.simplefilter("always")
+        with warnings.catch_warnings(record=True, action="always") as of_one:
             if warn is not None:
                 warn()
         found = result_of(fit, selector) if failed is None else failure(fit, failed)
@@ -198,8 +194,7 @@ def predict(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
 
 def _predicted(fit: Fit, together: int) -> dict[str, Any]:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             X = load(fit)
             task = FitTask.begin(_selector(fit), X)
             engine = task.engine().name
