@@ -54,7 +54,7 @@ def whole_numbers(axis: Any) -> None:
 
 
 def rank_axis(ax: Any, d: int) -> str:
-    """Make the x axis one of ranks 1 to d, logarithmic for many; return the end of its label."""
+    """Make the x axis one of ranks 1 to d, logarithmic if d is large; return the end of its label."""
     if d <= 2 * SMALL:
         whole_numbers(ax.xaxis)
         return ""
@@ -92,8 +92,9 @@ def gate_lines(ax: Any, x: Array, mu: Array, labels: tuple[str, str], grey: Arra
     ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"$\mu = 0$")
     few = len(blue) <= _LABELLED
     colours = [colour for colour in COLOURS if colour != ORANGE]  # the colour of cuts
-    for columns, colour, label in ((np.flatnonzero(grey), GREY, labels[0]), (list(blue), BLUE, labels[1])):
-        if len(columns) and not (few and colour == BLUE):
+    many: list[Any] = [] if few else list(blue)
+    for columns, colour, label in ((np.flatnonzero(grey), GREY, labels[0]), (many, BLUE, labels[1])):
+        if len(columns):
             alpha, text = 1 if len(columns) < SMALL else 0.4, f"{len(columns)} {label}"
             line_collection(ax, x, mu[:, columns], color=colour, alpha=alpha, zorder=2 + (colour == BLUE), label=text)
     for colour, (column, name) in zip(colours, blue.items() if few else (), strict=False):
@@ -120,9 +121,9 @@ def values_of(selector: Any) -> tuple[Array, str]:
 
 def excluded_mask(selector: Any) -> tuple[Array, str]:
     """Mask (d,) of the columns without part in the fit, and its description."""
-    constant = column_mask(selector, "constant_features_")
-    kind, others = "set aside", column_mask(selector, "excluded_features_")
+    kinds = {"constant": column_mask(selector, "constant_features_")}
     if selector_kind(selector) == "decoys":
-        kind, others = "not judged", ~is_judged(selector) & ~constant
-    kinds = (("constant", constant), (kind, others))
-    return constant | others, " or ".join(name for name, mask in kinds if mask.any())
+        kinds["not judged"] = ~is_judged(selector) & ~kinds["constant"]
+    else:
+        kinds["set aside"] = column_mask(selector, "excluded_features_")
+    return np.any(list(kinds.values()), axis=0), " or ".join(name for name, mask in kinds.items() if mask.any())
