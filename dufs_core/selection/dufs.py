@@ -156,7 +156,8 @@ class DUFS(ColumnSelector):
         Means over the draws of the last step.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates of the run that was kept.
-    n_iter_, n_runs_, converged_ : int, int, bool
+    n_iter_, n_runs_ : int
+    converged_ : bool
     constant_features_, excluded_features_ : ndarray of int
         Excluded: neither constant nor part of the run that was kept; with decoys those that no gate was given.
     backend_, engine_ : str

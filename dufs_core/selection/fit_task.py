@@ -72,10 +72,6 @@ class FitTask:
         check_parameters(selector, *self.X.shape)
         return replace(self, selector=selector)
 
-    def for_rows(self, rows: Array) -> Self:
-        """Some of the rows (NumPy indices) of data that are not on disk."""
-        return replace(self, accepted=self.accepted.rows(rows))
-
     @property
     def bk(self) -> Backend:
         """Where the fit computes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from math import sqrt
 from threading import RLock
 from typing import Any, Self
@@ -228,7 +228,8 @@ class LambdaPath(ColumnSelector):
         for split in range(self.n_splits if len(lowest) else 0):
             bar.set_postfix_str(f"split {split + 1} of {self.n_splits}")
             order = random.permutation(host, seed, random.Stream.PARTITION, split, n)
-            halves = [task.for_rows(np.sort(part)) for part in (order[: n // 2], order[n // 2 :])]
+            parts = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
+            halves = [replace(task, accepted=task.accepted.rows(part)) for part in parts]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
             lams, found = self.lams_[lowest], []

@@ -56,16 +56,15 @@ class PairwiseHSIC:
         """
         if len(selection) < 2 or not self._has_all:
             return False
-        chosen = np.searchsorted(self.columns, selection)
+        xp, chosen = self._bk.xp, np.searchsorted(self.columns, selection)
         weakest = self.z[np.ix_(chosen, chosen)].max(axis=1).min()
-        return all(self._largest_of_shuffled(b) < weakest for b in range(SHUFFLES))
-
-    def _largest_of_shuffled(self, b: int) -> float:
-        xp = self._bk.xp
         row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
-        keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
-        shuffled = xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
-        return float(hsic_z_scores(self._bk, shuffled).max())
+
+        def shuffled(b: int) -> Array:
+            keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
+            return xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
+
+        return all(hsic_z_scores(self._bk, shuffled(b)).max() < weakest for b in range(SHUFFLES))
 
 
 def hsic_z_scores(bk: Backend, X: Array) -> Array:
