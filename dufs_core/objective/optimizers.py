@@ -1,7 +1,7 @@
 """Gradient steps as pure functions: (params, grad, state) -> (params, state).
 
-Every rule has the learning rate in the units of the gates (a gate is open or closed at a distance of about
-1 from its start), except SGD, where the step is the rate times the gradient itself.
+The learning rate is in the units of the gates (a gate is open or closed at a distance of about 1 from its start),
+except for SGD, where the step is the rate times the gradient itself.
 """
 
 from __future__ import annotations
@@ -64,10 +64,9 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Optimizer:
 
     v <- 0.9 v + 0.1 mean_k g_k^2 (corrected for its start at 0);  step = learning_rate g / sqrt(v^).
 
-    The loss' gradient shrinks like 1/d^2 and again as gates are decided, so no fixed rate serves two data
-    sets; here the average gate moves by the rate whatever d, and gates keep their relative sizes (Adam,
-    which equalises them, turns noise in the gradient of an indifferent gate into steps of full size).
-    A gradient of exactly 0 gives no step.
+    The loss' gradient shrinks like 1/d^2 and again as gates are decided, so no fixed rate serves two data sets; here
+    the average gate moves by the rate whatever d, and gates keep their relative sizes (Adam, which equalises them,
+    turns noise in the gradient of an indifferent gate into steps of full size). A gradient of exactly 0 gives no step.
     """
     return Optimizer("normalized", learning_rate, momentum)
 

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.objective.chain import Objective, Value
+from dufs_core.objective.chain import Objective, Scores, Value
 from dufs_core.objective.optimizers import Optimizer
 from dufs_core.objective.rules import DECIDED_MARGIN, RECORD, is_decided
 
@@ -106,10 +106,7 @@ class StepSize(NamedTuple):
 
 
 class Engine:
-    """A way to evaluate the objective: engine(bk, objective, mu, eps, X) -> (Value, dmu).
-
-    The same as `dufs_core.objective.chain.Objective.value_and_grad`, in all engines.
-    """
+    """A way to evaluate `dufs_core.objective.chain.Objective`: engine(bk, objective, mu, eps, X) -> (Value, dmu)."""
 
     name = ""
     keeps_arrays = False  # whether the arrays of a step stay allocated after a run
@@ -117,6 +114,10 @@ class Engine:
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
         """The loss and its gradient in mu (d,), for draws eps (R, d), or (R, n, d) with one gate per sample."""
+        return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
+
+    def _scores_and_grad(self, bk: Backend, objective: Objective, X: Any, z: Array, undecided: Array) -> Scores:
+        """The scores of gates z (R, d) and their derivatives in z, where `undecided`."""
         raise NotImplementedError
 
     def bytes_needed(self, size: StepSize) -> int:

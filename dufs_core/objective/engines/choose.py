@@ -20,12 +20,7 @@ _GPU_COLUMNS = 256  # fewer cost it as much at most: passes over rows of matrice
 
 
 def get_engine(
-    name: str,
-    bk: Backend,
-    threads: int,
-    size: StepSize | None = None,
-    limit: int | None = None,
-    sparse: bool = False,
+    name: str, bk: Backend, threads: int, size: StepSize | None = None, limit: int | None = None, sparse: bool = False
 ) -> Engine:
     """The engine called `name`, or the one that "auto" picks.
 
@@ -69,18 +64,11 @@ def get_engine(
 
 def new_engine(name: str, threads: int = 1) -> Engine:
     """The engine with this attribute `name`; those of a GPU are imported when they are asked for."""
-    if name == "cuda":
-        from dufs_core.objective.engines.gpu_dense import CudaEngine
+    if name.startswith("cuda"):
+        from dufs_core.objective.engines import gpu_dense, gpu_sparse, gpu_streaming
 
-        return CudaEngine()
-    if name == "cuda_sparse":
-        from dufs_core.objective.engines.gpu_sparse import CudaSparseEngine
-
-        return CudaSparseEngine()
-    if name == "cuda_streaming":
-        from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
-
-        return CudaStreamingEngine()
+        on_gpu = (gpu_dense.CudaEngine, gpu_sparse.CudaSparseEngine, gpu_streaming.CudaStreamingEngine)
+        return {engine.name: engine for engine in on_gpu}[name]()
     if name == "reference":
         return ReferenceEngine()
     return {"dense": DenseEngine, "streaming": StreamingEngine, "sparse": SparseEngine}[name](threads)
@@ -94,22 +82,12 @@ def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
     needed = predicted_bytes(gram, size)
     if limit is not None and needed > limit and predicted_bytes(streaming, size) < needed:
         return "streaming"
-    own, other = (_costs_on_gpu if on_gpu else _costs)(size)
+    n, d, t = size.n, size.d, size.power  # costs in multiply-adds a pair of rows
+    if on_gpu:  # from times on an H200 (bench/results/gpu.json)
+        own, other = 2.0 * ((t - 1) * n + d), _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
+    else:
+        own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES + _CALLS / n**2
     return gram if own <= other else "streaming"
-
-
-def _costs(size: StepSize) -> tuple[float, float]:
-    """Multiply-adds a pair of rows of the Gram form, and of the streaming form."""
-    n, d, t = size.n, size.d, size.power
-    dense = (1.5 * n + 1.5 * d) if t <= 2 else (t * n + 1.5 * d)
-    return dense, (4.5 + 3 * (t - 1) + t) * d + _PASSES + _CALLS / n**2
-
-
-def _costs_on_gpu(size: StepSize) -> tuple[float, float]:
-    """The same on a GPU, in multiply-adds of a large product, from times on an H200 (bench/results/gpu.json)."""
-    n, d, t = size.n, size.d, size.power
-    gram = 2 * (t - 1 if t > 1 else 0) * n + 2 * d
-    return gram, _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
 
 
 def predicted_bytes(engine: str, size: StepSize) -> int:
@@ -157,9 +135,7 @@ def _largest_batch(engine: str, size: StepSize, data: int, available: int) -> in
     low, high = 0, size.n
     while high - low > 1:
         middle = (low + high) // 2
-        if needed_bytes(engine, size._replace(n=middle), data) <= available:
-            low = middle
-        else:
-            high = middle
+        fits = needed_bytes(engine, size._replace(n=middle), data) <= available
+        low, high = (middle, high) if fits else (low, middle)
     unit = int(10 ** max(0, len(str(low)) - 2))
     return low // unit * unit

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.objective.chain import Objective, Scores, Value
+from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, RunSpec, StepSize
@@ -44,9 +44,6 @@ class DenseEngine(Engine):
         self._pool = ThreadPoolExecutor(threads)
         self._plan: _Plan | None = None
 
-    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
-        return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
-
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
         from dufs_core.kernels import steps
 
@@ -61,11 +58,10 @@ class DenseEngine(Engine):
         return Scores(S, b, degenerate > 0, isolated, shared.dz.copy())
 
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         return layout_bytes(size, size.draws, size.d)
 
     def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> _CompiledSteps | None:
-        """Whole steps of one run in compiled code; None for several."""
+        """Of one run; None for several."""
         return _CompiledSteps(self, specs[0], mu[0]) if len(specs) == 1 else None
 
     def in_threads(self, plan: _Plan, kernel: Callable[[int, int], None]) -> None:
@@ -141,11 +137,9 @@ class _CompiledSteps:
 
     @property
     def mu(self) -> Array:
-        """The gate parameters (1, d)."""
         return self._mu[None]
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        """Up to `count` steps from number `step` on."""
         from dufs_core.kernels import steps
 
         objective, optimizer, schedule, seed, _ = self._spec
@@ -166,19 +160,15 @@ class _CompiledSteps:
             undecided_enough=float(schedule.tol * d),
             seed=np.uint64(seed & 0xFFFFFFFFFFFFFFFF),
         )
-        records, done = np.empty((count, len(RECORD))), np.zeros(1)
+        records, done, work = np.empty((count, len(RECORD))), np.zeros(1), plan.work
         moving = steps.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
-        self._engine.in_threads(
-            plan, lambda *thread: steps.run(settings, rates, X, moving, step - 1, plan.work, *thread)
-        )
+        self._engine.in_threads(plan, lambda *thread: steps.run(settings, rates, X, moving, step - 1, work, *thread))
         return [records[: int(done[0])]]
 
     def save(self, run: int) -> dict[str, Array]:
-        """mu, and the optimiser's memory in float64."""
         return {name: part.copy() for name, part in ({"mu": self._mu} | self._memory).items()}
 
     def load(self, saved: Sequence[dict[str, Array]]) -> None:
-        """Go on from what `save` gave."""
         (one,) = saved
         self._mu = one["mu"].copy()
         for name, part in self._memory.items():

@@ -11,7 +11,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix, sparse_columns
-from dufs_core.objective.chain import Objective, Scores, Value
+from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings, layout_bytes
 from dufs_core.objective.protocol import Engine, StepSize
 
@@ -27,17 +27,11 @@ class SparseEngine(Engine):
     def __init__(self, threads: int) -> None:
         self._dense = DenseEngine(threads)
 
-    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Any) -> tuple[Value, Array]:
-        return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
-
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         noise = size.d * (size.draws * (4 * size.itemsize + 2) + -(-size.draws // 8) * 120)  # z, eps, random words
         return layout_bytes(size, 1, max(1, size.dense_columns)) + noise
 
-    def _scores_and_grad(
-        self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
-    ) -> Scores:
+    def _scores_and_grad(self, bk: Backend, objective: Objective, X: Any, z: Array, undecided: Array) -> Scores:
         scores, dz = np.empty((4, len(z))), np.zeros(z.shape, X.dtype)
         for draw in range(len(z)):
             scores[:, draw] = self._draw(objective, X, z[draw], undecided[draw], dz[draw])

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.objective.chain import Objective, Scores, Value
+from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.cpu_dense import kernel_settings
 from dufs_core.objective.protocol import Engine, StepSize
 
@@ -49,11 +49,7 @@ class StreamingEngine(Engine):
         self._done, self._reported = 0.0, 0.0
         self._pool = ThreadPoolExecutor(threads)
 
-    def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:
-        return objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
-
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         from dufs_core.kernels.streaming import BLOCK, GROUP
         from dufs_core.kernels.vector import LANES
 

@@ -27,7 +27,6 @@ class CudaEngine(Engine):
         self._plans: dict[Any, Plan] = {}
 
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         return entries_needed(size) * size.itemsize
 
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> tuple[Value, Array]:

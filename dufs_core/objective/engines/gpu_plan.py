@@ -16,7 +16,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import MemoryLimitError
 from dufs_core.kernels.cuda import SWEEP_TILE, TILE, blocks_for, warps_for
-from dufs_core.objective.chain import Objective, Scores, Value
+from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, StepSize
@@ -41,7 +41,7 @@ def is_captured(shape: tuple[int, int], draws: int, fits: int) -> bool:
 def parts_of_gram(n: int, d: int, draws: int) -> int:
     """In how many parts our own kernel sums the Gram matrices of one fit: enough blocks, of 64 terms or more each.
 
-    It depends on one fit's draws alone, so that a fit in a stack gets the sums that it has by itself.
+    One fit's draws alone decide, so that a fit in a stack gets the sums that it has by itself.
     """
     return max(1, min(_BUSY // (draws * (-(-n // TILE)) ** 2), d // TILE, d // n))
 
@@ -62,12 +62,10 @@ def entries_needed(size: StepSize) -> int:
     captured = is_captured((n, d), draws, size.fits)
     together = draws if captured else draws_together(n, d, draws)
     kept = together * (n_matrices(size.power, not size.fixed_bandwidth) * n * n + n * d) + n * d
-    parts = parts_of_gram(n, d, draws // size.fits) if captured else 1
-    if parts > 1:
-        kept += parts * together * n * n
     if not captured:  # the open and the undecided columns, and the copies that a product makes of its operands
-        kept += together * (n * n + n * d) + n * d * 2
-    return kept
+        return kept + together * (n * n + n * d) + n * d * 2
+    parts = parts_of_gram(n, d, draws // size.fits)
+    return kept + (parts * together * n * n if parts > 1 else 0)
 
 
 @contextmanager
@@ -153,17 +151,6 @@ class Columns(NamedTuple):
     eps: Array  # (R, d)
 
 
-class Gates(NamedTuple):
-    """The arguments of kernels that read the gates of some draws."""
-
-    sigma: float
-    draws: int
-    first: int  # number of the first draw
-    per_fit: int
-    d: int
-    n: int
-
-
 class Plan:
     """The arrays of one step, and the launches over them, for one shape of the problem.
 
@@ -191,11 +178,10 @@ class Plan:
         self.mu, self.eps = xp.empty((F, d), dtype=dtype), xp.empty((R, d), dtype=dtype)
         self.lam = xp.asarray(np.array([np.nan if o.lam is None else o.lam for o in objectives], dtype=np.float64))
         self.columns = xp.empty(r * d * n, dtype=dtype)  # the gated data, later M X
-        with_distances = self.rule is not None
-        matrices = [xp.empty((r, n, n), dtype=dtype) for _ in range(n_matrices(t, with_distances))]
-        self.G, self.T, *matrices = matrices
+        kept = n_matrices(t, self.rule is not None)
+        self.G, self.T, *matrices = (xp.empty((r, n, n), dtype=dtype) for _ in range(kept))
         self.powers, self.terms = matrices[:t], matrices[t:]
-        self.D = self.terms.pop() if with_distances else None
+        self.D = None if self.rule is None else self.terms.pop()
         self.g, self.kth, self.largest, self.q, self.r, self.half_ddeg = xp.empty((6, r, n), dtype=dtype)
         self.deg, self.Wq, self.Wr, self.row_sums = xp.empty((4, r, n), dtype=f8)
         self.sums = xp.empty((self.parts, r, n, n), dtype=dtype) if self.parts > 1 else None
@@ -263,9 +249,9 @@ class Plan:
         return self.columns[: shape[0] * shape[1] * shape[2]].reshape(shape)
 
     def _gates(self, draws: slice, columns: Columns) -> tuple[Any, ...]:
-        d, n = columns.X.shape
-        sigma, count = float(self.objective.gate_sigma), draws.stop - draws.start
-        return *columns[:2], columns.eps[draws], *Gates(sigma, count, draws.start, self.per_fit, d, n)
+        """What kernels that read gates take first."""
+        sizes = (draws.stop - draws.start, draws.start, self.per_fit, *columns.X.shape)
+        return columns.X, columns.mu, columns.eps[draws], float(self.objective.gate_sigma), *sizes
 
     def product(self, transposed: bool, A: Array, B: Array, out: Array) -> None:
         """out = A' B or A B for stacks of matrices; a stack of one A serves every B."""
@@ -316,12 +302,11 @@ class Plan:
         self.launch("reduce_scores<T>", count, Wr, q, deg, isolated, *size, self.S[draws], self.isolated[draws])
         self._power_backward(count, G, T)
         self.launch("grad_degrees<T>", tiles, T, A, q, Wq, Wr, *size, self.half_ddeg)
-        M = At
-        swept = (M, self.row_sums, self.db)
+        swept = (At, self.row_sums, self.db)  # A^t becomes M
         self.launch("backward<T>", tiles, T, A, self.D, At, q, r, self.half_ddeg, b, *size, *swept)
         entries = (self.neighbour, self.rows, self.weights)
-        self.launch("finish<T>", count, M, *entries, b, self.db, *size, self.row_sums)
-        return M
+        self.launch("finish<T>", count, At, *entries, b, self.db, *size, self.row_sums)
+        return At
 
     def _power_backward(self, count: int, H: Array, T: Array) -> None:
         """T with dA = T + T', as `dufs_core.objective.ops.power.backward_half`."""
@@ -329,11 +314,9 @@ class Plan:
         if t == 2:
             self.product(True, self.powers[0][:count], H, T)
             return
-        first = True
+        kept = 0.0
         for a in range(t // 2, t):
             b = t - 1 - a
-            if a < b:
-                continue
             term, scale = H, 0.5 if a == b else 1.0
             if a:
                 term = self.terms[0][:count]
@@ -341,9 +324,8 @@ class Plan:
             if b:
                 self.product(False, term, self.powers[b - 1][:count], self.terms[1][:count])
                 term = self.terms[1][:count]
-            kept = 0.0 if first else 1.0
-            self.launch("combine<T>", blocks_for(T.size), scale, term, kept, term if first else T, T.size, T)
-            first = False
+            self.launch("combine<T>", blocks_for(T.size), scale, term, kept, T if kept else term, T.size, T)
+            kept = 1.0
 
 
 def plan_for(
@@ -369,9 +351,6 @@ class CudaScoresEngine(Engine):
     def __call__(self, bk: Backend, objective: Objective, mu: Array, eps: Array, X: Any) -> tuple[Value, Array]:
         """The loss and its gradient, on the device; the parts of Value on the host."""
         with memory_errors(self.what, X.shape, len(eps)):
-            value, dmu = objective.value_and_grad(bk, mu, eps, X, self._scores_and_grad)
+            value, dmu = super().__call__(bk, objective, mu, eps, X)
         S, b, degenerate = map(bk.to_host, (value.score, value.bandwidth, value.degenerate))
         return Value(value.loss, S, b, degenerate, value.isolated), dmu
-
-    def _scores_and_grad(self, bk: Backend, objective: Objective, X: Any, z: Array, undecided: Array) -> Scores:
-        raise NotImplementedError

@@ -35,29 +35,23 @@ class CudaSparseEngine(CudaScoresEngine):
         self._columns: _Columns | None = None
 
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         gates = size.d * size.draws * (4 + 3 * 8 // size.itemsize)  # z, eps and what is kept; the sums, in double
         vectors = size.draws * size.n * (6 + 6 * 8 // size.itemsize)
         written_out = 3 * min(size.dense_columns, COLUMNS) * size.n
         return (entries_needed(size._replace(d=0)) + gates + vectors + written_out) * size.itemsize
 
-    def _scores_and_grad(
-        self, bk: Backend, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array
-    ) -> Scores:
+    def _scores_and_grad(self, bk: Backend, objective: Objective, X: Any, z: Array, undecided: Array) -> Scores:
         plan = plan_for(self._plans, bk, objective, (X.shape[0], 0), len(z), X.dtype)
-        columns = self._on_device(bk, X)
+        if self._columns is None or self._columns.table is not X:
+            self._columns = None  # before the next one takes its memory
+            self._columns = _Columns(bk, X)
+        columns = self._columns
         dz = bk.xp.zeros(z.shape, dtype=bk.xp.float64)
         for start in range(0, plan.R, plan.together):
             draws = slice(start, min(start + plan.together, plan.R))
             columns.gram(plan, z[draws], plan.G[: draws.stop - start])
             columns.dots(plan, z[draws], plan.sweep(draws), dz[draws])
         return Scores(plan.S.copy(), plan.b.copy(), plan.degenerate != 0, plan.isolated.copy(), dz)
-
-    def _on_device(self, bk: Backend, X: ScaledSparseMatrix) -> _Columns:
-        if self._columns is None or self._columns.table is not X:
-            self._columns = None  # before the next one takes its memory
-            self._columns = _Columns(bk, X)
-        return self._columns
 
 
 class _Columns:

@@ -51,25 +51,22 @@ class CudaSteps:
 
     @property
     def mu(self) -> Array:
-        """The gate parameters of all fits (fits, d), a fresh array."""
         rows = dict(zip(self._fits, self._mu, strict=True)) | self._ended
         return self._bk.xp.stack([rows[fit] for fit in range(len(self._specs))])
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        """Up to `count` steps from number `step` on; every fit ends by itself."""
         found: list[list[Array]] = [[np.empty((0, len(RECORD)))] for _ in self._specs]
         taken = 0
         while taken < count and self._fits:
             plan, replay = self._plan(batch)
             plan.load(batch)
-            steps = min(_ROOM if plan.captured else 1, count - taken)
-            self._start[...] = step - 1 + taken
-            self._clock[...] = step - 1 + taken
+            steps, before = min(_ROOM if plan.captured else 1, count - taken), step - 1 + taken
+            self._start[...] = self._clock[...] = before
             for _ in range(steps):
                 replay(partial(self._step, plan))
             clock, done, records = (self._bk.to_host(a) for a in (self._clock, self._done, self._records))
             for fit, now, table in zip(self._fits, clock, records, strict=True):
-                found[fit].append(table[: int(now) - (step - 1 + taken)].copy())
+                found[fit].append(table[: int(now) - before].copy())
             taken += steps
             self._leave_out(done != 0)
         return [np.concatenate(tables) for tables in found]
@@ -101,11 +98,9 @@ class CudaSteps:
     def _step(self, plan: Plan) -> None:
         optimizer, schedule = self._specs[0].optimizer, self._specs[0].schedule
         F, R, d, n, mu, clock, done = plan.fits, plan.per_fit, plan.d, plan.n, self._mu, self._clock, self._done
-        counters = F * -(-max(1, R // 2) // 4) * d
-        gates = int(Stream.GATES)
-        plan.launch(
-            "normals<T>", blocks_for(counters), self._columns, self._seed, clock, gates, F, R, d, True, plan.eps
-        )
+        blocks = blocks_for(F * -(-max(1, R // 2) // 4) * d)
+        drawn = (int(Stream.GATES), F, R, d, True, plan.eps)
+        plan.launch("normals<T>", blocks, self._columns, self._seed, clock, *drawn)
         plan.run()
         rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate), float(optimizer.momentum))
         plan.launch("update<T>", F, plan.dmu, clock, done, F, d, *rule, mu, self._first, self._second)

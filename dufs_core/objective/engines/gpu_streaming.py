@@ -40,7 +40,6 @@ class CudaStreamingEngine(CudaScoresEngine):
     what = "streaming steps"
 
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         column, rows, double = size.n * size.d, tile_rows(size.n), 8 // size.itemsize
         kept = (2 * size.power + 3) * column  # F_a, B_a, C Xt, and the data once more
         kept += size.n * (4 + 5 * double) + size.draws * size.d * 3 * double + 2 * rows * size.n

@@ -1,5 +1,4 @@
-"""The operations of `dufs_core.objective.ops` one after the other, on any backend: what other engines are checked
-against, and the only engine for one gate per sample."""
+"""The operations of `dufs_core.objective.ops` in order, on any backend; the other engines are checked against them."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from dufs_core.objective.protocol import Engine, StepSize
 
 
 class ReferenceEngine(Engine):
-    """The plain chain, `Objective.value_and_grad`."""
+    """The plain chain, `Objective.value_and_grad`; the only engine for one gate per sample."""
 
     name = "reference"
 
@@ -17,7 +16,6 @@ class ReferenceEngine(Engine):
         return objective.value_and_grad(bk, mu, eps, X)
 
     def bytes_needed(self, size: StepSize) -> int:
-        """As `Engine.bytes_needed`."""
         n, d, draws = size.n, size.d, size.draws
         squares = min(draws, draws_together(n)) * n * n * (11 + size.power)
         gated = n * d * (4 * draws + 2 if size.per_sample else 2)

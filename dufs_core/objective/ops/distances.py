@@ -8,8 +8,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     positive: Array  # (..., n, n) bool, where D is not clamped
 
 

@@ -8,8 +8,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     undecided: Array  # (..., d) bool, 0 < mu + sigma eps < 1
 
 

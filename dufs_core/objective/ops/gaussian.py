@@ -8,8 +8,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     K: Array  # (..., n, n)
     D: Array  # (..., n, n)
     b: Array  # (...)

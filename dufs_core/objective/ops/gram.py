@@ -14,8 +14,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     X: Array  # (n, d)
     z: Array  # (d,) or (n, d)
 

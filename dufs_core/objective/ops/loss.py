@@ -10,8 +10,6 @@ from dufs_core.objective import rules
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     S: Array  # (R,)
     dmean: float
     dsum_p: float

@@ -15,8 +15,6 @@ SELF_WEIGHT = 1e-12
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     A: Array  # (..., n, n)
     deg: Array  # (..., n)
 
@@ -46,8 +44,7 @@ def forward(bk: Backend, K: Array) -> tuple[Array, Array, Saved]:
 def backward(bk: Backend, saved: Saved, dA: Array, ddeg: Array) -> Array:
     """dK_ij = q_i dA_ij q_j + ddeg_i - (1 / (2 deg_i)) sum_j (dA_ij + dA_ji) A_ij,  q = deg^(-1/2).
 
-    dA (..., n, n); ddeg (..., n), the derivative through every other use of the degrees.
-    Returns dK (..., n, n).
+    dA (..., n, n); ddeg (..., n), the derivative through every other use of the degrees. Returns dK (..., n, n).
     """
     A, deg = saved
     q = deg**-0.5

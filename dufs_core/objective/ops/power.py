@@ -8,8 +8,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     powers: list[Array]  # A^1 .. A^(t-1), each (..., n, n); empty when t = 1
 
 

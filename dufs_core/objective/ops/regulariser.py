@@ -9,8 +9,6 @@ from dufs_core.objective import rules
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     mu: Array  # (d,)
     sigma: float
 

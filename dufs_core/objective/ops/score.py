@@ -8,8 +8,6 @@ from dufs_core.backend import Array, Backend
 
 
 class Saved(NamedTuple):
-    """What forward keeps for backward."""
-
     At: Array  # (..., n, n)
     G: Array  # (..., n, n)
     deg: Array  # (..., n)
