@@ -26,6 +26,7 @@ from dufs_core.cli.parser import OPTIONS, build_parser
 from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
+from dufs_core.inspection import html
 from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
 from dufs_core.selection.atomic_io import json_value
 from dufs_core.selection.dufs import DUFS
@@ -340,11 +341,13 @@ def test_quiet(capsys, tmp_path):
     assert "rank" in capsys.readouterr().out
 
 
-def test_without_matplotlib_there_is_no_picture(tmp_path, monkeypatch):
-    real = output.find_spec
-    monkeypatch.setattr(output, "find_spec", lambda name: None if name == "matplotlib" else real(name))
+def test_without_matplotlib_there_is_no_picture(capsys, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.setattr(html, "find_spec", lambda name: None)
     assert main([*MOONS, "--out", str(tmp_path / "a")]) == 0
-    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == ["history.csv", "result.json", "selection.csv"]
+    there = ["history.csv", "report.html", "result.json", "selection.csv"]
+    assert sorted(p.name for p in (tmp_path / "a").iterdir()) == there
+    assert "gates.png could not be drawn: pictures need matplotlib: pip install" in capsys.readouterr().err
 
 
 def test_a_picture_that_fails_does_not_cost_the_fit(capsys, tmp_path, monkeypatch):

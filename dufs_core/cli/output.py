@@ -1,4 +1,4 @@
-"""Write the result of a fit: selection.csv, history.csv, result.json; with matplotlib gates.png and report.html.
+"""Write the result of a fit: selection.csv, history.csv, result.json, report.html; with matplotlib gates.png.
 
 Every file is complete or absent. The tables come first, so that a failing picture cannot cost the fit.
 """
@@ -11,9 +11,8 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +70,7 @@ def save(
         _csv(list(history), zip(*history.values(), strict=True)),
         (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode(),
     )
-    pictures: dict[str, tuple[str, Callable[[], bytes]]] = {}
-    if find_spec("matplotlib") is not None:
-        pictures = {"gates.png": ("drawn", partial(draw, selector)), "report.html": ("written", page)}
+    pictures = {"gates.png": ("drawn", partial(draw, selector)), "report.html": ("written", page)}
     directory, written = Path(directory).absolute(), []
     fresh = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)

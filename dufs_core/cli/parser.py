@@ -147,9 +147,7 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
 def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     fit.add_argument("file", metavar="FILE|two-moons", help="samples in rows: .npy, .npz, .mat, .csv, .tsv, .txt, .h5")
     out = fit.add_argument_group("output")
-    out.add_argument(
-        "--out", metavar="DIR", help="write tables, result.json and, with matplotlib, pictures and a report"
-    )
+    out.add_argument("--out", metavar="DIR", help="write tables, result.json, a report and, with matplotlib, pictures")
     out.add_argument("--force", action="store_true", help="replace the results of an earlier fit in DIR")
     out.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     out.add_argument("-q", "--quiet", action="store_true", help="no progress bar, no notes; with --out no table either")
