@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,10 @@ def save(
         _csv(list(history), zip(*history.values(), strict=True)),
         (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode(),
     )
-    pictures = {"gates.png": ("drawn", partial(draw, selector)), "report.html": ("written", page)}
+    pictures: dict[str, tuple[str, Callable[[], bytes]]] = {
+        "gates.png": ("drawn", partial(draw, selector)),
+        "report.html": ("written", page),
+    }
     directory, written = Path(directory).absolute(), []
     fresh = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
