@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
         print(
             f"{name:40} {hashes[name]}", "" if not before else "same" if hashes[name] == before[name] else "DIFFERENT"
         )
-    save(args.json, {"hashes": hashes})
+    save(args.json, {"hashes": hashes} | ({"before": before} if before else {}))
     if before and before != hashes:
         raise SystemExit("Some bits are not what they were.")
 
