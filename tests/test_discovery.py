@@ -389,3 +389,22 @@ def test_a_price_closes_gates_and_is_kept(found):
     assert dear.lam_ == 5.0
     assert not (dear.mu_ > 0).any()
     assert set(BLOBS) <= set(np.flatnonzero(dear.support_))  # scores are then those on the graph of the start
+
+
+# --- copies of rows --------------------------------------------------------------------------------------------------
+
+
+def test_copies_of_rows_are_a_warning():
+    """They make columns depend on one another: noise is found, and the fit says why."""
+    X = np.random.default_rng(0).normal(size=(100, 30))
+    with pytest.warns(SelectionWarning, match=r"33% of the rows repeat another row.*numpy\.unique"):
+        fitted = selector().fit(np.concatenate([X, X[:50]]))
+    assert fitted.repeated_rows_ == pytest.approx(1 / 3)
+    assert fit_quietly(X).repeated_rows_ == 0
+
+
+def test_rows_that_agree_by_chance_are_no_copies():
+    """Few columns of few values, and rows of a text that have no word of it."""
+    rng = np.random.default_rng(0)
+    assert fit_quietly(rng.integers(0, 3, (100, 4)).astype(float)).repeated_rows_ <= 0
+    assert fit_quietly((rng.random((200, 10)) < 0.1).astype(float)).repeated_rows_ < 0.05

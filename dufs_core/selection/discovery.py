@@ -35,6 +35,7 @@ class Discovery(NamedTuple):
     smallest_fdr: float  # at which something is found
     lam: float | None
     n_gates: int  # of columns and decoys
+    repeated_rows: float  # share of rows that are copies
 
 
 def discover(
@@ -61,7 +62,7 @@ def discover(
         if n_columns < 2 or pool.X.shape[1] < 3:
             nothing, _ = search.run(bk, X, columns[:0], seed, saver)
             zero, lam = np.zeros(d), search.objective.lam
-            return Discovery(nothing, zero, zero, evidence_of_all[1:], np.ones(d), 1.0, lam, 0)
+            return Discovery(nothing, zero, zero, evidence_of_all[1:], np.ones(d), 1.0, lam, 0, 0.0)
         objective = replace(search.objective, n_neighbors=min(search.objective.n_neighbors, pool.X.shape[1] - 1))
         bar.set_description_str("dependence of pairs")
         found = structure.find_structure(bk, pool, threads, objective)
@@ -102,6 +103,7 @@ def discover(
         smallest_fdr=float(q.min()),
         lam=objective.lam,
         n_gates=len(members),
+        repeated_rows=structure.repeated_rows(bk, pool),
     )
 
 

@@ -144,6 +144,8 @@ class DUFS(ColumnSelector):
         At which something is selected; 1 if nothing is at any.
     lam_ : float
         The regularisation strength that was used.
+    repeated_rows_ : float
+        The share of the rows looked at that repeat an earlier one, less what shuffled columns have of it.
     n_gates_ : int
         Columns and decoys with gates; `history_` counts both.
     excess_score_, p_value_ : float

@@ -21,6 +21,7 @@ from dufs_core.errors import (
 from dufs_core.selection.presets import graph_rules
 from dufs_core.selection.search import Outcome, excess_threshold
 
+_REPEATED_SHARE = 0.05  # of copies among the rows that is worth a warning
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 
 
@@ -67,7 +68,7 @@ def _selection_doubt(selector: Any, best: Outcome, n: int) -> SelectionWarning |
 
 
 def _doubt_of_decoys(selector: Any) -> str | None:
-    """That no column was found at the false discovery rate asked for, and at which one would be."""
+    """That no column was found at the rate asked for, and at which one would be; or that rows are copies."""
     if np.isnan(selector.decoy_evidence_).all():
         return (
             f"No feature was judged: fewer than two of {len(selector.mu_)} differ from their median in at least 3 "
@@ -75,7 +76,12 @@ def _doubt_of_decoys(selector: Any) -> str | None:
             f"has no copies."
         )
     if (selector.q_values_ <= selector.fdr).any():
-        return None
+        if selector.repeated_rows_ <= _REPEATED_SHARE:
+            return None
+        return (
+            f"{selector.repeated_rows_:.0%} of the rows repeat another row. Copies of samples make columns depend on "
+            f"one another, so that noise is found: drop them first, as with numpy.unique(X, axis=0)."
+        )
     other = "No rate finds any: no column is told from its shuffled copies"
     if selector.smallest_fdr_ < 1:
         rate = rate_text(selector.smallest_fdr_)
