@@ -516,3 +516,15 @@ def test_a_gap_is_the_same_in_any_unit():
     gaps = [permutation_test(bk, np.asfortranarray(X * scale), np.arange(5)).excess for scale in (1, 4)]
     assert gaps[0] == pytest.approx(gaps[1], rel=1e-5)
     assert permutation_test(bk, np.zeros((9, 3), np.float32), np.arange(3)).excess == 0
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize(
+    "make", [quick, lambda: LambdaPath(quick(), n_lams=3), LaplacianScore], ids=["DUFS", "path", "LS"]
+)
+def test_ranking_is_the_rank_of_every_column_and_order_their_positions(make):
+    """As in scikit-learn's RFE: 1 is the best. `order_` holds column indices, best first."""
+    fitted = make().fit(two_moons(60, 8, random_state=1).X)
+    assert sorted(fitted.ranking_) == list(range(1, 9))
+    np.testing.assert_array_equal(fitted.ranking_[fitted.order_], np.arange(1, 9))
+    np.testing.assert_array_equal(np.flatnonzero(fitted.ranking_ <= 3), np.sort(fitted.order_[:3]))
