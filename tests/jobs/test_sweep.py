@@ -106,7 +106,7 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
                 warnings.simplefilter("ignore", DufsWarning)
                 alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
             np.testing.assert_array_equal(archive["mu"], alone.mu_)
-            np.testing.assert_array_equal(archive["ranking"], alone.order_)
+            np.testing.assert_array_equal(archive["order"], alone.order_)
             np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
             row = json.loads(str(archive["row"]))
             assert (row["seed"], row["loss"], row["n_iter"]) == (fit.seed, alone.loss_, 30)

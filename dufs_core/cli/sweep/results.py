@@ -1,7 +1,7 @@
 """The directory of a sweep.
 
     results.csv          the table, one row per fit, made from fits/ at the end of each job
-    fits/ID.npz          a finished or failed fit: its row, mu, ranking, support, q-values, history
+    fits/ID.npz          a finished or failed fit: its row, mu, order, support, q-values, history
     checkpoints/ID.ckpt  a fit in progress
     log.jsonl            events, one JSON object a line
     sweep.json           the contents of the job file
@@ -73,7 +73,7 @@ def result_of(fit: Fit, selector: Any) -> Result:
     names = ("n_iter", "n_runs", "converged", "loss", "bandwidth", "backend", "engine")
     row = id_columns(fit) | {"status": "done", "error": None, "n_selected": int(selector.support_.sum())}
     row |= {name: getattr(selector, f"{name}_") for name in names}
-    arrays = {"mu": selector.mu_, "ranking": selector.order_, "support": selector.support_}
+    arrays = {"mu": selector.mu_, "order": selector.order_, "support": selector.support_}
     arrays |= {f"history/{name}": column for name, column in selector.history_.items()}
     if selector.fdr is None:
         return Result(row | {"excess_score": selector.excess_score_, "p_value": selector.p_value_}, arrays)
