@@ -14,8 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.kernels import barrier, panels, sparse, steps, streaming, tile, vector
+from dufs_core.kernels import arrays, barrier, native, noise, panels, sparse, steps, streaming, tile, vector
 from dufs_core.objective.engines import cpu_dense as dense
+from dufs_core.objective.engines import cpu_streaming
 
 LANES, ROWS = 4, 2
 DEPTH = 8  # two panels
@@ -133,7 +134,7 @@ _OTHERS = {
 }  # fmt: skip
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
-    "_BLOCK": BLOCK, "_GROUP": GROUP, "BLOCK": LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
+    "_BLOCK": BLOCK, "PANELS": GROUP, "BLOCK": LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
 }  # fmt: skip
 
 
@@ -158,10 +159,12 @@ class _Shared:
 def install() -> None:
     """Put the functions and the small sizes into every module that has one of that name; spoil the work arrays."""
     replaced = {function.__name__: function for function in _FUNCTIONS} | _OTHERS | _SIZES
-    for module in (vector, tile, barrier, panels, steps, streaming, sparse, dense):
+    for module in (arrays, vector, tile, barrier, noise, panels, steps, streaming, sparse, dense, cpu_streaming):
         for name in replaced.keys() & vars(module).keys():
             setattr(module, name, replaced[name])
     steps.panels = sparse.panels = _Shared()
+    native.Kernel.__call__ = lambda kernel, *args: kernel.py_func(*args)  # type: ignore[method-assign]
+    native.Kernel.is_ready = lambda kernel, *args: True  # type: ignore[method-assign]
     right = dense.DenseEngine.plan
 
     def stale(*args: Any) -> Any:

@@ -6,17 +6,18 @@ clash with fork, with BLAS, or with another fit in the same process.
 
 from __future__ import annotations
 
-from llvmlite import binding, ir
+import os
+
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
+from dufs_core.kernels.arrays import ABANDONED
 from dufs_core.kernels.compile import inner
 from dufs_core.kernels.vector import operation
 
-SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do not share one
-ABANDONED = 2  # the number of a barrier that is not 0 once a thread has failed
 _SPINS = 2000  # some microseconds; then the processor is offered to whoever needs it
-_CAN_YIELD = binding.address_of_symbol("sched_yield") is not None  # POSIX
+_CAN_YIELD = hasattr(os, "sched_yield")  # POSIX
 
 
 @operation(lambda counters, index, value: types.int64(counters, types.intp, types.int64))

@@ -15,8 +15,6 @@ from numba import types
 from dufs_core.kernels.compile import inlined, inner
 from dufs_core.kernels.vector import operation
 
-CHUNK = 512  # columns at a time: their words and normals stay in the first-level cache
-
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _MASK, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)

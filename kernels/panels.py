@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from dufs_core.kernels.arrays import GATHERED, LANES, Settings
 from dufs_core.kernels.compile import inner, returning
 from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
-    LANES,
     affinity_of,
     below_lane,
     constant,
@@ -44,22 +44,7 @@ from dufs_core.kernels.vector import (
 from dufs_core.objective import rules
 
 DEPTH = 128  # rows of a factor that a product works on at a time: a panel's share of them is 8 KiB
-GATHERED = 512  # gated columns that are prepared at a time
 _BLOCK = 16  # panels of L whose rows stay in the second-level cache while R moves on
-
-
-class Settings(NamedTuple):
-    """The numbers of a `dufs_core.objective.chain.Objective` that the score depends on."""
-
-    quantile: float  # of the neighbour distances; negative: the bandwidth is bandwidth_factor itself
-    n_neighbors: int
-    bandwidth_factor: float
-    bandwidth_gradient: bool
-    self_weight: float  # K_ii
-    isolated_degree: float  # dufs_core.objective.ops.normalise.isolated_degree
-    zero_is_one: bool  # degenerate_rule == "one"
-    relative: float  # dufs_core.objective.ops.bandwidth.noise_level
-    absolute: float
 
 
 class Draw(NamedTuple):

@@ -14,26 +14,16 @@ not depend on their number.
 from __future__ import annotations
 
 from math import sqrt
-from typing import Any, NamedTuple
 
 from numba import types
 
 from dufs_core.kernels import panels
-from dufs_core.kernels.barrier import SLOTS, wait_for_all
+from dufs_core.kernels.arrays import GATHERED, LANES, SLOTS, Columns, Work
+from dufs_core.kernels.barrier import wait_for_all
 from dufs_core.kernels.compile import kernel, returning
-from dufs_core.kernels.panels import GATHERED, share
-from dufs_core.kernels.steps import Work
+from dufs_core.kernels.panels import share
 from dufs_core.kernels.tile import ROWS
-from dufs_core.kernels.vector import LANES, constant, get, put, small_code, store
-
-
-class Columns(NamedTuple):
-    """Sparse columns (CSC, rows of a column in ascending order)."""
-
-    values: Any  # (nnz,)
-    indices: Any  # (nnz,) int32
-    indptr: Any  # (d + 1,) int64
-    shift: Any  # (d,) float64, m
+from dufs_core.kernels.vector import constant, get, put, small_code, store
 
 
 @returning(lambda count, part, parts: types.UniTuple(types.int64, 2))

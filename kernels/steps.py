@@ -6,97 +6,20 @@ there are fewer draws than threads, or many rows, all threads share each draw; e
 
 from __future__ import annotations
 
-from collections import namedtuple
 from math import erf
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import types
 
 from dufs_core.kernels import panels
-from dufs_core.kernels.barrier import SLOTS, wait_for_all
+from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, SLOTS, RunArrays, Settings, StepSettings, Work
+from dufs_core.kernels.barrier import wait_for_all
 from dufs_core.kernels.compile import inlined, kernel, returning
-from dufs_core.kernels.noise import CHUNK, gate_normals
-from dufs_core.kernels.panels import GATHERED, Draw, Settings, share
-from dufs_core.kernels.tile import ROWS
-from dufs_core.kernels.vector import LANES, constant, load, small_code, store
+from dufs_core.kernels.noise import gate_normals
+from dufs_core.kernels.panels import Draw, share
+from dufs_core.kernels.vector import constant, load, small_code, store
 from dufs_core.objective import rules
-
-_GROUP = 16  # panels of columns that a thread has in hand for the products with M
-PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
-
-
-class StepSettings(NamedTuple):
-    """What whole steps need beside `Settings`: the loss, an optimiser and a schedule."""
-
-    lam: float  # NaN: parameter-free
-    delta: float
-    gate_sigma: float
-    rule: int  # SGD, ADAM or NORMALIZED of dufs_core.objective.rules
-    learning_rate: float
-    momentum: float
-    margin: float  # a gate is decided where |mu - 1/2| > 1/2 + margin
-    undecided_enough: float  # stop when no more gates than this are undecided
-    seed: Any  # uint64
-
-
-class RunArrays(NamedTuple):
-    """What moves in a run."""
-
-    columns: Any  # (d,) uint64, positions in the data
-    mu: Any  # (d,)
-    first: Any  # (d,) float64, memory of the optimiser
-    second: Any  # (d,) float64
-    running: Any  # (1,) running mean of the squared gradient
-    records: Any  # (steps, 7) in the order of rules.RECORD
-    done: Any  # (1,) number of steps taken
-
-
-# Work arrays; `layout` has their shapes
-Shared = namedtuple("Shared", "z dz scores by_chunk dmu barriers")  # what all threads read and write
-DrawWork = namedtuple("DrawWork", "G powers H dA N W partial vectors row_sums by_panel")  # a set for each team
-ThreadWork = namedtuple("ThreadWork", "columns W tile sums scratch best normals rows weights")  # a set for each thread
-Work = namedtuple("Work", "shared draws mine")
-
-
-def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int) -> Work:
-    """(shape, dtype) of every work array. A team is the set of threads that share one draw: one thread, or all."""
-    P = -(-n // LANES)
-    rows, double, whole = P * LANES, np.float64, np.int64
-    matrix = (teams, P, rows, LANES)
-    parts = PARTS if rows <= FEW_ROWS and d > GATHERED else 0
-    shared = Shared(
-        z=((draws, d), dtype),
-        dz=((draws, d), dtype),
-        scores=((4, draws), double),  # S, b, whether a substitute was used, share of isolated rows
-        by_chunk=((4, -(-d // CHUNK)), double),  # sum p, sum of squared gradient, open gates, undecided gates
-        dmu=((d,), double),
-        barriers=((1 + teams) * SLOTS, whole),
-    )
-    draws_ = DrawWork(
-        G=(matrix, dtype),
-        powers=((teams, power, *matrix[1:]), dtype),
-        H=(matrix, dtype),
-        dA=(matrix, dtype),
-        N=((teams, P if power > 2 else 0, rows, LANES), dtype),
-        W=((max(2 * teams, threads), P, GATHERED, LANES), dtype),  # gated columns
-        partial=((teams, parts, *matrix[1:]), dtype),  # of G
-        vectors=((teams, 6, rows), dtype),  # g, kth, largest, q, r, half_ddeg
-        row_sums=((teams, rows), double),
-        by_panel=((teams, 3, P), double),
-    )
-    mine = ThreadWork(
-        columns=((threads, 2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
-        W=((threads, min(_GROUP, -(-d // LANES)), rows, LANES), dtype),
-        tile=((threads, 1, ROWS, LANES), dtype),
-        sums=((threads, _GROUP, LANES), double),
-        scratch=((threads, rows), dtype),
-        best=((threads, k, LANES), dtype),
-        normals=((threads, draws + 3, CHUNK), double),
-        rows=((threads, 2), whole),
-        weights=((threads, 2), double),
-    )
-    return Work(shared, draws_, mine)
 
 
 class Place(NamedTuple):

@@ -15,16 +15,14 @@ the same bits. Sums over more than FLUSH rows are kept in float64.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
 
 from dufs_core.kernels import panels
+from dufs_core.kernels.arrays import BLOCK, FLUSH, LANES, Gated, Settings, Span, ThreadBlocks
 from dufs_core.kernels.compile import inner, kernel
-from dufs_core.kernels.panels import DEPTH, Settings
+from dufs_core.kernels.panels import DEPTH
 from dufs_core.kernels.tile import ROWS, tile_add, tile_set
 from dufs_core.kernels.vector import (
-    LANES,
     affinity_of,
     below_lane,
     constant,
@@ -43,42 +41,6 @@ from dufs_core.kernels.vector import (
     where_positive,
     widen,
 )
-
-BLOCK = 128  # rows i at a time: a panel's share of K, 8 KiB in float32, stays in the first-level cache
-GROUP = 16  # panels of rows j in hand: a block of rows i is read from memory once for all of them
-FLUSH = 1024  # rows whose products are summed in the dtype of the data, before float64 takes over
-
-
-class Gated(NamedTuple):
-    """The open columns of one draw, and the kernel that they form."""
-
-    F: Any  # (t + 1, panels, columns, LANES): F_a = P^a Xt
-    B: Any  # (t, panels, columns, LANES): B_a = P^a (Xt / deg)
-    g: Any  # (rows,)
-    n: int
-    m: int  # open columns
-    minus_inverse: float  # -1 / b
-    self_weight: float  # K_ii
-
-
-class Span(NamedTuple):
-    """The pairs of a call."""
-
-    first: int  # panel of rows j
-    size: int  # panels
-    start: int  # row i
-    stop: int
-
-
-class Work(NamedTuple):
-    """What every thread has for itself."""
-
-    block: Any  # (group, BLOCK, LANES)
-    slopes: Any  # (group, BLOCK, LANES)
-    side: Any  # (BLOCK, LANES)
-    sums: Any  # (group, 2 columns, LANES)
-    out: Any  # (group, 2 columns, LANES) float64
-    best: Any  # (group, k + 1, LANES)
 
 
 @inner
@@ -122,9 +84,9 @@ def squared_norms(X: Gated, first, count, block):
 
 
 @kernel
-def bandwidth(settings: Settings, kth, largest, n, scratch, rows, weights):
-    """`panels.bandwidth`."""
-    return panels.bandwidth(settings, kth, largest, n, scratch, rows, weights)
+def bandwidth(settings: Settings, kth, largest, n, scratch, rows, weights, found):
+    """`panels.bandwidth`: found (2,) = b, and 1 where a substitute was used."""
+    found[0], found[1] = panels.bandwidth(settings, kth, largest, n, scratch, rows, weights)
 
 
 @inner
@@ -146,7 +108,7 @@ def _nearest(G, g, i0, depth, first, count, k, best):
 
 
 @kernel
-def neighbours(X: Gated, k, span: Span, work: Work):
+def neighbours(X: Gated, k, span: Span, work: ThreadBlocks):
     """work.best: the k smallest D_ij over i != j, in order, and the largest; updated."""
     for i0 in range(span.start, span.stop, BLOCK):
         depth = min(BLOCK, span.stop - i0)
@@ -173,7 +135,7 @@ def _add_degrees(G, g, minus_inverse, i0, depth, first, count, side, degrees):
 
 
 @kernel
-def degrees(X: Gated, span: Span, work: Work, sums):
+def degrees(X: Gated, span: Span, work: ThreadBlocks, sums):
     """sums_i += K_ij and sums_j += K_ij for the pairs i > j: every pair once, for both its rows.
 
     sums (rows,) float64.
@@ -200,7 +162,7 @@ def _affinity(G, g, minus_inverse, self_weight, i0, depth, first, count):
 
 
 @kernel
-def apply(X: Gated, R, columns, span: Span, work: Work):
+def apply(X: Gated, R, columns, span: Span, work: ThreadBlocks):
     """work.out_fj += sum_i R_if K_ij for the first `columns` columns f of R (panels of columns, rows, LANES)."""
     sums = work.sums
     for outer in range(span.start, span.stop, FLUSH):
@@ -253,7 +215,7 @@ def _dots(F, first, count, columns, sums, dots):
 
 
 @kernel
-def gradient(X: Gated, rho, R, columns, span: Span, work: Work, by_row, weighted, dots):
+def gradient(X: Gated, rho, R, columns, span: Span, work: ThreadBlocks, by_row, weighted, dots):
     """The derivatives C_ij = dS/dD_ij + dS/dD_ji of the pairs i > j, and their products with the data.
 
     C_ij = -K_ij (T_ij - rho_i - rho_j) / b,  T_ij = sum over a + b = t - 1 of B_a,i . F_b,j + F_b,i . B_a,j

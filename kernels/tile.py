@@ -13,7 +13,8 @@ from __future__ import annotations
 from llvmlite import binding, ir
 from numba import types
 
-from dufs_core.kernels.vector import LANES, Code, operation
+from dufs_core.kernels.arrays import LANES
+from dufs_core.kernels.vector import Code, operation
 
 ROWS = 8 if binding.get_host_cpu_features().get("avx512f") else 4  # rows of a tile: as many as registers hold
 

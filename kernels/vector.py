@@ -20,7 +20,8 @@ from numba.core.typing.templates import AbstractTemplate, infer_global
 from numba.core.typing.templates import signature as call_signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
-LANES = 16  # one AVX-512 register of float32, two AVX2 registers
+from dufs_core.kernels.arrays import LANES
+
 CONTRACT = ("contract",)  # a * b + c may become one instruction
 
 

@@ -10,8 +10,9 @@ import pytest
 from numba import njit
 
 from dufs_core.backend import get_backend, random
-from dufs_core.kernels import noise, panels, steps, tile
-from dufs_core.kernels.vector import LANES, exp_nonpositive, load, store
+from dufs_core.kernels import noise, panels, tile
+from dufs_core.kernels.arrays import CHUNK, LANES
+from dufs_core.kernels.vector import exp_nonpositive, load, store
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import cpu_dense as dense
 from dufs_core.objective.engines.choose import ENGINES, get_engine
@@ -240,7 +241,7 @@ def run_normals(seed, step, columns, n_draws, out):
 @pytest.mark.parametrize("seed", [0, 7, 2**63 + 11])
 def test_noise_is_the_library_s(n_draws, seed):
     columns = np.array([5, 9, 0, 1, 2, 77, 2**31, 2**32 - 1, *range(100, 250)], dtype=np.uint64)
-    out = np.full((n_draws + 3, noise.CHUNK), np.nan)
+    out = np.full((n_draws + 3, CHUNK), np.nan)
     run_normals(np.uint64(seed), np.uint64(1234), columns, n_draws, out)
     want = random.normals(bk, seed, random.Stream.GATES, 1234, n_draws, None, columns[2:], np.float64)
     np.testing.assert_allclose(out[:n_draws, : len(columns) - 2], want, rtol=1e-14, atol=1e-14)
@@ -265,13 +266,13 @@ def test_one_compilation_a_dtype(engine):
     """A read-only or differently ordered input must not cost a second compilation of many seconds."""
     X, mu, eps = gen.noise(10, 3), np.full(3, 0.5), gen.draws(0, 3, count=2)
     both(engine, Objective(), mu, eps, X)
-    before = len(steps.scores.signatures)
+    before = len(dense._scores.signatures)
     read_only = X.copy(order="F")
     read_only.setflags(write=False)
     for data in (np.ascontiguousarray(X), X[::-1], np.repeat(X, 2, axis=1)[:, ::2], read_only):
         both(engine, Objective(), mu, eps, data)
     both(engine, Objective(), np.repeat(mu, 2)[::2], np.asfortranarray(eps), X)
-    assert len(steps.scores.signatures) == before
+    assert len(dense._scores.signatures) == before
 
 
 @pytest.mark.parametrize(("n", "d"), [(5, 3), (17, 9), (33, 40)])
@@ -303,17 +304,17 @@ def test_a_member_that_fails_ends_the_others(monkeypatch):
     monkeypatch.setattr(dense, "_WORTH_A_THREAD", 1)
     evaluate = dense.DenseEngine(3)
     want = evaluate(bk, Objective(), mu, eps, X)[1]
-    right = steps.scores
+    right = dense._scores
 
     def wrong(*arguments):
         if arguments[-2] == 1:
             raise MemoryError("no memory in one thread")
         right(*arguments)
 
-    monkeypatch.setattr(steps, "scores", wrong)
+    monkeypatch.setattr(dense, "_scores", wrong)
     with pytest.raises(MemoryError, match="no memory in one thread"):
         evaluate(bk, Objective(), mu, eps, X)
-    monkeypatch.setattr(steps, "scores", right)
+    monkeypatch.setattr(dense, "_scores", right)
     np.testing.assert_array_equal(evaluate(bk, Objective(), mu, eps, X)[1], want)
 
 
@@ -324,16 +325,3 @@ def test_a_bandwidth_that_is_too_small_to_invert():
     assert np.isfinite(value.loss)
     assert np.isfinite(dmu).all()
     assert value.isolated == 1
-
-
-def test_a_change_in_any_kernel_source_misses_the_cache(tmp_path, monkeypatch):
-    from dufs_core.kernels import compile as compiling
-
-    before = compiling._sources()
-    for path in compiling.Path(compiling.__file__).parent.glob("*.py"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(compiling, "__file__", str(tmp_path / "compile.py"))
-    assert compiling._sources() == before
-    (tmp_path / "panels.py").write_text((tmp_path / "panels.py").read_text() + "# changed\n")
-    assert compiling._sources() != before
-    assert before in steps.run._cache._cache_file._source_stamp

@@ -48,17 +48,6 @@ def test_cuda_sources_are_part_of_the_package():
         assert "__global__" in text
 
 
-def test_kernels_compile_where_no_cache_can_be_written():
-    code = (
-        "import numpy, numba.core.caching as caching\n"
-        "caching.CacheImpl._locator_classes = []  # no directory is writable\n"
-        "from dufs_core.kernels import compile, steps\n"
-        "assert compile.kernel(steps.run.py_func).py_func is steps.run.py_func\n"
-        "print(compile.kernel(lambda x: 2 * x)(0.5))"
-    )
-    assert run(code).strip() == "1.0"
-
-
 def test_a_fit_without_a_home_and_without_a_cache(tmp_path):
     """No HOME, and a cache directory that cannot be made: kernels are compiled for the process alone."""
     (tmp_path / "file").write_text("")

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.kernels import arrays
+from dufs_core.kernels.native import Kernel
 from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
@@ -18,6 +20,7 @@ from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
+_run, _scores = Kernel("steps", "run"), Kernel("steps", "scores")
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
@@ -26,7 +29,7 @@ class _Plan(NamedTuple):
 
     key: tuple[Any, ...]
     threads: int
-    work: Any  # kernels.steps.Work
+    work: arrays.Work
 
 
 class DenseEngine(Engine):
@@ -45,15 +48,13 @@ class DenseEngine(Engine):
         self._plan: _Plan | None = None
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
-        from dufs_core.kernels import steps
-
         columns = np.require(X.T, requirements=_LAYOUT)
         d, n = columns.shape
         settings = kernel_settings(objective, X.dtype, n)
         plan = self.plan(len(z), d, n, X.dtype, objective)
         shared = plan.work.shared
         shared.z[:], shared.dz[:] = z, 0
-        self.in_threads(plan, lambda *thread: steps.scores(settings, columns, plan.work, *thread))
+        self.in_threads(plan, lambda *thread: _scores(settings, columns, plan.work, *thread))
         S, b, degenerate, isolated = shared.scores.copy()
         return Scores(S, b, degenerate > 0, isolated, shared.dz.copy())
 
@@ -69,20 +70,15 @@ class DenseEngine(Engine):
 
         Nobody waits for a thread that fails or never starts.
         """
-        from dufs_core.kernels.barrier import ABANDONED, SLOTS
-
         threads, start, barriers = plan.threads, Event(), plan.work.shared.barriers
 
         def guarded(thread: int) -> None:
             if thread:
                 start.wait()
             try:
-                try:
-                    kernel(thread, threads)
-                except OSError:  # compiled, but the disk is too full for the cache
-                    kernel(thread, threads)
+                kernel(thread, threads)
             except BaseException:
-                barriers[ABANDONED::SLOTS] = 1
+                barriers[arrays.ABANDONED :: arrays.SLOTS] = 1
                 raise
 
         try:
@@ -92,39 +88,35 @@ class DenseEngine(Engine):
             for other in others:
                 other.result()
         except BaseException:
-            barriers[ABANDONED::SLOTS] = 1
+            barriers[arrays.ABANDONED :: arrays.SLOTS] = 1
             start.set()
             self._plan = None
             raise
 
     def plan(self, draws: int, d: int, n: int, dtype: Any, objective: Objective) -> _Plan:
         """The plan for problems of this size, the same one as at the last call where that fits."""
-        from dufs_core.kernels.vector import LANES
-
         power, k = objective.power, objective.n_neighbors
-        key = (draws, d, -(-n // LANES), np.dtype(dtype), power, k)
+        key = (draws, d, -(-n // arrays.LANES), np.dtype(dtype), power, k)
         if self._plan is None or self._plan.key != key:
             self._plan = None  # free the old arrays first
             threads, layout = _layout(draws, d, n, dtype, power, k, self._threads)
-            arrays = (type(group)(*(np.zeros(*spec) for spec in group)) for group in layout)
-            self._plan = _Plan(key, threads, type(layout)(*arrays))
+            groups = (type(group)(*(np.zeros(*spec) for spec in group)) for group in layout)
+            self._plan = _Plan(key, threads, type(layout)(*groups))
         return self._plan
 
 
 def _layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any]:
     """The number of threads that a problem is worth, and (shape, dtype) of the work arrays (`kernels.steps`)."""
-    from dufs_core.kernels import steps
-
     threads = min(max_threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
     teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
-    return threads, steps.layout(threads, teams, draws, d, n, dtype, power, k)
+    return threads, arrays.layout(threads, teams, draws, d, n, dtype, power, k)
 
 
 def layout_bytes(size: StepSize, draws: int, d: int) -> int:
     """Bytes of the work arrays for so many draws and columns at once."""
     _, groups = _layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
-    arrays = [array for group in groups for array in group]
-    return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in arrays))
+    specs = [spec for group in groups for spec in group]
+    return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in specs))
 
 
 class _CompiledSteps:
@@ -140,8 +132,16 @@ class _CompiledSteps:
         return self._mu[None]
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        from dufs_core.kernels import steps
+        plan, moving, call = self._call(batch, step, count)
+        self._engine.in_threads(plan, lambda *thread: _run(*call, *thread))
+        return [moving.records[: int(moving.done[0])]]
 
+    def are_compiled(self, batch: Array) -> bool:
+        plan, _, call = self._call(batch, 1, 1)
+        return _run.is_ready(*call, 0, plan.threads)
+
+    def _call(self, batch: Array, step: int, count: int) -> tuple[_Plan, arrays.RunArrays, tuple[Any, ...]]:
+        """The plan, what moves, and the arguments of the kernel but for the thread."""
         objective, optimizer, schedule, seed, _ = self._spec
         X = np.require(batch.T, requirements=_LAYOUT)
         d, n = X.shape
@@ -149,7 +149,7 @@ class _CompiledSteps:
         plan = self._engine.plan(schedule.n_draws, d, n, X.dtype, objective)
         plan.work.shared.dz[:] = 0
         settings = kernel_settings(objective, X.dtype, n)
-        rates = steps.StepSettings(
+        rates = arrays.StepSettings(
             lam=float("nan") if objective.lam is None else float(objective.lam),
             delta=float(objective.delta),
             gate_sigma=float(objective.gate_sigma),
@@ -160,10 +160,9 @@ class _CompiledSteps:
             undecided_enough=float(schedule.tol * d),
             seed=np.uint64(seed & 0xFFFFFFFFFFFFFFFF),
         )
-        records, done, work = np.empty((count, len(RECORD))), np.zeros(1), plan.work
-        moving = steps.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
-        self._engine.in_threads(plan, lambda *thread: steps.run(settings, rates, X, moving, step - 1, work, *thread))
-        return [records[: int(done[0])]]
+        records, done = np.empty((count, len(RECORD))), np.zeros(1)
+        moving = arrays.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
+        return plan, moving, (settings, rates, X, moving, step - 1, plan.work)
 
     def save(self, run: int) -> dict[str, Array]:
         return {name: part.copy() for name, part in ({"mu": self._mu} | self._memory).items()}
@@ -175,10 +174,8 @@ class _CompiledSteps:
             part[:] = one[name]
 
 
-def kernel_settings(objective: Objective, dtype: Any, n: int) -> Any:
+def kernel_settings(objective: Objective, dtype: Any, n: int) -> arrays.Settings:
     """The objective in the kernels' terms. Raises ValueError for what n rows cannot have."""
-    from dufs_core.kernels.panels import Settings
-
     rule = objective.bandwidth
     if isinstance(rule, str):
         quantile, factor = quantile_of(rule), float(objective.bandwidth_factor)
@@ -188,7 +185,7 @@ def kernel_settings(objective: Objective, dtype: Any, n: int) -> Any:
     if objective.power < 1:
         raise ValueError(f"power must be a whole number of at least 1; got {objective.power}")
     relative, absolute = noise_level(np.finfo(dtype))
-    return Settings(
+    return arrays.Settings(
         quantile=quantile,
         n_neighbors=int(objective.n_neighbors),
         bandwidth_factor=factor,

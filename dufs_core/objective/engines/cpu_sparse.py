@@ -11,10 +11,13 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix, sparse_columns
+from dufs_core.kernels.arrays import Columns
+from dufs_core.kernels.native import Kernel
 from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings, layout_bytes
 from dufs_core.objective.protocol import Engine, StepSize
 
+_gram, _dots, _from_gram = Kernel("sparse", "gram"), Kernel("sparse", "dots"), Kernel("steps", "from_gram")
 _PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
@@ -40,18 +43,16 @@ class SparseEngine(Engine):
 
     def _draw(self, objective: Objective, X: ScaledSparseMatrix, z: Array, undecided: Array, dz: Array) -> Array:
         """The entries of `Scores` for one draw; its derivative goes to dz."""
-        from dufs_core.kernels import sparse, steps
-
         n, is_sparse, in_threads = X.shape[0], X.sparse_columns, self._dense.in_threads
-        columns = sparse.Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
+        columns = Columns(X.matrix.data, X.matrix.indices, X.matrix.indptr.astype(np.int64), X.shift)
         plan = self._dense.plan(1, max(1, int((~is_sparse).sum())), n, X.dtype, objective)
         settings = kernel_settings(objective, X.dtype, n)
         listed = np.flatnonzero((z > 0) & is_sparse), np.flatnonzero((z > 0) & ~is_sparse)
-        in_threads(plan, lambda *part: sparse.gram(columns, z, *listed, n, plan.work, *part))
-        in_threads(plan, lambda *part: steps.from_gram(settings, n, plan.work, *part))
+        in_threads(plan, lambda *part: _gram(columns, z, *listed, n, plan.work, *part))
+        in_threads(plan, lambda *part: _from_gram(settings, n, plan.work, *part))
         wanted = np.flatnonzero(undecided & is_sparse), np.flatnonzero(undecided & ~is_sparse)
         cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, plan.threads)
-        in_threads(plan, lambda *part: sparse.dots(columns, z, *wanted, cuts, n, plan.work, dz, *part))
+        in_threads(plan, lambda *part: _dots(columns, z, *wanted, cuts, n, plan.work, dz, *part))
         return plan.work.shared.scores[:, 0]
 
 

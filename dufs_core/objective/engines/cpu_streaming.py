@@ -26,10 +26,14 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
+from dufs_core.kernels.arrays import BLOCK, FLUSH, GROUP, LANES, Gated, Span, ThreadBlocks
+from dufs_core.kernels.native import Kernel
 from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.cpu_dense import kernel_settings
 from dufs_core.objective.protocol import Engine, StepSize
 
+_squared_norms, _neighbours, _bandwidth = (Kernel("streaming", n) for n in ("squared_norms", "neighbours", "bandwidth"))
+_degrees, _apply, _gradient = (Kernel("streaming", name) for name in ("degrees", "apply", "gradient"))
 CHUNKS = 32  # groups of rows are dealt out to so many sums over pairs, which any number of threads adds up alike
 _CALL = 1 << 33  # multiply-adds of one compiled call: 0.1 to 0.3 s, after which Ctrl-C is heard
 _REPORT = 0.5  # seconds between two reports of progress
@@ -50,9 +54,6 @@ class StreamingEngine(Engine):
         self._pool = ThreadPoolExecutor(threads)
 
     def bytes_needed(self, size: StepSize) -> int:
-        from dufs_core.kernels.streaming import BLOCK, GROUP
-        from dufs_core.kernels.vector import LANES
-
         double = 8 // size.itemsize
         rows, wide = -(-size.n // LANES) * LANES, -(-size.d // LANES) * LANES
         groups = -(-rows // (GROUP * LANES))
@@ -110,11 +111,8 @@ class _Draw:
     def __init__(
         self, engine: StreamingEngine, objective: Objective, X: Array, z: Array, undecided: Array, draws: int
     ) -> None:
-        from dufs_core.kernels import streaming as kernels
-        from dufs_core.kernels.vector import LANES
-
         n, t, dtype = len(X), objective.power, X.dtype
-        self.engine, self.objective, self.kernels, self.z = engine, objective, kernels, z
+        self.engine, self.objective, self.z = engine, objective, z
         self.n, self.t = n, t
         self.settings = kernel_settings(objective, dtype, n)
         self.undecided = np.flatnonzero(undecided & (z > 0))
@@ -122,13 +120,13 @@ class _Draw:
         m, u = max(1, len(columns)), len(self.undecided)  # all gates closed: one column of zeros
         P = -(-n // LANES)
         self.wide = wide = -(-m // LANES) * LANES  # columns in full panels
-        self.groups, group = -(-P // kernels.GROUP), min(kernels.GROUP, P)
-        blocks, sums = (group, kernels.BLOCK, LANES), (group, 2 * wide, LANES)
+        self.groups, group = -(-P // GROUP), min(GROUP, P)
+        blocks, sums = (group, BLOCK, LANES), (group, 2 * wide, LANES)
         self.mine = [
-            kernels.Work(
+            ThreadBlocks(
                 block=np.zeros(blocks, dtype),
                 slopes=np.zeros(blocks, dtype),
-                side=np.zeros((kernels.BLOCK, LANES), dtype),
+                side=np.zeros((BLOCK, LANES), dtype),
                 sums=np.zeros(sums, dtype),
                 out=np.zeros(sums),
                 best=np.zeros((group, objective.n_neighbors + 1, LANES), dtype),
@@ -136,7 +134,7 @@ class _Draw:
             for _ in range(min(engine.threads, self.groups))
         ]
         F, B = np.zeros((t + 1, P, wide, LANES), dtype), np.zeros((t, P, wide, LANES), dtype)
-        self.gated = kernels.Gated(F, B, np.zeros(P * LANES, dtype), n, m, 0.0, objective.self_weight)
+        self.gated = Gated(F, B, np.zeros(P * LANES, dtype), n, m, 0.0, objective.self_weight)
         self.last = (1 + 2 * t) * m + u  # multiply-adds of a pair in the last pass
         per_pair = m * isinstance(objective.bandwidth, str) + m / 2 + 3 * m * t - m + self.last / 2
         self.whole = draws * n * P * per_pair  # of the step, in multiply-adds of LANES
@@ -150,7 +148,7 @@ class _Draw:
         n, t, X, F, B = self.n, self.t, self.gated, self.gated.F, self.gated.B
         lanes, u = F.shape[-1], len(self.undecided)
         for number in range(self.groups):
-            self.kernels.squared_norms(X, *self.group(number), self.mine[0].block)
+            _squared_norms(X, *self.group(number), self.mine[0].block)
         b, degenerate, rows, weights = self.bandwidth()
         self.gated = X._replace(minus_inverse=max(-1.0 / b, -float(np.finfo(F.dtype).max)))
 
@@ -175,15 +173,14 @@ class _Draw:
 
     def group(self, number: int) -> tuple[int, int]:
         """The first panel of a group, and how many there are in it."""
-        first = number * self.kernels.GROUP
-        return first, min(self.kernels.GROUP, self.gated.F.shape[1] - first)
+        first = number * GROUP
+        return first, min(GROUP, self.gated.F.shape[1] - first)
 
     def spans(self, group: int, start: int, cost: float) -> Iterator[Any]:
         """Ranges of rows i from `start` on for one group, each for one compiled call; `cost` is that of a pair."""
-        flush = self.kernels.FLUSH
-        rows = max(1, int(_CALL // (256 * max(cost, 16) * flush))) * flush
+        rows = max(1, int(_CALL // (256 * max(cost, 16) * FLUSH))) * FLUSH
         for i in range(start, self.n, rows):
-            yield self.kernels.Span(*self.group(group), i, min(self.n, i + rows))
+            yield Span(*self.group(group), i, min(self.n, i + rows))
 
     def share(self, span: Any, cost: float) -> float:
         """The share of the step that a call was."""
@@ -201,7 +198,7 @@ class _Draw:
             mine.best[:, :k] = np.inf
             mine.best[:, k] = 0
             for span in self.spans(number, 0, X.m):
-                self.kernels.neighbours(X, k, span, mine)
+                _neighbours(X, k, span, mine)
                 yield self.share(span, X.m)
             (first, count), lanes = self.group(number), mine.best.shape[-1]
             here = slice(first * lanes, (first + count) * lanes)
@@ -209,8 +206,9 @@ class _Draw:
 
         self.engine.in_threads(self.groups, work, self.mine)
         scratch = np.zeros(self.n, X.g.dtype)
-        b, degenerate = self.kernels.bandwidth(self.settings, self.kth, largest, self.n, scratch, rows, weights)
-        return b, degenerate, rows, weights
+        found = np.zeros(2)
+        _bandwidth(self.settings, self.kth, largest, self.n, scratch, rows, weights, found)
+        return float(found[0]), found[1] > 0, rows, weights
 
     def chunked(self, cost: float, call: Callable[[int, Any, Any], None]) -> None:
         """call(chunk, span, mine) for the pairs i > j, in the order of each chunk's groups."""
@@ -227,7 +225,7 @@ class _Draw:
         """deg_i = sum_j K_ij, float64."""
         X = self.gated
         sums = np.zeros((min(CHUNKS, self.groups), len(X.g)))
-        self.chunked(X.m, lambda chunk, span, mine: self.kernels.degrees(X, span, mine, sums[chunk]))
+        self.chunked(X.m, lambda chunk, span, mine: _degrees(X, span, mine, sums[chunk]))
         return sums.sum(axis=0) + self.objective.self_weight
 
     def rows_of(self, *panels: Array) -> Array:
@@ -249,7 +247,7 @@ class _Draw:
         def work(number: int, mine: Any) -> Iterator[float]:
             mine.out[:] = 0
             for span in self.spans(number, 0, m + columns):
-                self.kernels.apply(X, R, columns, span, mine)
+                _apply(X, R, columns, span, mine)
                 yield self.share(span, (2 + both) * m)
             first, count = self.group(number)
             here = slice(first, first + count)
@@ -266,7 +264,7 @@ class _Draw:
         dots, R = np.zeros((chunks, self.wide)), self.rows_of(X.F[0])
 
         def call(chunk: int, span: Any, mine: Any) -> None:
-            self.kernels.gradient(X, rho, R, u, span, mine, by_row[chunk], weighted[chunk], dots[chunk])
+            _gradient(X, rho, R, u, span, mine, by_row[chunk], weighted[chunk], dots[chunk])
 
         self.chunked(self.last, call)
         return by_row.sum(axis=0), float(weighted.sum()), dots.sum(axis=0)[:u]

@@ -1,0 +1,234 @@
+"""Compiled kernels by name: machine code from the cache where it is there, else compiled by Numba and kept.
+
+A process that finds its kernels in the cache loads neither Numba nor a compiler: code is called through one pointer to
+a table of 8-byte numbers, its arguments. The cache is NUMBA_CACHE_DIR where that is set, else a directory of the user
+for all environments. A file holds the code for one signature; its name has the hash of all that the code depends on:
+sources, versions, processor. Files that another user can have written are not executed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from dufs_core.objective import rules
+
+_NAMES = {bool: "boolean", int: "int64", float: "float64"}
+_FORMATS = {"boolean": "q", "int64": "q", "uint64": "Q", "float64": "d"}
+_COMPILE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from dufs_core.kernels.compile import main; main()"
+_lock = Lock()  # of compiling and loading
+_children: list[Any] = []  # processes that compile
+
+
+class Kernel:
+    """The function of this name in `dufs_core.kernels`, for arguments that are numbers, arrays and tuples of these.
+
+    Compiled for each signature at its first call, without Python objects, exceptions or the GIL; returns nothing.
+    """
+
+    def __init__(self, module: str, name: str, function: Callable[..., None] | None = None) -> None:
+        self._module, self._name, self._function = module, name, function
+        self._codes: dict[Any, Any] = {}
+        self._compiling: dict[Any, Any] = {}  # processes
+
+    @property
+    def py_func(self) -> Callable[..., None]:
+        """What is compiled."""
+        if self._function is None:
+            self._function = getattr(import_module(f"dufs_core.kernels.{self._module}"), self._name).py_func
+        return self._function
+
+    @property
+    def signatures(self) -> list[Any]:
+        """Those that it has been called with in this process."""
+        return list(self._codes)
+
+    def __call__(self, *args: Any) -> None:
+        """Call the code, compiled here and now where it is nowhere yet. Raises RuntimeError if it cannot be run."""
+        signature = signature_of(args)
+        code, table = self._codes.get(signature) or self._get(signature)
+        numbers: list[Any] = []
+        _flatten(args, numbers)
+        if status := code(table.pack(*numbers)):
+            raise RuntimeError(f"the kernel {self._module}.{self._name} ended with status {status}: please report it")
+
+    def is_ready(self, *args: Any) -> bool:
+        """Whether a call need not wait; if not, another process begins to compile, which this one need not outlive."""
+        signature = signature_of(args)
+        path = self._file(signature)
+        if signature in self._codes or path is None or path.exists():
+            return True  # without a cache nothing can come from another process
+        if signature not in self._compiling:
+            self._compiling[signature] = _start(self._module, self._name, signature, path)
+        child = self._compiling[signature]
+        return child is None or child.poll() is not None
+
+    def _file(self, signature: Any) -> Path | None:
+        folder = cache_directory()
+        key = sha256(f"{_build()} {self._module}.{self._name}{signature}".encode()).hexdigest()
+        return None if folder is None else folder / f"{self._module}.{self._name}-{key[:32]}.kernel"
+
+    def _get(self, signature: Any) -> Any:
+        with _lock:
+            if signature not in self._codes:
+                path = self._file(signature)
+                data = None if path is None else read(path)
+                if data is None:
+                    from dufs_core.kernels.compile import machine_code
+
+                    if sys.stderr.isatty():
+                        print(f"compiling {self._module}.{self._name}, once for this processor", file=sys.stderr)
+                    data = machine_code(self.py_func, signature)
+                    if path is not None:
+                        write(path, data)
+                self._codes[signature] = _load(data), struct.Struct("".join(_formats(signature)))
+            return self._codes[signature]
+
+
+@cache
+def cache_directory() -> Path | None:
+    """Where kernels are kept; None where no directory can be written that is this user's, or the administrator's."""
+    homes = {"darwin": "~/Library/Caches", "win32": os.environ.get("LOCALAPPDATA", "~")}
+    home = os.environ.get("XDG_CACHE_HOME") or homes.get(sys.platform, "~/.cache")
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    try:
+        folder = Path(given) if given else Path(home).expanduser() / "dufs-core"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return folder if _is_trusted(folder) else None
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
+        return None
+
+
+def _is_trusted(path: Path) -> bool:
+    if not hasattr(os, "geteuid"):
+        return True
+    about = path.stat()
+    return about.st_uid in (0, os.geteuid()) and not about.st_mode & 0o022
+
+
+def read(path: Path) -> bytes | None:
+    """The code in a file; None if it is not there, damaged, or not to be trusted."""
+    with suppress(OSError):
+        if _is_trusted(path):
+            data = path.read_bytes()
+            if data[:32] == sha256(data[32:]).digest():
+                return data[32:]
+    return None
+
+
+def write(path: Path, data: bytes) -> None:
+    """Keep the code in a file, whole or not at all."""
+    with suppress(OSError):
+        handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(sha256(data).digest() + data)
+            os.replace(name, path)
+        except OSError:
+            os.unlink(name)
+
+
+def signature_of(value: Any) -> Any:
+    """The type of an argument: a name, (layout, dtype, dimensions) of an array or (class, types) of a tuple."""
+    if isinstance(value, np.ndarray):
+        return "C" if value.flags.c_contiguous else "A", value.dtype.name, value.ndim
+    if isinstance(value, tuple):
+        return type(value).__name__, tuple(map(signature_of, value))
+    return _NAMES.get(type(value)) or value.dtype.name
+
+
+def _flatten(value: Any, numbers: list[Any]) -> None:
+    """The numbers of an argument, in the order of Numba's data model."""
+    if isinstance(value, np.ndarray):
+        numbers += (0, 0, value.size, value.itemsize, value.ctypes.data, *value.shape, *value.strides)
+    elif isinstance(value, tuple):
+        for part in value:
+            _flatten(part, numbers)
+    else:
+        numbers.append(value)
+
+
+def _formats(signature: Any) -> list[str]:
+    """How `struct` packs these numbers."""
+    if isinstance(signature, str):
+        return [_FORMATS[signature]]
+    if len(signature) == 3:
+        return ["qqqqQ" + "qq" * signature[2]]
+    return [part for one in signature[1] for part in _formats(one)]
+
+
+@cache
+def _build() -> str:
+    """All that machine code depends on beside the signature."""
+    from llvmlite import binding
+
+    sources = (*sorted(Path(__file__).parent.glob("*.py")), Path(rules.__file__))
+    digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
+    options = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_") and "CACHE" not in item[0])
+    processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+    return f"{digest} {version('numba')} {version('llvmlite')} {binding.get_process_triple()} {processor} {options}"
+
+
+@cache
+def _engine() -> Any:
+    """LLVM's loader of machine code."""
+    from llvmlite import binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine()
+    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+
+
+def _load(data: bytes) -> Any:
+    """The function from the code that `dufs_core.kernels.compile.machine_code` gave."""
+    from llvmlite import binding
+
+    header, objects = data.split(b"\n", 1)
+    about = json.loads(header)
+    engine, start = _engine(), 0  # with it the symbols of the process are known
+    if any(binding.address_of_symbol(name) is None for name in about["calls"]):
+        import_module("numba.core.registry").cpu_target.target_context  # noqa: B018 - makes them known to LLVM
+    for size in about["sizes"]:
+        engine.add_object_file(binding.object_file.ObjectFileRef.from_data(objects[start : start + size]))
+        start += size
+    engine.finalize_object()
+    return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(engine.get_function_address(about["entry"]))
+
+
+def _start(module: str, name: str, signature: Any, path: Path) -> Any:
+    """A process that compiles the kernel into the cache; None where none can be started."""
+    command = [sys.executable, "-c", _COMPILE, json.dumps(sys.path), module, name, json.dumps(signature), str(path)]
+    try:
+        child = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except (OSError, ValueError):
+        return None
+    _children.append(child)
+    return child
+
+
+@atexit.register
+def _let_go() -> None:
+    """Children may go on after this process, without a warning that they are still running."""
+    for child in _children:
+        child.returncode = child.returncode or 0
