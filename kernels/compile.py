@@ -60,11 +60,11 @@ def machine_code(function: Callable[..., None], given: Any) -> bytes:
     typing.refresh()
     compiled = compile_extra(typing, context, function, tuple(map(_type_of, given[1])), None, _flags(), {})
     kind = context.call_conv.get_function_type(types.none, compiled.signature.args)
-    whole = compiled.library.serialize_using_object_code()[2][0]
+    whole: bytes = compiled.library.serialize_using_object_code()[2][0]
     calls = [f.name for f in compiled.library._final_module.functions if f.is_declaration]
     entry = _entry(compiled.fndesc.llvm_func_name, kind)
     module = binding.parse_assembly(str(entry.module))
-    small = context.codegen()._tm.emit_object(module)
+    small: bytes = context.codegen()._tm.emit_object(module)
     known = [call for call in calls if not call.startswith("llvm.")]
     about = {"entry": entry.name, "sizes": [len(whole), len(small)], "calls": known}
     return json.dumps(about).encode() + b"\n" + whole + small

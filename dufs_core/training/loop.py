@@ -16,9 +16,11 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_rows
 from dufs_core.errors import InterruptedFit
+from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import State
-from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, undecided
+from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, StepSize, undecided
 from dufs_core.objective.rules import HISTORY, OPTIMIZERS, RECORD
+from dufs_core.training.head_start import MOST_BYTES, CompiledSteps, HeadStart
 
 INITIAL_MU = 0.5
 _CALL_SECONDS = 0.1  # several steps per call: long enough to be fast, short enough for the progress bar and Ctrl-C
@@ -197,7 +199,8 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
         return [make_run(bk.to_device(runs[0].start.steps["mu"]), runs[0].start.records, schedule)]
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
     watched = any(run.callbacks for run in runs)
-    steps = _steps(bk, X, engine, specs) if len(runs) == 1 or (full and not watched) else None
+    saved = any(run.save or run.start for run in runs)
+    steps = _steps(bk, X, engine, specs, saved) if len(runs) == 1 or (full and not watched) else None
     if steps is None:
         return [train(bk, X, engine, [run])[0] for run in runs]
 
@@ -209,7 +212,7 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
     for rows, batch in _batches(bk, specs[0].seed, X, schedule, step):
         began = perf_counter()
         parts = steps.advance(batch, rows, step + 1, min(count, schedule.max_iter - step))
-        if full and not watched and perf_counter() - began < _CALL_SECONDS:
+        if full and not watched and len(parts[0]) == count and perf_counter() - began < _CALL_SECONDS:
             count *= 2
         mu, going = steps.mu, False
         for i, part in enumerate(parts):
@@ -223,13 +226,26 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
     return [make_run(mu, np.concatenate(table), schedule) for mu, table in zip(steps.mu, records, strict=True)]
 
 
-def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec]) -> Steps | None:
-    """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together."""
+def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec], saved: bool) -> Steps | None:
+    """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together.
+
+    saved: the steps of these runs are to be the same in another process, to the bit.
+    """
     first, noisy = specs[0], specs[0].schedule.noisy_start
     mu = bk.xp.stack([initial_mu(bk, spec.seed, first.columns, X.dtype, noisy) for spec in specs])
     is_fused = first.schedule.gate_noise == "batch" and first.optimizer.name in OPTIMIZERS  # noise and rule in kernels
     steps = engine.steps(bk, specs, mu) if is_fused else None
-    return Stepwise(bk, engine, first, mu[0]) if steps is None and len(specs) == 1 else steps
+    if len(specs) > 1:
+        return steps
+    if steps is None:
+        return Stepwise(bk, engine, first, mu[0])
+    if isinstance(steps, CompiledSteps) and not saved:
+        rows = min(X.shape[0], first.schedule.batch_size or X.shape[0])
+        size = StepSize(rows, len(first.columns), first.schedule.n_draws, X.dtype.itemsize, first.objective.power)
+        slow = ReferenceEngine()
+        if slow.bytes_needed(size) <= MOST_BYTES:
+            return HeadStart(first, Stepwise(bk, slow, first, mu[0]), steps)
+    return steps
 
 
 def _goes_on(run: TrainingRun, step: int, mu: Array, record: Array) -> bool:
