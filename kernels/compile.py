@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
-from contextlib import suppress
-from importlib import import_module
 from inspect import isfunction
-from pathlib import Path
 from typing import Any
 
 from llvmlite import binding, ir
@@ -19,7 +15,7 @@ from numba.core.typing.templates import AbstractTemplate, infer_global, signatur
 from numba.extending import lower_builtin, register_jitable
 
 from dufs_core.kernels import arrays
-from dufs_core.kernels.native import Kernel, write
+from dufs_core.kernels.native import Kernel
 from dufs_core.objective import rules
 
 for _rule in filter(isfunction, vars(rules).values()):  # kernels call them as Python does
@@ -124,16 +120,3 @@ def returning(returns: Callable[..., Any]) -> Callable[..., Any]:
 def inlined(function: Callable[..., Any]):
     """A function that is called at one place of compiled code: compiled as part of it."""
     return njit(inline="always", error_model="numpy", _nrt=False)(function)
-
-
-def main() -> None:
-    """Compile one kernel into a file of the cache, in a process of its own: see `native.Kernel.is_ready`."""
-    module, name, given, file = sys.argv[2:]
-    path = Path(file)
-    with path.with_suffix(".lock").open("w") as lock:
-        with suppress(ImportError):  # where there is no such lock two processes may compile the same
-            fcntl = import_module("fcntl")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        if not path.exists():
-            function = getattr(import_module(f"dufs_core.kernels.{module}"), name).py_func
-            write(path, machine_code(function, json.loads(given)))

@@ -16,8 +16,8 @@ import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -32,7 +32,13 @@ from dufs_core.objective import rules
 
 _NAMES = {bool: "boolean", int: "int64", float: "float64"}
 _FORMATS = {"boolean": "q", "int64": "q", "uint64": "Q", "float64": "d"}
-_COMPILE = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from dufs_core.kernels.compile import main; main()"
+_COMPILE = """
+import sys, json, pathlib
+path, module, name, signature, file = sys.argv[1:]
+sys.path[:] = json.loads(path)
+from dufs_core.kernels.native import Kernel
+Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
+"""
 _lock = Lock()  # of compiling and loading
 _children: list[Any] = []  # processes that compile
 
@@ -88,7 +94,15 @@ class Kernel:
     def _get(self, signature: Any) -> Any:
         with _lock:
             if signature not in self._codes:
-                path = self._file(signature)
+                data = self.compiled(signature, self._file(signature))
+                self._codes[signature] = _load(data), struct.Struct("".join(_formats(signature)))
+            return self._codes[signature]
+
+    def compiled(self, signature: Any, path: Path | None) -> bytes:
+        """The code, from its file if that is there, else compiled, by one process alone, and written to it."""
+        data = None if path is None else read(path)
+        if data is None:
+            with nullcontext() if path is None else _alone(path):
                 data = None if path is None else read(path)
                 if data is None:
                     from dufs_core.kernels.compile import machine_code
@@ -98,8 +112,7 @@ class Kernel:
                     data = machine_code(self.py_func, signature)
                     if path is not None:
                         write(path, data)
-                self._codes[signature] = _load(data), struct.Struct("".join(_formats(signature)))
-            return self._codes[signature]
+        return data
 
 
 @cache
@@ -143,6 +156,18 @@ def write(path: Path, data: bytes) -> None:
             os.replace(name, path)
         except OSError:
             os.unlink(name)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold a lock beside a file, where the system has such locks: elsewhere two processes may compile the same."""
+    lock = path.with_suffix(".lock")
+    with ExitStack() as stack:
+        with suppress(ImportError, OSError):
+            file = stack.enter_context(lock.open("w"))
+            import_module("fcntl").flock(file, 2)  # LOCK_EX
+        yield
+        lock.unlink(missing_ok=True)
 
 
 def signature_of(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The command line: dufs-core fit, sweep, gradcheck, info.
+"""The command line: dufs-core fit, sweep, warmup, gradcheck, info.
 
 Results go to stdout; notes, warnings and errors to stderr, one sentence each. Heavy imports follow the arguments.
 """
@@ -40,7 +40,7 @@ def _clean_warnings() -> Iterator[None]:
 
 def _run(args: argparse.Namespace) -> int:
     if args.command is None:
-        raise UsageError("a command is needed: fit, sweep, gradcheck or info (see dufs-core --help)")
+        raise UsageError("a command is needed: fit, sweep, warmup, gradcheck or info (see dufs-core --help)")
     if args.command != "sweep":
         return int(import_module(f"dufs_core.cli.{args.command}").run(args))
     from dufs_core.cli.sweep import JobError, command

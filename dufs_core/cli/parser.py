@@ -14,6 +14,7 @@ from dufs_core.cli.common import BAD_INPUT
 COMMANDS = {
     "fit": "select features of a data file, or of noisy two moons",
     "sweep": "run a batch job: many fits from a job file, resumable",
+    "warmup": "compile all kernels of the CPU once, as for an image or a cluster",
     "gradcheck": "check hand-written gradients against finite differences",
     "info": "show versions, linear algebra libraries, threads and devices",
 }

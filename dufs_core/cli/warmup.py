@@ -1,0 +1,52 @@
+"""dufs-core warmup: compile every kernel of the CPU once, for an image or for many processes."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+
+from dufs_core.cli.common import DONE, FAILED
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the command."""
+    import sys
+
+    from dufs_core.kernels.native import cache_directory
+
+    folder = cache_directory()
+    if folder is None:
+        print("dufs-core: no directory for compiled kernels can be written; name one in NUMBA_CACHE_DIR", file=sys.stderr)
+        return FAILED
+    began = time.perf_counter()
+    for what in compiled_kernels():
+        print(what, flush=True)
+    print(f"all kernels are in {folder} ({time.perf_counter() - began:.1f} s)")
+    return DONE
+
+
+def compiled_kernels() -> Iterator[str]:
+    """Compile what is not in the cache yet, and say each step before it is taken."""
+    import numpy as np
+    from scipy import sparse
+
+    from dufs_core.backend import get_backend
+    from dufs_core.data.sparse import scale_sparse
+    from dufs_core.objective.chain import Objective
+    from dufs_core.objective.engines.choose import new_engine
+    from dufs_core.objective.optimizers import normalized
+    from dufs_core.objective.protocol import RunSpec, Schedule
+
+    bk, objective, d = get_backend("numpy"), Objective(), 4
+    spec = RunSpec(objective, normalized(0.01), Schedule(2, 1, 0.0), 0, np.arange(d))
+    for dtype in ("float32", "float64"):
+        X = np.asfortranarray(np.random.default_rng(0).normal(size=(20, d)), dtype)
+        mu, eps = np.full(d, 0.5, dtype), np.zeros((2, d), dtype)
+        X_sparse = scale_sparse(sparse.csc_array(X), "columns", dtype, by_rows=False).X
+        for name, data in (("dense", X), ("streaming", X), ("sparse", X_sparse)):
+            yield f"engine {name}, {dtype}"
+            engine = new_engine(name)
+            engine(bk, objective, mu, eps, data)
+            if (steps := engine.steps(bk, [spec], mu[None])) is not None:
+                steps.advance(data, np.arange(len(X)), 1, 1)
