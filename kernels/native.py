@@ -40,6 +40,7 @@ from dufs_core.kernels.native import Kernel
 Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
 """
 _lock = Lock()  # of compiling and loading
+_engines: list[Any] = []  # of LLVM, which own loaded code
 _children: list[Any] = []  # processes that compile
 
 
@@ -211,30 +212,24 @@ def _build() -> str:
     return f"{digest} {version('numba')} {version('llvmlite')} {binding.get_process_triple()} {processor} {options}"
 
 
-@cache
-def _engine() -> Any:
-    """LLVM's loader of machine code."""
-    from llvmlite import binding
-
-    binding.initialize_native_target()
-    binding.initialize_native_asmprinter()
-    machine = binding.Target.from_default_triple().create_target_machine()
-    return binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-
-
 def _load(data: bytes) -> Any:
     """The function from the code that `dufs_core.kernels.compile.machine_code` gave."""
     from llvmlite import binding
 
     header, objects = data.split(b"\n", 1)
-    about = json.loads(header)
-    engine, start = _engine(), 0  # with it the symbols of the process are known
+    about, start = json.loads(header), 0
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    machine = binding.Target.from_default_triple().create_target_machine()
+    # an engine for each: the names inside are unique within one file alone. With it LLVM knows the process's symbols
+    engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     if any(binding.address_of_symbol(name) is None for name in about["calls"]):
         import_module("numba.core.registry").cpu_target.target_context  # noqa: B018 - makes them known to LLVM
     for size in about["sizes"]:
         engine.add_object_file(binding.object_file.ObjectFileRef.from_data(objects[start : start + size]))
         start += size
     engine.finalize_object()
+    _engines.append(engine)
     return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(engine.get_function_address(about["entry"]))
 
 

@@ -10,9 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from dufs_core.cli.warmup import compiled_kernels
+
 # The same examples in every run, and how long one takes says nothing on a shared machine.
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compiled() -> None:
+    """All kernels are in the cache: a fit that begins before they are has other last bits."""
+    for _ in compiled_kernels():
+        pass
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ def run(args: argparse.Namespace) -> int:
 
     folder = cache_directory()
     if folder is None:
-        print("dufs-core: no directory for compiled kernels can be written; name one in NUMBA_CACHE_DIR", file=sys.stderr)
+        print("dufs-core: no directory for kernels can be written; name one in NUMBA_CACHE_DIR", file=sys.stderr)
         return FAILED
     began = time.perf_counter()
     for what in compiled_kernels():

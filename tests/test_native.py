@@ -1,0 +1,206 @@
+"""The cache of compiled kernels, calls of them, and fits that begin before they are compiled."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dufs_core import DUFS, Checkpoint
+from dufs_core.backend import get_backend
+from dufs_core.datasets import two_moons
+from dufs_core.kernels import arrays, native
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines import cpu_dense
+from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.protocol import RunSpec, Schedule
+from dufs_core.training import head_start, loop
+
+NORMS = native.Kernel("streaming", "squared_norms")  # the one that is compiled fastest
+
+
+def problem():
+    """A panel of 16 rows with 3 columns, and the arguments of NORMS."""
+    F = np.random.default_rng(0).normal(size=(1, 1, 16, 16)).astype(np.float32)
+    gated = arrays.Gated(F, np.zeros_like(F), np.zeros(16, np.float32), 16, 3, -1.0, 1.0)
+    return gated, (gated, 0, 1, np.zeros((1, arrays.BLOCK, 16), np.float32))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and a kernel that nobody has called."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    native.cache_directory.cache_clear()
+    yield tmp_path / "cache"
+    native.cache_directory.cache_clear()
+
+
+def fresh():
+    return native.Kernel("streaming", "squared_norms")
+
+
+def test_a_kernel_is_compiled_kept_and_loaded(cache):
+    gated, args = problem()
+    fresh()(*args)
+    np.testing.assert_allclose(gated.g, (gated.F[0, 0, :3] ** 2).sum(axis=0), rtol=1e-6)
+    (file,) = cache.iterdir()
+    when = file.stat().st_mtime_ns
+    again, args = problem()
+    fresh()(*args)
+    np.testing.assert_array_equal(again.g, gated.g)
+    assert file.stat().st_mtime_ns == when
+
+
+def test_a_second_dtype_is_a_second_file(cache):
+    _, args = problem()
+    wide = args[0]._replace(F=args[0].F.astype(float), B=args[0].B.astype(float), g=args[0].g.astype(float))
+    kernel = fresh()
+    kernel(*args)
+    kernel(wide, 0, 1, args[3].astype(float))
+    np.testing.assert_allclose(wide.g, args[0].g, rtol=1e-6)
+    assert len(list(cache.iterdir())) == len(kernel.signatures) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "another's"])
+def test_a_file_that_cannot_be_trusted_is_made_anew(cache, damage):
+    gated, args = problem()
+    fresh()(*args)
+    (file,) = cache.iterdir()
+    good = file.read_bytes()
+    if damage == "another's":
+        if not hasattr(os, "geteuid"):
+            pytest.skip("this system knows no owners of files")
+        file.chmod(0o666)
+    else:
+        file.write_bytes({"cut": good[:-9], "flipped": good[:99] + b"x" + good[100:], "empty": b""}[damage])
+    again, args = problem()
+    fresh()(*args)
+    np.testing.assert_array_equal(again.g, gated.g)
+    (file,) = cache.iterdir()
+    assert native.read(file) is not None
+    assert not hasattr(os, "geteuid") or file.stat().st_mode & 0o022 == 0
+
+
+def test_a_directory_that_others_can_write_is_not_used(cache):
+    if not hasattr(os, "geteuid"):
+        pytest.skip("this system knows no owners of files")
+    cache.mkdir()
+    cache.chmod(0o777)
+    assert native.cache_directory() is None
+    gated, args = problem()
+    fresh()(*args)
+    assert gated.g.any()
+    assert not list(cache.iterdir())
+
+
+def test_a_change_of_any_source_version_or_option_is_another_file(cache, tmp_path, monkeypatch):
+    signature = native.signature_of(problem()[1])
+    before = NORMS._file(signature)
+    for path in Path(native.__file__).parent.glob("*.py"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(native, "__file__", str(tmp_path / "native.py"))
+
+    def file():
+        native._build.cache_clear()
+        return NORMS._file(signature)
+
+    assert file() == before
+    (tmp_path / "panels.py").write_text((tmp_path / "panels.py").read_text() + "# changed\n")
+    assert file() != before
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
+    native.cache_directory.cache_clear()
+    assert file() == before
+    monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
+    assert file() != before
+    monkeypatch.undo()
+    native._build.cache_clear()
+
+
+def test_signatures_tell_what_code_depends_on():
+    signature = native.signature_of((1, 2.0, True, np.uint64(3), np.zeros((2, 3)), np.zeros((4, 6))[:, ::2]))
+    array = ("float64", 2)
+    assert signature == ("tuple", ("int64", "float64", "boolean", "uint64", ("C", *array), ("A", *array)))
+
+
+COLD = """
+import sys, numpy as np
+from dufs_core import DUFS
+from dufs_core.datasets import two_moons
+fit = DUFS(random_state=0, backend="numpy", **eval(sys.argv[1])).fit(two_moons(n_features=6, random_state=0).X)
+print(fit.n_iter_, fit.engine_, int("numba" in sys.modules), *fit.mu_, *fit.order_)
+"""
+
+
+def cold(folder, settings="{}"):
+    """A fit in a new process with the cache in `folder`: steps, engine, whether Numba was loaded, mu and order."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(folder)}
+    command = [sys.executable, "-c", COLD, settings]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    return int(shown[0]), shown[1], shown[2] == "1", np.array(shown[3:9], float), [int(k) for k in shown[9:]]
+
+
+def test_a_first_fit_waits_for_no_compiler_and_says_the_same(tmp_path):
+    steps, engine, numba, mu, order = cold(tmp_path)
+    assert (engine, numba) == ("dense", False)
+    limit = time.monotonic() + 120
+    while not list(tmp_path.glob("*.kernel")):  # the process that compiles may outlive the fit
+        assert time.monotonic() < limit, "nothing was compiled"
+        time.sleep(0.1)
+    again = cold(tmp_path)
+    assert again[:3] == (steps, "dense", False)
+    assert again[4] == order
+    np.testing.assert_allclose(again[3], mu, atol=1e-3)
+
+
+def test_a_fit_that_is_saved_waits_for_its_kernels(tmp_path):
+    """Its promise is the same bits in another process."""
+    settings = f"{{'callbacks': [__import__('dufs_core').Checkpoint({str(tmp_path / 'state')!r})]}}"
+    first = cold(tmp_path / "cache", settings)
+    assert first[2]
+    (tmp_path / "state").unlink(missing_ok=True)
+    np.testing.assert_array_equal(cold(tmp_path / "cache", settings)[3], first[3])
+    X = two_moons(n_features=6, random_state=0).X
+    here = DUFS(random_state=0, backend="numpy", callbacks=[Checkpoint(tmp_path / "other")]).fit(X)
+    np.testing.assert_allclose(here.mu_, first[3], rtol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "momentum"), [("normalized", 0.0), ("normalized", 0.5), ("sgd", 0.5), ("adam", 0.0)])
+@pytest.mark.parametrize("moves_at", [1, 4, 7])
+def test_a_run_that_moves_over_goes_on_as_it_would_have(name, momentum, moves_at, monkeypatch):
+    """In float64: mu, the memory of every optimiser and the draws are those of a run by either engine alone."""
+    X = np.asfortranarray(two_moons(n_features=5, random_state=1).X)
+    rate = {"sgd": 1.0}.get(name, 0.02)
+    schedule = Schedule(n_draws=2, max_iter=9, tol=0.0)
+    spec = RunSpec(Objective(), get_optimizer(name, rate, momentum), schedule, 3, np.arange(5))
+    asked = []
+
+    def ready(self, *args):
+        asked.append(1)
+        return len(asked) >= moves_at
+
+    bk = get_backend("numpy")
+    want = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
+    monkeypatch.setattr(native.Kernel, "is_ready", ready)
+    found = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
+    assert len(asked) == moves_at
+    np.testing.assert_allclose(found.mu, want.mu, rtol=1e-10)
+    np.testing.assert_allclose(found.records, want.records, rtol=1e-8)
+
+
+def test_no_head_start_where_a_reference_step_takes_much_memory(monkeypatch):
+    monkeypatch.setattr(native.Kernel, "is_ready", lambda *_: pytest.fail("asked"))
+    monkeypatch.setattr(loop, "MOST_BYTES", 1000)
+    DUFS(random_state=0, backend="numpy", max_iter=2).fit(two_moons(n_features=6, random_state=0).X)
+    assert head_start.MOST_BYTES == 1 << 26
+
+
+def test_a_compiler_that_cannot_be_started_is_waited_for(cache, monkeypatch):
+    monkeypatch.setattr(sys, "executable", str(cache / "nothing"))
+    _, args = problem()
+    assert fresh().is_ready(*args)
