@@ -14,7 +14,7 @@ ORDER = ("errors", "backend", "data", "objective", "training", "significance", "
          "cli")  # fmt: skip
 PLACES = {"_version": "errors", "datasets": "data", "anndata": "selection", "__main__": "cli"}  # single modules
 SEEN_BY = {  # of what stands beside the line: who may import it; and what it may import
-    "kernels": ({"kernels", "backend", "objective"}, {"kernels", "errors", "backend", "objective"}),
+    "kernels": ({"kernels", "backend", "objective", "cli"}, {"kernels", "errors", "backend", "objective"}),
     "gradcheck": ({"gradcheck", "cli"}, {"gradcheck", "errors", "backend", "data", "objective", "baselines"}),
 }
 # What may be imported inside a function: what the first fit needs, compiled code, CuPy, engines and pictures. The
