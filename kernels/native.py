@@ -247,6 +247,16 @@ def _start(module: str, name: str, signature: Any, path: Path) -> Any:
     return child
 
 
+def _after_fork() -> None:
+    """A lock that another thread held at a fork would never be free in the new process."""
+    global _lock
+    _lock = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @atexit.register
 def _let_go() -> None:
     """Children may go on after this process, without a warning that they are still running."""
