@@ -20,7 +20,8 @@ import numpy as np
 import pytest
 
 import dufs_core
-from dufs_core.cli import output
+import dufs_core.backend.cupy
+from dufs_core.cli import info, output
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
 from dufs_core.data.fingerprint import file_fingerprint
@@ -629,11 +630,102 @@ def test_info(capsys):
     assert found["blas"]
     assert all(library["threads"] >= 1 for library in found["blas"])
     assert found["machine"]["cpus"] >= 1
-    assert found["devices"]["gpu"]["usable"] or "cannot be used here" in found["devices"]["gpu"]["reason"]
+    gpu = found["devices"]["gpu"]
+    assert gpu["reason"].startswith("used: " if gpu["usable"] else "not used: ")
     assert main(["info"]) == 0
     printed = capsys.readouterr().out
     assert "scikit-learn" in printed
     assert "threads" in printed
+
+
+NOT_FOUND = "cannot open shared object file: No such file or directory"
+COMPUTING, SEEING = "a first computation on the device failed", "CuPy finds no driver or device"
+NO_GPU = {  # what CuPy says, its packages, the driver's CUDA: what a user is told, and to do
+    "no driver": (f"{SEEING} (CUDARuntimeError: cudaErrorInsufficientDriver: ...)", "cupy-cuda13x", None,
+                  "there is no NVIDIA driver; if this machine has an NVIDIA GPU, install its driver"),
+    "an old driver": (f"{SEEING} (CUDARuntimeError: cudaErrorInsufficientDriver: ...)", "cupy-cuda12x", 11_040,
+                      "NVIDIA's driver runs CUDA 11.4, and CuPy needs 12.0 or later; install a newer driver"),
+    "no CuPy": ("importing CuPy failed (ModuleNotFoundError: No module named 'cupy')", "", 12_080,
+                "CuPy is not installed; NVIDIA's driver runs CUDA 12.8: pip install 'cupy-cuda12x[ctk]'"),
+    "several CuPys": (f"importing CuPy failed (ImportError: libcublas.so.12: {NOT_FOUND})", "cupy-cuda12x cupy-cuda13x",
+                      13_000, "pip uninstall cupy-cuda12x cupy-cuda13x, then pip install 'cupy-cuda13x[ctk]'"),
+    "no libraries": (f"{COMPUTING} (OSError: libnvrtc.so.13: {NOT_FOUND})", "cupy-cuda13x", 13_020,
+                     f"libraries: {COMPUTING} (OSError: libnvrtc.so.13: {NOT_FOUND}); pip install 'cupy-cuda13x[ctk]'"),
+    "no libraries on Windows": (f"{COMPUTING} (FileNotFoundError: Could not find module 'nvrtc64_120_0.dll')",
+                                "cupy-cuda12x", 12_060, "pip install 'cupy-cuda12x[ctk]' brings them"),
+    "a CuPy for a later driver": (f"{SEEING} (CUDARuntimeError: cudaErrorInsufficientDriver: ...)", "cupy-cuda13x",
+                                  12_090, "driver runs CUDA 12.9; pip uninstall cupy-cuda13x, then pip install 'cupy-cuda12x[ctk]', or install a newer driver"),
+    "full": (f"{COMPUTING} (OutOfMemoryError: Out of memory allocating 512 bytes)", "cupy-cuda13x", 13_000,
+             "the GPU's memory is full; end what fills it (nvidia-smi lists it)"),
+    "full from the start": (f"{SEEING} (CUDARuntimeError: cudaErrorMemoryAllocation: out of memory)", "cupy-cuda13x",
+                            13_000, "the GPU's memory is full"),
+    "a GPU that CUDA has left": (f"{COMPUTING} (CompileException: nvrtc: error: invalid value for --gpu-architecture "
+                                 "(-arch))", "cupy-cuda13x", 13_000,
+                                 "7.5 on); pip uninstall cupy-cuda13x, then pip install 'cupy-cuda12x[ctk]'"),
+    "no GPU": (f"{SEEING} (CUDARuntimeError: cudaErrorNoDevice: no CUDA-capable device is detected)", "cupy-cuda13x",
+               13_000, "the driver shows no GPU, where CUDA_VISIBLE_DEVICES is '': unset it"),
+    "something else": (f"{COMPUTING} (CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable ECC error)", "cupy",
+                       13_000, "uncorrectable ECC error); see nvidia-smi"),
+}  # fmt: skip
+
+
+def about_gpu(capsys, monkeypatch, device, packages, driver):
+    """What `dufs-core info` prints of the GPU, and its JSON, where this is found."""
+    monkeypatch.setattr(dufs_core.backend.cupy, "cupy_backend", lambda: device)
+    monkeypatch.setattr(info, "versions", lambda optional: dict.fromkeys(["numpy", *packages.split()], "1"))
+    monkeypatch.setattr(info, "_driver", lambda: driver)
+    assert main(["info"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("gpu "))
+    assert main(["info", "--json"]) == 0
+    found = strict(capsys.readouterr().out)["devices"]["gpu"]
+    assert line.split(maxsplit=1)[1] == found["reason"]
+    return found
+
+
+@pytest.mark.parametrize("fault", NO_GPU)
+def test_why_the_gpu_is_not_used(capsys, monkeypatch, fault):
+    cause, packages, driver, said = NO_GPU[fault]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = about_gpu(capsys, monkeypatch, cause, packages, driver)
+    assert not found["usable"]
+    assert found["cause"] == cause
+    assert found["reason"].startswith("not used: ")
+    assert said in found["reason"]
+    if fault == "no GPU":
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        assert about_gpu(capsys, monkeypatch, cause, packages, driver)["reason"].endswith("nvidia-smi must list one")
+
+
+@pytest.mark.parametrize(
+    ("major", "packages", "said"),
+    [(9, "cupy-cuda13x", ""), (7, "cupy-cuda12x", "; below 7.5 nothing is tested"),
+     (9, "cupy cupy-cuda13x", "pip uninstall cupy cupy-cuda13x, then pip install 'cupy-cuda13x[ctk]'")],
+)  # fmt: skip
+def test_the_gpu_that_is_used(capsys, monkeypatch, major, packages, said):
+    runtime = SimpleNamespace(
+        getDevice=lambda: 0, memGetInfo=lambda: (3 << 30, 4 << 30),
+        getDeviceProperties=lambda device: {"name": b"NVIDIA T", "major": major, "minor": 0},
+    )  # fmt: skip
+    device = SimpleNamespace(xp=SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+    found = about_gpu(capsys, monkeypatch, device, packages, 13_000)
+    assert found["usable"]
+    assert found["reason"].startswith(f"used: NVIDIA T, compute capability {major}.0, 3.0 of 4.0 GiB free")
+    assert said in found["reason"]
+    assert ("; " in found["reason"]) == bool(said)
+
+
+def test_the_driver_is_asked_without_cupy(monkeypatch):
+    def libcuda(version):
+        def get(pointer):
+            pointer._obj.value = version
+
+        return lambda name: SimpleNamespace(cuDriverGetVersion=get)
+
+    for version, found in ((13_000, 13_000), (0, None)):
+        monkeypatch.setattr(info.ctypes, "CDLL", libcuda(version))
+        assert info._driver() == found
+    monkeypatch.setattr(info.ctypes, "CDLL", lambda name: SimpleNamespace())
+    assert info._driver() is None
 
 
 def test_gradcheck(capsys):

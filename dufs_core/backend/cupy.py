@@ -43,7 +43,8 @@ def _try() -> Backend | str:
         stage = "a first computation on the device failed"
         ones = cupy.ones((2, 2))
         float(cupy.exp(ones @ ones).sum())  # one elementwise kernel, one library product
-    except Exception as error:
+    except Exception as raised:
+        error = raised.__cause__ or raised  # CuPy's own errors open with general advice
         first_line = (str(error).strip().splitlines() or [""])[0].rstrip(".")
         return f"{stage} ({': '.join(filter(None, (type(error).__name__, first_line)))})"
     return make_backend(cupy, erf)
