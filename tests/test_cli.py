@@ -654,7 +654,8 @@ NO_GPU = {  # what CuPy says, its packages, the driver's CUDA: what a user is to
     "no libraries on Windows": (f"{COMPUTING} (FileNotFoundError: Could not find module 'nvrtc64_120_0.dll')",
                                 "cupy-cuda12x", 12_060, "pip install 'cupy-cuda12x[ctk]' brings them"),
     "a CuPy for a later driver": (f"{SEEING} (CUDARuntimeError: cudaErrorInsufficientDriver: ...)", "cupy-cuda13x",
-                                  12_090, "driver runs CUDA 12.9; pip uninstall cupy-cuda13x, then pip install 'cupy-cuda12x[ctk]', or install a newer driver"),
+                                  12_090, "driver runs CUDA 12.9; pip uninstall cupy-cuda13x, then pip install "
+                                  "'cupy-cuda12x[ctk]', or install a newer driver"),
     "full": (f"{COMPUTING} (OutOfMemoryError: Out of memory allocating 512 bytes)", "cupy-cuda13x", 13_000,
              "the GPU's memory is full; end what fills it (nvidia-smi lists it)"),
     "full from the start": (f"{SEEING} (CUDARuntimeError: cudaErrorMemoryAllocation: out of memory)", "cupy-cuda13x",
