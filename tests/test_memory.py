@@ -19,9 +19,11 @@ from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, check_memory, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.discovery import discovery_bytes
 from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
 from dufs_core.selection.fit_task import FitTask
 from dufs_core.significance.hsic import PairwiseHSIC, hsic_bytes
+from dufs_core.significance.structure import build_pool, find_structure
 
 bk = get_backend("numpy")
 GB = 10**9
@@ -72,11 +74,26 @@ def test_the_order_of_representatives_is_counted(n, d):
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     tracemalloc.start()
     try:
-        diverse_order(bk, X, np.full(d, 2.0), 2)
+        diverse_order(bk, X, np.full(d, 2.0), 40)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert -0.05 < diverse_ranking_bytes(n, d) / peak - 1 < 0.3
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (30, 6000)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoys_and_their_pairs_are_counted(n, d, threads):
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    X[:, : d // 2] += 3 * X[:, :1]  # more than 64 partners each
+    objective = Objective(power=1, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
+    tracemalloc.start()
+    try:
+        find_structure(bk, build_pool(bk, X, np.arange(d), 0, threads), threads, objective)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= discovery_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

@@ -17,7 +17,7 @@ from dufs_core.backend.blas import one_blas_thread
 from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.selection.discovery import _on_all_rows
-from dufs_core.significance import structure
+from dufs_core.significance import pairs, quadratic_forms
 from dufs_core.significance.structure import ROWS, build_pool, chance, find_structure, n_calibration, n_decoys, scores
 
 bk = get_backend("numpy")
@@ -290,8 +290,9 @@ def renamed(pool, rng):
 
 @pytest.fixture
 def several_blocks(monkeypatch):
-    """Of ties and of scores, as larger data have."""
-    monkeypatch.setattr(structure, "BLOCK", 1 << 14)
+    """Of pairs and of scores, as larger data have."""
+    monkeypatch.setattr(pairs, "TILE", 50)
+    monkeypatch.setattr(quadratic_forms, "ROWS", 40)
 
 
 @pytest.mark.usefixtures("several_blocks")

@@ -15,6 +15,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any
 
+from dufs_core.backend.threads import mapped
 from dufs_core.backend.types import Array, Backend
 
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -22,6 +23,7 @@ _WEYL = (0x9E3779B9, 0xBB67AE85)
 _MASK = 0xFFFFFFFF
 _DRAWS_PER_COUNTER = 4
 MOST_ROWS = 512  # of `orders`
+WORDS = 1 << 17  # drawn at a time: temporaries stay in the cache
 
 Stream = IntEnum(  # what a random number is for; streams never overlap
     "Stream", "GATES SHUFFLE INITIAL_MU PERMUTATION RESTART PARTITION LOGITS DECODER GUMBEL DECOYS", start=0
@@ -104,7 +106,9 @@ def sample(bk: Backend, seed: int, stream: Stream, step: int, n: int, most: int)
     return slice(None) if n <= most else permutation(bk, seed, stream, step, n)[:most]
 
 
-def orders(bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int, keys: Array) -> Array:
+def orders(
+    bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int, keys: Array, threads: int = 1
+) -> Array:
     """Independent permutations of n <= 512 rows, (count, len(keys), n) int; number c of a key is always the same.
 
     The order of n random numbers of 23 bits with the row in the 9 bits below them: sorting both in one word is several
@@ -113,11 +117,16 @@ def orders(bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int
     xp = bk.xp
     pairs = xp.arange(-(-count // 2))[:, None, None]
     row = xp.arange(n, dtype=xp.uint32)
-    drawn = words(bk, seed, stream, step, pairs, row, keys[:, None])
-    drawn = xp.stack([drawn >> xp.uint64(32), drawn & xp.uint64(0xFFFFFFFF)], axis=1).astype(xp.uint32)
-    drawn = drawn.reshape(-1, *drawn.shape[2:])[:count]
     low = xp.uint32(MOST_ROWS - 1)
-    return xp.sort((drawn & ~low) | row, axis=2) & low
+
+    def of(start: int) -> Array:
+        drawn = words(bk, seed, stream, step, pairs, row, keys[start : start + together, None])
+        drawn = xp.stack([drawn >> xp.uint64(32), drawn & xp.uint64(_MASK)], axis=1).astype(xp.uint32)
+        drawn = drawn.reshape(-1, *drawn.shape[2:])[:count]
+        return xp.sort((drawn & ~low) | row, axis=2) & low
+
+    together = max(1, WORDS // (n * len(pairs)) if bk.name == "numpy" else len(keys))
+    return xp.concatenate(mapped(bk, of, range(0, max(1, len(keys)), together), threads), axis=1)
 
 
 def derived_seed(bk: Backend, seed: int, index: int) -> int:

@@ -16,6 +16,7 @@ from dufs_core.data.matrix import dense_block
 from dufs_core.selection.search import Outcome, ProgressSaver, Search
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
+from dufs_core.significance.pairs import pair_dependence_bytes
 from dufs_core.training.progress import progress_bar
 
 _QUANTILE, _SMALLEST_LAM = 0.99, 1e-3  # lambda closes this share of the calibration columns
@@ -56,7 +57,7 @@ def discover(
     """
     d = X.shape[1]
     with progress_bar(search.verbose, 0, "", "decoys", bar_format="{desc} {elapsed}") as bar:
-        pool = structure.build_pool(bk, X, columns, seed)
+        pool = structure.build_pool(bk, X, columns, seed, threads)
         n_columns = len(pool.columns)
         evidence_of_all = np.full((1 + pool.n_decoys, d), np.nan)
         if n_columns < 2 or pool.X.shape[1] < 3:
@@ -112,9 +113,8 @@ def discovery_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     rows, copies = min(n, structure.ROWS), structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
     D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
     pool = D * rows * itemsize
-    drawn = d * rows * (-(-copies // 2) * 56 + copies * 8)  # the words of `random.orders`, and the orders
-    pairs = threads * min(D * D, structure.BLOCK) * 16 + D * structure.MOST_PARTNERS * 24
-    return max(drawn + 2 * pool, 3 * pool + pairs)
+    drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
+    return max(drawn + 2 * pool, pool + pair_dependence_bytes(D, rows, itemsize, threads))
 
 
 def _on_all_rows(bk: Backend, X: Any, pool: structure.Pool, members: Array) -> Array:

@@ -7,17 +7,22 @@ complement each other.
 from __future__ import annotations
 
 from math import frexp
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
+from dufs_core.backend.threads import mapped
 from dufs_core.data.matrix import dense_block
+from dufs_core.significance.quadratic_forms import quadratic_forms
 
 ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations, and n d' a column, stay seconds
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
 NEIGHBOURS = 5  # among many columns distances are nearly equal, and only the nearest rows say something; MCFS takes 5
 POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (docs/defaults.md)
+_BEST, _AHEAD = 512, 32  # columns that are chosen from, so many steps ahead
+_SUMMED = 4096  # columns of a part of the Gram matrix
 BLOCK = 512  # columns whose products are held at once: beside n x n arrays of 1,024 rows they are small
 _LEAST = 0.01  # share of a column that is at least noise (a copy of others has none), and at least structure
 _SAME = 1e-12  # squared distances of rows at length 1 up to here are rounding of a Gram matrix
@@ -51,7 +56,7 @@ def neighbour_walk(bk: Backend, G: Array) -> Array:
     return K / K.sum(axis=1, keepdims=True)
 
 
-def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
+def diverse_order(bk: Backend, X: Array, mu: Array, count: int, threads: int = 1) -> Array:
     """The first `count` columns by greedy ridge regression of the smooth part of all columns that take part.
 
     With the weighted data Xt = X * z, z = clip(mu, 0, 1), centred on the rows that are read, and the walk P of
@@ -89,55 +94,130 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int) -> Array:
         return np.asarray(candidates[:count])
     rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, n, ROWS)
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))
-    blocks = list(gen_batches(len(candidates), BLOCK))
-    X_o = xp.empty((min(n, ROWS), len(candidates)), dtype=xp.float64)
-    for block in blocks:
-        X_o[:, block] = dense_block(bk, X, rows, candidates[block]) * z[block]
-    varies = X_o.max(axis=0) > X_o.min(axis=0)
-    X_o -= X_o.mean(axis=0)
+    X_o = xp.empty((len(candidates), min(n, ROWS)), dtype=xp.float64)  # a column in each row
+    for block in gen_batches(len(candidates), BLOCK):
+        X_o[block] = dense_block(bk, X, rows, candidates[block]).T * z[block, None]
+    varies = X_o.max(axis=1) > X_o.min(axis=1)
+    X_o -= X_o.mean(axis=1, keepdims=True)
     # the order does not depend on units; an exact change to others, in which fourth powers neither overflow nor vanish
     X_o /= 2.0 ** frexp(max(float(X_o.max()), -float(X_o.min())))[1]
-    W = X_o @ X_o.T
+    W = sum(mapped(bk, lambda block: X_o[block].T @ X_o[block], gen_batches(len(X_o), _SUMMED), threads))
     P = neighbour_walk(bk, W)
     for _ in range(POWER):
         W = P @ W @ P.T  # at last Y Y'
-    q, s, f = (xp.empty(len(candidates), dtype=xp.float64) for _ in range(3))
-    for block in blocks:
-        x = X_o[:, block]
-        q[block] = (x * x).sum(axis=0)  # xt_k' A xt_k
-        f[block] = (x * (W @ x)).sum(axis=0)  # ||Y' A xt_k||^2
-        smooth = P @ x
-        s[block] = (smooth * smooth).sum(axis=0)
+    q = xp.concatenate([(X_o[block] * X_o[block]).sum(axis=1) for block in gen_batches(len(X_o), BLOCK)])
+    s, f = (quadratic_forms(bk, X_o, M, threads) for M in (P.T @ P, W))
     left = varies & (q > 0)
     s = xp.clip(s / xp.where(left, q, 1), _LEAST, 1 - _LEAST)
-    nu = q * (1 - s) / s
-    A = xp.eye(len(P), dtype=xp.float64)
-    chosen: list[int] = []
-    for _ in range(count):
-        gain = xp.where(left, f / xp.where(left, nu + q, 1), -1.0)
-        k = int((gain >= gain.max() * (1 - _TIE)).argmax())
-        if not left[k]:
-            break
-        chosen.append(k)
-        left[k] = False
-        x = X_o[:, k]
-        a = A @ x
-        Wa = W @ a
-        # A - a a' / e is the new A, e = nu_k + x' A x; the sums over n of all columns in one product
-        e = float(nu[k] + x @ a)
-        c, u = xp.stack([a, A @ Wa]) @ X_o
-        c /= e
-        f = xp.maximum(f - 2 * c * u + float(a @ Wa) * c * c, 0)
-        q = xp.maximum(q - e * c * c, 0)
-        A -= a[:, None] * (a / e)
+    chosen = _greedy(bk, X_o, W, _Gains(f, q, q * (1 - s) / s, left), count, threads)
     rest = np.setdiff1d(np.arange(len(candidates)), chosen)[: count - len(chosen)]
     return np.asarray(candidates[np.concatenate([np.array(chosen, dtype=np.intp), rest])])
 
 
-def diverse_ranking_bytes(n: int, d: int) -> int:
-    """Bytes that `diverse_order` allocates, all of float64: one array (n', d'), some 14 of (d',).
+class _Gains(NamedTuple):
+    """What the gain of every column x_k is made of."""
 
-    Beside these about 6 of (n', n') while the walk is formed, or 2 of them and 3 of (n', 512).
+    f: Array  # ||Y' A x_k||^2
+    q: Array  # x_k' A x_k
+    nu: Array
+    left: Array  # bool, whether it can be chosen
+
+    def largest(self, xp: Any) -> tuple[int, Array]:
+        """The first column of the largest gain, and the gains of all; -1 of those that are not left."""
+        gain = xp.where(self.left, self.f / xp.where(self.left, self.nu + self.q, 1), -1.0)
+        return int((gain >= gain.max() * (1 - _TIE)).argmax()), gain
+
+    def after(self, xp: Any, k: int, g: Array, y: Array, r: float) -> _Gains:
+        """Those once k is chosen; g, y (d',) and r of `_Steps`."""
+        left = self.left.copy()
+        left[k] = False
+        square = g * g
+        f = xp.maximum(self.f - 2 * g * y + r * square, 0)
+        return _Gains(f, xp.maximum(self.q - square, 0), self.nu, left)
+
+
+class _Steps(NamedTuple):
+    """Columns chosen one after the other.
+
+    A decreases by v v', for every column x_l thus x_l' A x_l by g_l^2, g_l = v' x_l, and ||Y' A x_l||^2 by
+    2 g_l y_l - r g_l^2, y_l = w' x_l.
+    """
+
+    columns: list[int]
+    v: Array  # (steps, n) A x_k / sqrt(nu_k + x_k' A x_k)
+    w: Array  # (steps, n) A Y Y' v
+    r: list[float]  # v' Y Y' v
+
+
+def _steps(xp: Any, X_o: Array, A: Array, W: Array, gains: _Gains, most: int) -> tuple[_Steps, _Gains]:
+    """Choose up to `most` of the columns X_o (d', n); also the gains after that."""
+    columns, r = list[int](), list[float]()
+    V, w = (xp.empty((most, len(A)), dtype=A.dtype) for _ in range(2))
+    while len(columns) < most:
+        k, _ = gains.largest(xp)
+        if not gains.left[k]:
+            break
+        i, x = len(columns), X_o[k]
+        a = A @ x - (V[:i] @ x) @ V[:i]
+        V[i] = a / float(gains.nu[k] + x @ a) ** 0.5
+        Wv = W @ V[i]
+        w[i] = A @ Wv - (V[:i] @ Wv) @ V[:i]
+        columns.append(k)
+        r.append(float(V[i] @ Wv))
+        gains = gains.after(xp, k, X_o @ V[i], X_o @ w[i], r[i])
+    return _Steps(columns, V[: len(r)], w[: len(r)], r), gains
+
+
+def _greedy(bk: Backend, X_o: Array, W: Array, gains: _Gains, count: int, threads: int) -> list[int]:
+    """Up to `count` columns of X_o (d', n) in the order in which they are chosen.
+
+    To read all columns for every choice takes the longest where they do not stay in the cache. The 512 of largest gain
+    are chosen from, several steps ahead. One product then brings all columns up to date, and the steps up to the first
+    at which another column was better hold: the order is that of choosing from all.
+    """
+    xp, chosen, A = bk.xp, list[int](), bk.xp.eye(len(W), dtype=W.dtype)
+    while len(chosen) < count:
+        most = min(_AHEAD, count - len(chosen))
+        if bk.name != "numpy" or len(X_o) <= _BEST:
+            steps, gains = _steps(xp, X_o, A, W, gains, most)
+            columns = steps.columns
+        else:
+            k, gain = gains.largest(xp)
+            gain[k] = np.inf  # of equal ones it may not be among the best
+            best = np.sort(np.argsort(-gain, kind="stable")[:_BEST])
+            steps, _ = _steps(xp, X_o[best], A, W, _Gains(*(part[best] for part in gains)), most)
+            columns, gains = _that_hold(bk, X_o, best[steps.columns].tolist(), steps, gains, threads)
+        if not columns:
+            break
+        chosen += columns
+        V = steps.v[: len(columns)]
+        A -= V.T @ V
+    return chosen
+
+
+def _that_hold(
+    bk: Backend, X_o: Array, columns: list[int], steps: _Steps, gains: _Gains, threads: int
+) -> tuple[list[int], _Gains]:
+    """Of columns chosen from few those up to the first that would not be chosen from all X_o; the gains of all."""
+    vectors = bk.xp.stack([steps.v, steps.w])
+    products = bk.xp.empty((2, len(columns), len(X_o)), dtype=X_o.dtype)
+
+    def of(block: slice) -> None:
+        products[:, :, block] = vectors @ X_o[block].T
+
+    mapped(bk, of, gen_batches(len(X_o), BLOCK), threads)
+    for i, k in enumerate(columns):
+        if k != gains.largest(bk.xp)[0]:
+            return columns[:i], gains
+        gains = gains.after(bk.xp, k, products[0, i], products[1, i], steps.r[i])
+    return columns, gains
+
+
+def diverse_ranking_bytes(n: int, d: int) -> int:
+    """Bytes that `diverse_order` allocates, all of float64: one array (d', n'), some 16 of (d',).
+
+    Beside these about 6 of (n', n') while the walk is formed, or 4 of them, 512 columns and the products of 32 steps.
     """
     rows, columns = min(n, ROWS), min(d, CANDIDATES)
-    return 8 * (rows * (columns + max(6 * rows, 2 * rows + 3 * min(columns, BLOCK))) + 14 * columns)
+    steps = min(columns, _BEST) * rows + 2 * _AHEAD * columns
+    return 8 * (rows * columns + max(6 * rows * rows, 4 * rows * rows + steps) + 16 * columns)

@@ -186,7 +186,7 @@ class FitTask:
                 judged = {f"{name}_": value for name, value in found._asdict().items() if name != "outcome"}
             gates = gate_attributes(selector, bk, data.constant, best)
             fitted = {"n_runs_": n_runs, "backend_": bk.name, "scores_": gates["mu_"].copy(), **gates, **judged}
-            fitted |= order_attributes(selector, bk, data.X, fitted)
+            fitted |= order_attributes(selector, bk, data.X, fitted, self.threads)
         for name in [name for name in vars(selector) if name.endswith("_") and name not in _LASTING]:
             delattr(selector, name)  # of an earlier fit
         vars(selector).update(fitted)
@@ -217,7 +217,7 @@ def gate_attributes(selector: Any, bk: Backend, constant: Array, best: Outcome) 
     }
 
 
-def order_attributes(selector: Any, bk: Backend, X: Any, fitted: dict[str, Any]) -> dict[str, Array]:
+def order_attributes(selector: Any, bk: Backend, X: Any, fitted: dict[str, Any], threads: int = 1) -> dict[str, Array]:
     """The order of the columns, and the selection; X (n, d) scaled."""
     mu, ranking = fitted["mu_"], order_of(selector)
     count = None if selector.n_features_to_select is None else n_wanted(selector.n_features_to_select, len(mu))
@@ -228,7 +228,7 @@ def order_attributes(selector: Any, bk: Backend, X: Any, fitted: dict[str, Any])
         candidates = np.where(support, 1 + by - by.min(), -1)
     order = np.argsort(-by, kind="stable")
     if ranking == "diverse":
-        first = diverse_order(bk, X, candidates, count or _DIVERSE)
+        first = diverse_order(bk, X, candidates, count or _DIVERSE, threads)
         order = np.concatenate([first, order[~np.isin(order, first)]])
     if count is not None:
         support = np.zeros(len(mu), dtype=bool)

@@ -7,20 +7,21 @@ the others, and a graph of the few most dependent columns shows the rest. Column
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import replace
-from math import log, pi, sqrt
+from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
-from scipy.stats import rankdata
 from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
+from dufs_core.backend.threads import mapped
 from dufs_core.data.matrix import dense_block
-from dufs_core.objective.chain import Objective, open_walk
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.ops import bandwidth, distances, gaussian
+from dufs_core.significance.pairs import pair_dependence
+from dufs_core.significance.quadratic_forms import quadratic_forms
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
@@ -29,18 +30,13 @@ _CALIBRATION = (400, 1000)  # fewest and most calibration columns
 _CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
 _COMPARED = 4096  # columns that rows are compared in
 _FEWEST_ROWS = 3  # that differ from a column's median: a rarer column cannot be told from its decoys
-_FUNCTIONS = 6  # most functions of a column that are correlated with those of another
-_LEAST_LEFT = 1e-3  # of the mean square of a function, once it is orthogonal to those before
-_PRODUCTS = 3e10  # multiply-adds that the pairs may take before fewer functions are used
 _TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
-_LIKELY = 0.7  # a dependence counts that fewer than D^-0.7 of all shuffled pairs reach
-MOST_PARTNERS = 64  # strongest dependences of a column that count
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
 _SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
 _MOST_ROUNDS = 12
-BLOCK = 1 << 21  # entries of a block of pairs
+_TOGETHER = 1 << 17  # entries of matrices that are handled together: of few rows the calls take longer than the work
 
 
 class Pool(NamedTuple):
@@ -89,7 +85,7 @@ def n_calibration(d: int) -> int:
     return int(np.clip(d, *_CALIBRATION))
 
 
-def build_pool(bk: Backend, X: Any, columns: Array, seed: int) -> Pool:
+def build_pool(bk: Backend, X: Any, columns: Array, seed: int, threads: int = 1) -> Pool:
     """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary in too few rows are left out."""
     xp = bk.xp
     rows = random.sample(bk, seed, random.Stream.DECOYS, 1, X.shape[0], ROWS)
@@ -103,7 +99,7 @@ def build_pool(bk: Backend, X: Any, columns: Array, seed: int) -> Pool:
     M, C = n_decoys(d), n_calibration(d)
     copies = [x]
     if d:
-        order = random.orders(bk, seed, random.Stream.DECOYS, 0, M + -(-C // d), n, xp.asarray(columns))
+        order = random.orders(bk, seed, random.Stream.DECOYS, 0, M + -(-C // d), n, xp.asarray(columns), threads)
         copies += [xp.take_along_axis(x, order[m], axis=1) for m in range(M)]
         number = np.arange(C)  # calibration columns: of evenly spread columns, or of every column several times
         at, source = (M + number // d, number % d) if d <= C else (np.full(C, M), number * d // C)
@@ -146,7 +142,7 @@ def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) 
     chance among them below a limit, and so on until S stays the same (large sets nearly). Of the two ends the one with
     the larger sum over S of (E_k - log D)+ is taken.
     """
-    strongest, graph = _pair_dependence(bk, pool, threads)
+    strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
     evidence = chance(strongest[pool.competing :])(strongest)
     v = np.asarray(graph.sum(axis=1)).ravel()
     for _ in range(_ROUNDS):
@@ -195,29 +191,40 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     xp = bk.xp
     n = pool.X.shape[1]
     objective = replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
-    w = xp.asarray(weights.astype(pool.X.dtype))[:, None]
     x = pool.X[xp.asarray(members)]
-    G = (x * w).T @ x
-    out = np.empty(len(pool.X))
-    P = open_walk(bk, objective, G).T
-    for block in gen_batches(len(pool.X), max(1, BLOCK // n)):
-        y = part = pool.X[block]
-        for _ in range(objective.power):
-            y = y @ P
-        out[block] = bk.to_host((y * part).sum(axis=1, dtype=np.float64)) / n
+    weighted = x * xp.asarray(np.sqrt(weights).astype(x.dtype))[:, None]
+    D, _ = distances.forward(bk, weighted.T @ weighted)
+    K, degree = _affinity(bk, objective, D)
+    P = walk = K / degree[:, None]
+    for _ in range(objective.power - 1):
+        walk = walk @ P
+    forms = bk.to_host(quadratic_forms(bk, pool.X, walk, threads)) / n
     if len(members) < 2:
-        out[members] = 0.0
-        return out
+        forms[members] = 0.0
+        return forms
 
-    def without(i: int) -> float:
-        y, P = x[i], open_walk(bk, objective, G - w[i] * xp.outer(x[i], x[i]))
+    zero = xp.zeros(n, dtype=x.dtype)  # a row: `maximum` with a number is several times slower
+
+    def without_itself(some: slice) -> Array:
+        own = weighted[some, :, None] - weighted[some, None, :]
+        own *= own
+        K, degree = _affinity(bk, objective, xp.maximum(D - own, zero))
+        y = x[some]
         for _ in range(objective.power):
-            y = P @ y
-        score: float = float((y * x[i]).sum(dtype=np.float64)) / n
-        return score
+            y = (K @ y[..., None])[..., 0] / degree
+        return bk.to_host((y * x[some]).sum(axis=1, dtype=np.float64))
 
-    out[members] = list(_mapped(without, range(len(members)), threads if bk.name == "numpy" else 1))
-    return out
+    together = max(1, _TOGETHER // (n * n))
+    forms[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads)) / n
+    return forms
+
+
+def _affinity(bk: Backend, objective: Objective, D: Array) -> tuple[Array, Array]:
+    """K (..., n, n) from squared distances D by the objective's rules, and its degrees (..., n)."""
+    factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
+    b, _, _ = bandwidth.forward(bk, D, objective.bandwidth, objective.n_neighbors, factor, objective.degenerate_rule)
+    K, _ = gaussian.forward(bk, D, b, objective.self_weight)
+    return K, K.sum(axis=-1, dtype=bk.xp.float64).astype(K.dtype)
 
 
 def _settled(
@@ -237,83 +244,3 @@ def _settled(
         if turn >= len(shares) and changed <= _SETTLED * len(members):
             break
     return members, float(np.maximum(evidence[members] - log(pool.competing), 0).sum())
-
-
-def _pair_dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
-    """The strongest dependence of every column, (D,), and the likely ones as a sparse matrix (D, D).
-
-    The dependence of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of function a of one with
-    function b of the other, w_a = a^(-1/2) (`_functions`). As many functions as their products allow, 6 for small data:
-    a ring or two moons need them, monotone dependence does not.
-    """
-    xp = bk.xp
-    D, n = pool.X.shape
-    count = int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _FUNCTIONS))
-    functions, exist = _functions(bk, pool, count)
-    weight = np.arange(1, count + 1) ** -0.5
-
-    def dependence(block: slice) -> Array:
-        Q = xp.zeros((block.stop - block.start, D), dtype=pool.X.dtype)
-        for a in range(count):
-            for b in range(count):
-                r = functions[a][block] @ functions[b].T
-                r *= r
-                r -= exist[a][block, None] * exist[b]
-                r *= pool.X.dtype.type(weight[a] * weight[b])
-                Q += r
-        Q[xp.arange(len(Q)), xp.arange(block.start, block.stop)] = -xp.inf
-        return Q
-
-    blocks = list(gen_batches(D, max(1, BLOCK // max(D, 1))))
-    sample = dependence(slice(pool.competing, min(D, pool.competing + blocks[0].stop)))
-    tail = D**-_LIKELY / sqrt(pi * max(_LIKELY * log(D), 1.0))
-    likely = float(xp.quantile(sample[:, : pool.competing].ravel().astype(np.float32), 1 - tail))
-
-    def strongest_and_likely(block: slice) -> tuple[Array, Array, Array, Array]:
-        Q = dependence(block)
-        strongest = bk.to_host(Q.max(axis=1))
-        crowded = xp.flatnonzero((likely < Q).sum(axis=1) > MOST_PARTNERS)
-        if len(crowded):  # column by column: its decoys may be in another block
-            among = Q[crowded]
-            least = xp.partition(among, D - MOST_PARTNERS, axis=1)[:, D - MOST_PARTNERS]
-            Q[crowded] = xp.where(least[:, None] <= among, among, -xp.inf)
-        row, column = xp.nonzero(likely < Q)
-        return strongest, bk.to_host(row) + block.start, bk.to_host(column), bk.to_host(Q[row, column])
-
-    parts = list(_mapped(strongest_and_likely, blocks, threads if bk.name == "numpy" else 1))
-    strongest, row, column, value = (np.concatenate(part) for part in zip(*parts, strict=True))
-    return strongest, sparse.csr_array((np.sqrt(value - likely), (row, column)), shape=(D, D))
-
-
-def _functions(bk: Backend, pool: Pool, count: int) -> tuple[list[Array], list[Array]]:
-    """Functions 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n); which of them exist, (D,).
-
-    Function 1 is the column itself, function a > 1 cos(pi a u), u the rank / n, made orthogonal to those before it, and
-    0 where little is left of it: a column of two values has one function.
-    """
-    n = pool.X.shape[1]
-    size: float = n**-0.25  # a product of two is then sqrt(n) times their correlation
-    functions, exist = [pool.X * pool.X.dtype.type(size)], [bk.xp.ones(len(pool.X), dtype=pool.X.dtype)]
-    if count == 1:
-        return functions, exist
-    u = (rankdata(bk.to_host(pool.X), axis=1) - 0.5) / n
-    basis = [bk.to_host(pool.X).astype(np.float64) / sqrt(n)]
-    for a in range(2, count + 1):
-        f = np.cos(pi * a * u)
-        f -= f.mean(axis=1, keepdims=True)
-        for before in basis + basis:  # once more, for what rounding leaves
-            f -= (f * before).sum(axis=1, keepdims=True) * before
-        square = (f * f).sum(axis=1, keepdims=True)
-        f *= np.where(square > _LEAST_LEFT * n, 1 / np.sqrt(np.maximum(square, _LEAST_LEFT * n)), 0)
-        basis.append(f)
-        functions.append(bk.xp.asarray((f / size).astype(pool.X.dtype)))
-        exist.append(bk.xp.asarray((square[:, 0] > _LEAST_LEFT * n).astype(pool.X.dtype)))
-    return functions, exist
-
-
-def _mapped(function: Callable[[Any], Any], blocks: Iterable[Any], threads: int) -> Iterable[Any]:
-    """function(block) for every block, in order; the bits do not depend on the number of threads."""
-    if threads == 1:
-        return [function(block) for block in blocks]
-    with ThreadPoolExecutor(threads) as executor:
-        return list(executor.map(function, blocks))
