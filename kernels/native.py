@@ -118,32 +118,30 @@ class Kernel:
 
 @cache
 def cache_directory() -> Path | None:
-    """Where kernels are kept; None where no directory can be written that is this user's, or the administrator's."""
+    """Where kernels are kept; None where no directory can be written."""
     homes = {"darwin": "~/Library/Caches", "win32": os.environ.get("LOCALAPPDATA", "~")}
     home = os.environ.get("XDG_CACHE_HOME") or homes.get(sys.platform, "~/.cache")
     given = os.environ.get("NUMBA_CACHE_DIR")
     try:
         folder = Path(given) if given else Path(home).expanduser() / "dufs-core"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return folder if _is_trusted(folder) else None
+        return folder if os.access(folder, os.R_OK | os.X_OK) else None
     except (OSError, RuntimeError):  # RuntimeError: there is no home
         return None
 
 
-def _is_trusted(path: Path) -> bool:
-    if not hasattr(os, "geteuid"):
-        return True
-    about = path.stat()
-    return about.st_uid in (0, os.geteuid()) and not about.st_mode & 0o022
+def _digest(path: Path, data: bytes) -> bytes:
+    return sha256(path.name.encode() + data).digest()
 
 
 def read(path: Path) -> bytes | None:
-    """The code in a file; None if it is not there, damaged, or not to be trusted."""
-    with suppress(OSError):
-        if _is_trusted(path):
-            data = path.read_bytes()
-            if data[:32] == sha256(data[32:]).digest():
-                return data[32:]
+    """The code in a file; None if it is not there, damaged, another's code, or what another user can have written."""
+    with suppress(OSError), path.open("rb") as file:
+        about = os.fstat(file.fileno())
+        mine = not hasattr(os, "geteuid") or (about.st_uid in (0, os.geteuid()) and not about.st_mode & 0o022)
+        data = file.read() if mine else b""
+        if data[:32] == _digest(path, data[32:]):
+            return data[32:]
     return None
 
 
@@ -153,7 +151,7 @@ def write(path: Path, data: bytes) -> None:
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(sha256(data).digest() + data)
+                file.write(_digest(path, data) + data)
             os.replace(name, path)
         except OSError:
             os.unlink(name)
@@ -235,6 +233,8 @@ def _load(data: bytes) -> Any:
 
 def _start(module: str, name: str, signature: Any, path: Path) -> Any:
     """A process that compiles the kernel into the cache; None where none can be started."""
+    if "python" not in Path(sys.executable or "").name.lower():  # a program that embeds Python
+        return None
     command = [sys.executable, "-c", _COMPILE, json.dumps(sys.path), module, name, json.dumps(signature), str(path)]
     try:
         child = subprocess.Popen(
