@@ -70,7 +70,7 @@ DATA: dict[str, Callable[[], Any]] = {
 }  # fmt: skip
 GATES = {"Prostate-GE": {}, "COIL20": {}, "MNIST, 3000 x 784": {"batch_size": 500}}
 FITS = [*((name, {}) for name in list(DATA)[:8]), *((name, {"fdr": None} | more) for name, more in GATES.items())]
-CLASSES = {"bladder, 2000 x 16000": 16, "MNIST, 3000 x 4000": 10}
+LARGE = {"bladder, 2000 x 16000": (16, 16_000), "MNIST, 3000 x 4000": (10, 4000)}  # classes, columns
 SKFEATURE = {"LS": "similarity_based.lap_score.lap_score", "MCFS": "sparse_learning_based.MCFS.mcfs",
              "NDFS": "sparse_learning_based.NDFS.ndfs"}  # fmt: skip
 seconds_of = partial(timeit, setup="gc.enable()", number=1)
@@ -92,21 +92,21 @@ def whole_fit(name: str, settings: dict[str, Any], profiled: bool) -> dict[str, 
     return numbers
 
 
-def baseline(method: str, name: str) -> dict[str, float]:
-    X, c = DATA[name](), CLASSES[name]
+def baseline(method: str, name: str, c: int, r: int) -> dict[str, float]:
+    X = DATA[name]()
     planted.warm_up(method, 100)
-    p = planted.Planted(X, np.arange(X.shape[1]) < 100, np.arange(len(X)) % c, np.ones(0))  # asks for 100, c classes
+    p = planted.Planted(X, np.arange(X.shape[1]) < r, np.arange(len(X)) % c, np.ones(0))  # asks for r, c classes
     return {"seconds": seconds_of(lambda: planted.METHODS[method].run(p, 0, 0.1))}
 
 
-def skfeature(method: str, name: str) -> dict[str, float]:
+def skfeature(method: str, name: str, c: int, r: int) -> dict[str, float]:
     from skfeature.utility.construct_W import construct_W
 
     function: Any = locate(f"skfeature.function.{SKFEATURE[method]}")
     X, start = DATA[name]().astype(np.float64), time.perf_counter()
     Z = StandardScaler().fit_transform(X)
     W = construct_W(Z, metric="euclidean", weight_mode="heat_kernel", k=5, t=Z.shape[1] ** 0.5)
-    function(Z, W=W, mode="raw", n_selected_features=100, n_clusters=CLASSES[name])
+    function(Z, W=W, mode="raw", n_selected_features=r, n_clusters=c)
     return {"seconds": time.perf_counter() - start}
 
 
@@ -188,13 +188,18 @@ def cases(parts: Sequence[str], quick: bool) -> Iterator[tuple[str, str, Callabl
     if "start" in parts:
         yield "start", "fit two-moons", first_command, 2 if quick else 5
         yield "start", "first fit", first_fit, 3 if quick else 7
-    for name, settings in ([FITS[i] for i in (0, 1, 2, 8)] if quick else FITS) if "fits" in parts else ():
+    for name, settings in ([FITS[i] for i in (0, 2, 8)] if quick else FITS) if "fits" in parts else ():
         fit = partial(lambda one, package, turn: inside(package, *one, turn == 0), ("felt.whole_fit", name, settings))
-        yield "fits", ", ".join([name, *(f"{key}={value}" for key, value in settings.items())]), fit, 3
-    for name in CLASSES if "baselines" in parts and not quick else ():
-        for method in ("LS", "MCFS", "NDFS", "LLCFS", "SRCFS", "CAE"):
-            theirs = ("felt.skfeature", method, name) if method in SKFEATURE and find_spec("skfeature") else ()
-            yield "baselines", f"{method}, {name}", partial(beside, ("felt.baseline", method, name), theirs), 3
+        yield "fits", ", ".join([name, *(f"{key}={value}" for key, value in settings.items())]), fit, 2 if quick else 3
+    for name, (c, d) in LARGE.items() if "baselines" in parts and not quick else ():
+        for method, r in [(m, 100) for m in ("LS", "MCFS", "NDFS", "LLCFS", "SRCFS", "CAE")] + [("MCFS", d // 2)]:
+            peer = ("felt.skfeature", method, name, c, r) if method in SKFEATURE and find_spec("skfeature") else ()
+            yield (
+                "baselines",
+                f"{method}, {r} of {name}",
+                partial(beside, ("felt.baseline", method, name, c, r), peer),
+                3,
+            )
     if "planted" in parts:
         methods = [name for name, method in planted.METHODS.items() if not (quick and method.slow)]
         sets = planted.QUICK_SETS if quick else planted.SETS
