@@ -195,3 +195,14 @@ def test_uniforms_are_uniform():
 def test_draws_of_no_seed_are_the_same_in_every_run_of_a_test():
     """tests/conftest.py sees to it: NumPy's global generator, which they come from, starts from 0."""
     assert seed_of(None) == seed_of(np.random.RandomState(0))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_orders_are_those_of_every_key_on_its_own(monkeypatch, count):
+    keys = np.array([3, 0, 7, 100, 5])
+    whole = random.orders(bk, 1, random.Stream.DECOYS, 2, count, 20, keys)
+    np.testing.assert_array_equal(np.sort(whole, axis=2), np.broadcast_to(np.arange(20), whole.shape))
+    monkeypatch.setattr(random, "WORDS", 50)
+    for threads in (1, 3):
+        got = random.orders(bk, 1, random.Stream.DECOYS, 2, count, 20, keys, threads)
+        np.testing.assert_array_equal(got, whole)

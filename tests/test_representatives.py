@@ -343,6 +343,24 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
     np.testing.assert_array_equal(order(NUMPY, table, mu, 20), order(NUMPY, dense, mu, 20))
 
 
+@pytest.mark.parametrize(("best", "ahead"), [(1, 1), (1, 4), (3, 2), (5, 20)])
+def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch, best, ahead):
+    X, mu = np.hstack([groups(60), noise(60, 20, seed=3)]), np.random.default_rng(1).uniform(0.3, 1.0, 35)
+    X[:, 20:25] = X[:, 15:16]  # ties
+    found = order(NUMPY, X, mu, 35)
+    monkeypatch.setattr(diverse_ranking, "_BEST", best)
+    monkeypatch.setattr(diverse_ranking, "_AHEAD", ahead)
+    for threads in (1, 2):
+        np.testing.assert_array_equal(order(NUMPY, X, mu, 35, threads), found)
+    mu[15:25] = 1.0
+    np.testing.assert_array_equal(order(NUMPY, X, mu, 12), found_from_all(monkeypatch, X, mu, 12))
+
+
+def found_from_all(monkeypatch, *arguments):
+    monkeypatch.setattr(diverse_ranking, "_BEST", 10**6)
+    return order(NUMPY, *arguments)
+
+
 # --- in the selector -------------------------------------------------------------------------------------------------
 
 

@@ -310,6 +310,47 @@ def test_a_column_and_its_decoys_are_treated_alike(X):
     np.testing.assert_allclose(b_scores, a_scores[old], atol=1e-10)
 
 
+def slow_pairs(X, competing):
+    """Dependences n r^2 - 1 from all pairs at once; of the likely ones the 64 strongest of each column, and ties."""
+    D, n = X.shape
+    Q = (X @ X.T) ** 2 / n - 1
+    np.fill_diagonal(Q, -np.inf)
+    tail = D**-0.7 / np.sqrt(np.pi * max(0.7 * np.log(D), 1.0))
+    likely = np.quantile(Q[competing:, :competing].astype(np.float32), 1 - tail)
+    least = np.sort(Q, axis=1)[:, [-64]]
+    return Q.max(axis=1), np.where((likely < Q) & (least <= Q), np.sqrt(np.maximum(Q - likely, 0)), 0.0)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("tile", [30, 128, 1000])
+def test_pairs_are_those_of_the_whole_square(monkeypatch, tile, threads):
+    """Of columns with few partners, with more than 64, and with more than 64 equal ones."""
+    monkeypatch.setattr(pairs, "TILE", tile)
+    monkeypatch.setattr(pairs, "_FUNCTIONS", 1)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 64))
+    x[:150] += 2 * rng.normal(size=64)
+    x[150:240] = rng.integers(-4, 5, size=64)
+    x[250:252] = x[249]
+    x[rng.permutation(300)] = x[:300].copy()
+    x = np.sign(x) * np.minimum(abs(np.round(4 * x)), 8)  # sums of whole numbers have no rounding that breaks ties
+    x[:, 32:] = -x[:, :32]
+    strongest, graph = pairs.pair_dependence(bk, x, 300, threads)
+    expected, likely = slow_pairs(x, 300)
+    np.testing.assert_allclose(strongest, expected, rtol=1e-12)
+    assert ((likely > 0).sum(axis=1) > 64).any()
+    np.testing.assert_allclose(graph.toarray(), likely, rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(7, 3), (300, 150), (50, 300)])
+def test_quadratic_forms(monkeypatch, shape):
+    monkeypatch.setattr(quadratic_forms, "ROWS", 40)
+    rng = np.random.default_rng(0)
+    X, M = rng.normal(size=shape), rng.normal(size=(shape[1], shape[1]))
+    got = quadratic_forms.quadratic_forms(bk, X, M, 2)
+    np.testing.assert_allclose(got, np.einsum("ki,ij,kj->k", X, M, X), atol=1e-10)
+
+
 @pytest.mark.usefixtures("several_blocks")
 def test_any_number_of_threads_finds_the_same_bits():
     pool = pool_of(mixed(n=40, d=30), dtype="float32")

@@ -25,9 +25,9 @@ from dufs_core.kernels import cuda
 _LISTED = """
 abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip
 concatenate copyto cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log
-matmul max maximum may_share_memory median minimum moveaxis nonzero ones ones_like outer partition power
+matmul max maximum may_share_memory median minimum moveaxis multiply nonzero ones ones_like outer partition power
 put_along_axis quantile sin sort sqrt
-square stack sum swapaxes take_along_axis where zeros zeros_like
+cumsum square stack sum swapaxes take_along_axis where zeros zeros_like
 / bool_ finfo float32 float64 inf int32 int64 nan newaxis pi uint32 uint64
 / all any argmax argmin argsort astype conj copy fill max mean min ravel reshape std sum swapaxes transpose
 / add sub mul truediv floordiv mod pow matmul and or xor lshift rshift
