@@ -11,7 +11,7 @@
 #ifndef KERNELS_ON_CPU
 template <class T>
 using Global = T*;
-#define SHARED(T, name, count) __shared__ T name[count]
+#define SHARED(T, name, count) __shared__ __align__(16) T name[count]
 #endif
 
 typedef long long Index;
@@ -128,4 +128,45 @@ __device__ T select(Global<const T> values, Index base, Index n, Index skip, Ind
         __syncthreads();  // found is read before the next digit's is written
     }
     return value_of(prefix);
+}
+
+// The four words of random numbers of a counter (Philox-4x32-10), as dufs_core.backend.random.philox.
+__device__ inline void noise_words(
+    unsigned (&w)[4], Word64 column, Index step, Index stream, Index group, Word64 seed) {
+    unsigned k0 = (unsigned)seed, k1 = (unsigned)(seed >> 32);
+    w[0] = (unsigned)column;
+    w[1] = 0;
+    w[2] = (unsigned)step;
+    w[3] = (unsigned)(stream << 28 | group);
+    for (int round = 0; round < 10; ++round) {
+        const Word64 p0 = (Word64)0xD2511F53u * w[0], p1 = (Word64)0xCD9E8D57u * w[2];
+        w[0] = (unsigned)(p1 >> 32) ^ w[1] ^ k0;
+        w[1] = (unsigned)p1;
+        w[2] = (unsigned)(p0 >> 32) ^ w[3] ^ k1;
+        w[3] = (unsigned)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+}
+
+// The c-th of the four standard normals of a counter's words (Box-Muller in double).
+__device__ inline double normal_of(const unsigned (&w)[4], int c) {
+    const double scale = 1.0 / 4294967296.0;
+    const double radius = sqrt(-2.0 * log(((double)(c < 2 ? w[0] : w[2]) + 0.5) * scale));
+    const double half_turns = (double)(c < 2 ? w[1] : w[3]) * (2 * scale);
+    return radius * (c % 2 ? sinpi(half_turns) : cospi(half_turns));
+}
+
+// u = mu_k + sigma eps: the gate before it is clipped. mu (fits, d), per_fit draws for each; eps (R, d), of the draws
+// from number `first` on.
+template <class T>
+__device__ T unclipped(
+    Global<const T> mu, Global<const T> eps, T sigma, Index draw, Index first, Index per_fit, Index d, Index k) {
+    return mu[(first + draw) / per_fit * d + k] + sigma * eps[draw * d + k];
+}
+
+// z: a gate that is clipped.
+template <class T>
+__device__ T clipped(T u) {
+    return u <= 0 ? T(0) : u >= 1 ? T(1) : u;
 }

@@ -18,10 +18,11 @@ from dufs_core.objective import rules
 
 ELEMENT = {"float32": "float", "float64": "double"}  # the one map from dtype to C++ type
 KERNELS = {  # file: the kernels in it, each for the element type T
-    "gates.cu": ("normals<T>", "gated<T>", "column_dots<T>", "loss<T>", "update<T>", "record<T>"),
+    "gates.cu": ("normals<T>", "gated<T>", "column_dots<T>", "loss<T>", "advance<T>"),
     "distances.cu": ("diagonal<T>", "distances<T>", "affinity<T>", "grad_distances<T>", "bandwidth<T>"),
-    "sweep.cu": ("symmetrise<T>", "score<T>", "reduce_scores<T>", "grad_degrees<T>", "backward<T>", "finish<T>"),
+    "sweep.cu": ("symmetrise<T>", "score<T>", "grad_degrees<T>", "backward<T>", "finish<T>"),
     "product.cu": ("product<T, true>", "product<T, false>", "add_parts<T>", "combine<T>"),
+    "short.cu": ("short_gram<T>", "short_sum<T>", "short_dots<T>"),
     "sparse.cu": ("sparse_means<T>", "sparse_gram<T>", "sparse_dots<T>", "dense_columns<T>"),
 }
 FILES = {kernel: file for file, kernels in KERNELS.items() for kernel in kernels}
@@ -29,6 +30,7 @@ OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block
 WARPS = THREADS // 32
 TILE, SWEEP_TILE = 64, 32  # rows and columns of the tiles of product.cu and sweep.cu
+SHORT_ROWS = 128  # the most that the kernels of short.cu take
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves
 _SCALARS: dict[type, Any] = {int: np.int64, float: np.float64, bool: np.bool_}
 _NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that stands for one
@@ -37,7 +39,8 @@ _NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that s
 def constants() -> str:
     """The constants that Python and the kernels share, for the preprocessor."""
     names = ("DECAY", "BETA1", "BETA2", "EPSILON", "AUTHORS_ZERO", "ADAM", "NORMALIZED")
-    values = {"THREADS": THREADS, "TILE": TILE, "SWEEP_TILE": SWEEP_TILE, "RECORD": len(rules.RECORD)}
+    values = {"THREADS": THREADS, "TILE": TILE, "SWEEP_TILE": SWEEP_TILE, "SHORT_ROWS": SHORT_ROWS}
+    values["RECORD"] = len(rules.RECORD)
     values |= {name.upper(): at for at, name in enumerate(rules.RECORD)}  # where a number stands in a record
     values |= {name: getattr(rules, name) for name in names}
     return "".join(f"#define {name} {value!r}\n" for name, value in values.items())

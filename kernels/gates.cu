@@ -2,19 +2,6 @@
 
 #include "common.cuh"
 
-// Philox-4x32-10 of one counter, as dufs_core.backend.random.philox: w becomes four independent 32-bit words.
-__device__ inline void philox(unsigned (&w)[4], unsigned k0, unsigned k1) {
-    for (int round = 0; round < 10; ++round) {
-        const Word64 p0 = (Word64)0xD2511F53u * w[0], p1 = (Word64)0xCD9E8D57u * w[2];
-        w[0] = (unsigned)(p1 >> 32) ^ w[1] ^ k0;
-        w[1] = (unsigned)p1;
-        w[2] = (unsigned)(p0 >> 32) ^ w[3] ^ k1;
-        w[3] = (unsigned)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-}
-
 // Standard normals (fits, R, d) of step clock[f] + 1 of every fit, with its own seed, as dufs_core.backend.random.normals
 // (Box-Muller in double). mirrored, with R > 1: R / 2 draws and the same with the other sign. A thread makes the four
 // draws of one counter.
@@ -23,32 +10,17 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) normals(
     Global<const Word64> column, Global<const Word64> seed, Global<const Index> clock, Index stream, Index fits,
     Index R, Index d, bool mirrored, Global<T> out) {
     const Index drawn = mirrored && R > 1 ? R / 2 : R, groups = (drawn + 3) / 4, entries = groups * d;
-    const double scale = 1.0 / 4294967296.0;
     for (Index l = (Index)blockIdx.x * THREADS + threadIdx.x; l < fits * entries; l += (Index)gridDim.x * THREADS) {
         const Index fit = l / entries, entry = l - fit * entries, group = entry / d, k = entry - group * d;
-        unsigned w[4] = {(unsigned)column[k], 0, (unsigned)(clock[fit] + 1), (unsigned)(stream << 28 | group)};
-        philox(w, (unsigned)seed[fit], (unsigned)(seed[fit] >> 32));
-        double values[4];
-        for (int pair = 0; pair < 2; ++pair) {
-            const double radius = sqrt(-2.0 * log(((double)w[2 * pair] + 0.5) * scale));
-            const double half_turns = (double)w[2 * pair + 1] * (2 * scale);
-            values[2 * pair] = radius * cospi(half_turns);
-            values[2 * pair + 1] = radius * sinpi(half_turns);
-        }
+        unsigned w[4];
+        noise_words(w, column[k], clock[fit] + 1, stream, group, seed[fit]);
         for (int c = 0; c < 4 && 4 * group + c < drawn; ++c) {
             const Index draw = fit * R + 4 * group + c;
-            out[draw * d + k] = T(values[c]);
-            if (drawn < R) out[(draw + drawn) * d + k] = T(-values[c]);
+            const T value = T(normal_of(w, c));
+            out[draw * d + k] = value;
+            if (drawn < R) out[(draw + drawn) * d + k] = -value;
         }
     }
-}
-
-// u = mu_k + sigma eps: the gate before it is clipped. mu (fits, d), per_fit draws for each; eps (R, d), of the draws
-// from number `first` on.
-template <class T>
-__device__ T unclipped(
-    Global<const T> mu, Global<const T> eps, T sigma, Index draw, Index first, Index per_fit, Index d, Index k) {
-    return mu[(first + draw) / per_fit * d + k] + sigma * eps[draw * d + k];
 }
 
 // Xt_ki = X_ki z_k, z = clip(u, 0, 1).      X (d, n), Xt (R, d, n).
@@ -58,8 +30,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) gated(
     Index d, Index n, Global<T> Xt) {
     for (Index l = (Index)blockIdx.x * THREADS + threadIdx.x; l < R * d * n; l += (Index)gridDim.x * THREADS) {
         const Index draw = l / (d * n), entry = l - draw * d * n;
-        const T u = unclipped<T>(mu, eps, T(sigma), draw, first, per_fit, d, entry / n);
-        Xt[l] = X[entry] * (u <= 0 ? T(0) : u >= 1 ? T(1) : u);
+        Xt[l] = X[entry] * clipped(unclipped<T>(mu, eps, T(sigma), draw, first, per_fit, d, entry / n));
     }
 }
 
@@ -120,13 +91,18 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) loss(
     }
 }
 
-// Step clock[f] + 1 of a rule of dufs_core.objective.optimizers for every fit that is not done, in place: grad, params
-// (fits, d); first (fits, d), null where the rule has none; second (fits, d) for Adam, (fits) for normalized, else
-// null. Both start as zeros. One block for each fit.
+// Step clock[f] + 1 of every fit that is not done: a rule of dufs_core.objective.optimizers in place, then its record.
+//
+// grad, params (fits, d); first (fits, d), null where the rule has none; second (fits, d) for Adam, (fits) for normalized,
+// else null. Both start as zeros. records[f, clock[f] - start] is dufs_core.objective.rules.RECORD. Then the clock is set
+// forward; a fit is done when at most `enough` gates are undecided, |params - 1/2| <= 1/2 + margin. One block for each fit.
 template <class T>
-__global__ void __launch_bounds__(THREADS, RESIDENT) update(
-    Global<const T> grad, Global<const Index> clock, Global<const Index> done, Index fits, Index d, Index rule,
-    double rate, double momentum, Global<T> params, Global<double> first, Global<double> second) {
+__global__ void __launch_bounds__(THREADS, RESIDENT) advance(
+    Global<const T> grad, Index rule, double rate, double momentum, Global<T> params, Global<double> first,
+    Global<double> second, Global<const double> value, Global<const double> mean_isolated, Global<const double> S,
+    Global<const double> b, Global<const double> degenerate, Global<const Index> start, Index fits, Index R, Index d,
+    Index n, Index room, double margin, double enough, Global<Index> clock, Global<Index> done,
+    Global<double> records) {
     for (Index fit = blockIdx.x; fit < fits; fit += gridDim.x) {
         if (done[fit] != 0) continue;
         const double t = (double)(clock[fit] + 1);
@@ -141,6 +117,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) update(
             if (threadIdx.x == 0) second[fit] = mean_square;
             size = mean_square > 0 ? sqrt(mean_square / (1 - pow(DECAY, t))) : 1;
         }
+        double sums[RECORD] = {};
         for (Index k = threadIdx.x; k < d; k += THREADS) {
             const Index at = fit * d + k;
             const double g = grad[at];
@@ -154,31 +131,14 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) update(
                 first[at] = direction;
             }
             params[at] = T((double)params[at] - rate * direction);
+            const double m = params[at];
+            sums[OPEN_GATES] += m > 0 ? 1 : 0;
+            sums[UNDECIDED_GATES] += fabs(m - 0.5) > 0.5 + margin ? 0 : 1;  // NaN decides nothing
         }
-    }
-}
-
-// What every fit that is not done reports of step clock[f] + 1 (dufs_core.objective.rules.RECORD), as
-// records[f, clock[f] - start]. Then the clock is set forward; a fit is done when at most `enough` gates are undecided,
-// |mu - 1/2| <= 1/2 + margin. One block for each fit.
-template <class T>
-__global__ void __launch_bounds__(THREADS, RESIDENT) record(
-    Global<const double> value, Global<const double> mean_isolated, Global<const double> S, Global<const double> b,
-    Global<const double> degenerate, Global<const T> mu, Global<const Index> start, Index fits, Index R, Index d,
-    Index n, Index room, double margin, double enough, Global<Index> clock, Global<Index> done,
-    Global<double> records) {
-    for (Index fit = blockIdx.x; fit < fits; fit += gridDim.x) {
-        if (done[fit] != 0) continue;
-        double sums[RECORD] = {};
         for (Index draw = threadIdx.x; draw < R; draw += THREADS) {
             sums[SCORE] += S[fit * R + draw];
             sums[BANDWIDTH] += b[fit * R + draw];
             sums[DEGENERATE] += degenerate[fit * R + draw];
-        }
-        for (Index k = threadIdx.x; k < d; k += THREADS) {
-            const double m = mu[fit * d + k];
-            sums[OPEN_GATES] += m > 0 ? 1 : 0;
-            sums[UNDECIDED_GATES] += fabs(m - 0.5) > 0.5 + margin ? 0 : 1;  // NaN decides nothing
         }
         for (int c = 0; c < RECORD; ++c) sums[c] = block_sum(sums[c]);
         if (threadIdx.x == 0) {

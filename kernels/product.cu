@@ -5,7 +5,7 @@
 constexpr int STEP = 16;  // depth of the operands' tiles in shared memory
 constexpr int PER_THREAD = 4;  // entries of C along one side
 constexpr int SIDE = TILE / PER_THREAD;  // threads along one side of a tile
-constexpr int LEFT_PITCH = TILE + 1;  // of the left operand's tile: its columns fall into different banks
+constexpr int LEFT_PITCH = TILE + 4;  // of the left operand's tile: its columns begin at different banks, aligned
 
 static_assert(THREADS == SIDE * SIDE, "the block covers a tile");
 
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) product(
                 T a[PER_THREAD], c[PER_THREAD];
                 for (int l = 0; l < PER_THREAD; ++l) {
                     a[l] = left[k * LEFT_PITCH + ty * PER_THREAD + l];
-                    c[l] = right[k * TILE + tx + l * SIDE];
+                    c[l] = right[k * TILE + tx * PER_THREAD + l];
                 }
                 for (int u = 0; u < PER_THREAD; ++u) {
                     for (int v = 0; v < PER_THREAD; ++v) sums[u][v] += a[u] * c[v];
@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) product(
         for (int u = 0; u < PER_THREAD; ++u) {
             const Index i = i0 + ty * PER_THREAD + u;
             for (int v = 0; v < PER_THREAD; ++v) {
-                const Index j = j0 + tx + v * SIDE;
+                const Index j = j0 + tx * PER_THREAD + v;
                 if (i < p && j < q) C[(target * p + i) * q + j] = sums[u][v];
             }
         }

@@ -45,26 +45,6 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) score(
     }
 }
 
-// S = sum_i q_i (W r)_i, and the share of rows with at most the degree of an isolated one. One block for each draw.
-template <class T>
-__global__ void __launch_bounds__(THREADS, RESIDENT) reduce_scores(
-    Global<const double> Wr, Global<const T> q, Global<const double> deg, double isolated_degree, Index R, Index n,
-    Global<double> S, Global<double> isolated) {
-    for (Index draw = blockIdx.x; draw < R; draw += gridDim.x) {
-        double sum = 0, count = 0;
-        for (Index i = threadIdx.x; i < n; i += THREADS) {
-            sum += Wr[draw * n + i] * q[draw * n + i];
-            count += deg[draw * n + i] <= isolated_degree;
-        }
-        sum = block_sum(sum);
-        count = block_sum(count);
-        if (threadIdx.x == 0) {
-            S[draw] = sum;
-            isolated[draw] = count / (double)n;
-        }
-    }
-}
-
 // turned[j][i] = T[j0 + j, i0 + i], for the whole block; 0 outside the matrix.
 template <class T, class Tile>
 __device__ void read_turned(Global<const T> matrix, Index base, Index n, Index j0, Index i0, Tile& turned) {
@@ -159,11 +139,14 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) backward(
 }
 
 // Add the derivative through the bandwidth to the entries of M that b was read from, those of the rows (R, 2) and their
-// neighbours, and 2 row sums of dD to the diagonal. Weights (R, 2) of 0: b is a constant. One block for each draw.
+// neighbours, and 2 row sums of dD to the diagonal. Weights (R, 2) of 0: b is a constant. And the score S = sum_i q_i (W r)_i
+// and the share of rows with at most the degree of an isolated one. One block for each draw.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) finish(
     Global<T> M, Global<const Index> neighbour, Global<const Index> rows, Global<const double> weights,
-    Global<const double> b, Global<const double> db, Index R, Index n, Global<double> row_sums) {
+    Global<const double> b, Global<const double> db, Global<const double> Wr, Global<const T> q,
+    Global<const double> deg, double isolated_degree, Index R, Index n, Global<double> row_sums, Global<double> S,
+    Global<double> isolated) {
     const Index tiles = (n + SWEEP_TILE - 1) / SWEEP_TILE;
     for (Index draw = blockIdx.x; draw < R; draw += gridDim.x) {
         const Index base = draw * n * n, row = draw * n;
@@ -181,6 +164,17 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) finish(
             }
         }
         __syncthreads();
-        for (Index i = threadIdx.x; i < n; i += THREADS) M[base + i * n + i] += T(2 * row_sums[row + i]);
+        double sum = 0, count = 0;
+        for (Index i = threadIdx.x; i < n; i += THREADS) {
+            M[base + i * n + i] += T(2 * row_sums[row + i]);
+            sum += Wr[row + i] * q[row + i];
+            count += deg[row + i] <= isolated_degree;
+        }
+        sum = block_sum(sum);
+        count = block_sum(count);
+        if (threadIdx.x == 0) {
+            S[draw] = sum;
+            isolated[draw] = count / (double)n;
+        }
     }
 }

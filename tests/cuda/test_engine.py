@@ -19,6 +19,7 @@ from dufs_core.objective.protocol import StepSize
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
 SHAPES = [(2, 1), (9, 3), (33, 7), (9, 140)]  # the last: Gram matrices summed in parts
+SIZES = pytest.mark.parametrize("size", ["short", "small", "large"])
 
 
 def problem(n, d, draws=2, dtype=np.float64):
@@ -47,6 +48,12 @@ def check(want, got, X, tolerance=1e-11):
 
 
 @pytest.fixture
+def small(monkeypatch):
+    """No step counts as one over few rows."""
+    monkeypatch.setattr(gpu_plan, "SHORT_ROWS", 0)
+
+
+@pytest.fixture
 def large(monkeypatch):
     """Every step counts as one over many entries, its draws taken in turns."""
     monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
@@ -56,14 +63,45 @@ def large(monkeypatch):
 
 @pytest.mark.parametrize(("n", "d"), SHAPES)
 @pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
-@pytest.mark.parametrize("size", ["small", "large"])
+@SIZES
 def test_numbers(device, request, n, d, t, rule, lam, size):
-    if size == "large":
-        request.getfixturevalue("large")
+    if size != "short":
+        request.getfixturevalue(size)
     objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam)
     mu, eps, X = problem(n, d)
     want, (got,) = both(device, objective, mu, eps, X)
     check(want, got, X)
+
+
+@pytest.mark.parametrize(("n", "d", "draws"), [(1, 65, 2), (31, 1000, 2), (100, 65, 4), (128, 7, 1), (127, 130, 20)])
+def test_few_rows(device, n, d, draws):
+    """Up to the most that one block takes; the last: several parts of G in one sum."""
+    mu, eps, X = problem(n, d, draws)
+    want, (got,) = both(device, Objective(bandwidth=3.0 if n == 1 else "max", n_neighbors=min(2, n)), mu, eps, X)
+    check(want, got, X, 1e-10)
+    names = {launch.kernel.split("<")[0] for launch in device.xp.launches}
+    assert {"short_gram", "short_sum", "short_dots"} <= names
+    assert not {"gated", "column_dots", "diagonal"} & names
+
+
+def test_more_rows_than_a_block_takes(device):
+    assert gpu_plan.is_short((128, 9), 2, 1)
+    assert not gpu_plan.is_short((129, 9), 2, 1)
+    mu, eps, X = problem(129, 9)
+    want, (got,) = both(device, Objective(), mu, eps, X)
+    check(want, got, X)
+    assert not any("short" in launch.kernel for launch in device.xp.launches)
+
+
+@pytest.mark.parametrize(
+    ("d", "draws", "parts"), [(1, 1, 8), (5966, 1, 88), (5966, 4, 32), (60_000, 1, 240), (10**6, 1, 3912)]
+)
+def test_parts_of_a_fit_do_not_depend_on_its_stack(d, draws, parts):
+    """And a part has no more columns than a block has threads."""
+    for fits in (1, 3, 64):
+        assert gpu_plan.parts_of_short_gram(d, draws * fits, fits)[0] == parts
+    assert -(-d // parts) <= -(-cuda.THREADS // 16) * 16
+    assert parts % cuda.WARPS == 0
 
 
 @pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 2, None)])
@@ -88,11 +126,11 @@ def test_a_given_bandwidth_keeps_no_distances(device):
     assert not any(launch.kernel == "distances<double>" for launch in device.xp.launches)
 
 
-@pytest.mark.parametrize("size", ["small", "large"])
+@SIZES
 @pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "constant column", "closed", "open"])
 def test_special_cases(device, request, name, size):
-    if size == "large":
-        request.getfixturevalue("large")
+    if size != "short":
+        request.getfixturevalue(size)
     X = {"duplicates": gen.duplicates_and_others(8, 5), "twins": gen.twins(), "equal": gen.identical_rows(),
          "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
     d = X.shape[1]
@@ -196,7 +234,29 @@ def test_the_cuda_engine_takes_what_is_predicted(device):
 # --- what is launched -----------------------------------------------------------------------------------------------
 
 
-def test_the_launches_of_a_step(device):
+def test_the_launches_of_a_short_step(device):
+    """Every launch by name and grid, for n = 70 rows, d = 130 columns, 2 draws."""
+    both(device, Objective(), *problem(70, 130, dtype=np.float32))
+    rows, tiles = 2 * 70, 2 * 3
+    assert [(launch.kernel, *launch.grid) for launch in device.xp.launches] == [
+        ("short_gram<float>", 8 * 2 * 2),
+        ("short_sum<float>", -(-2 * 70 * 70 // 32)),
+        ("distances<float>", rows),
+        ("bandwidth<float>", 2),
+        ("affinity<float>", rows),
+        ("symmetrise<float>", rows),
+        ("product<float, true>", 2 * 2 * 2),
+        ("score<float>", rows),
+        ("product<float, true>", 2 * 2 * 2),
+        ("grad_degrees<float>", tiles),
+        ("backward<float>", tiles),
+        ("finish<float>", 2),
+        ("short_dots<float>", 2 * 3),
+        ("loss<float>", 1),
+    ]
+
+
+def test_the_launches_of_a_step(device, small):
     """Every launch by name and grid, for n = 70 rows, d = 3 columns, 2 draws; arguments have the kernel's types."""
     both(device, Objective(), *problem(70, 3, dtype=np.float32))
     rows, tiles = 2 * 70, 2 * 3
@@ -210,7 +270,6 @@ def test_the_launches_of_a_step(device):
         ("symmetrise<float>", rows),
         ("product<float, true>", 2 * 2 * 2),
         ("score<float>", rows),
-        ("reduce_scores<float>", 2),
         ("product<float, true>", 2 * 2 * 2),
         ("grad_degrees<float>", tiles),
         ("backward<float>", tiles),

@@ -30,7 +30,8 @@ pytestmark = pytest.mark.gpu
 
 ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_entries_beyond_32_bits", "test_a_captured_step_gives_the_same_bits",
-    "test_a_capture_that_fails_inside_is_ended", "test_the_launches_of_a_step",
+    "test_a_capture_that_fails_inside_is_ended", "test_the_launches_of_a_step", "test_the_launches_of_a_short_step",
+    "test_few_rows", "test_more_rows_than_a_block_takes",
     "test_closed_and_saturated_columns_are_left_out_of_large_steps", "test_nothing_is_launched_for_no_work",
     "test_kernels_compile_once", "test_a_given_bandwidth_keeps_no_distances",
     "test_constants_of_python_and_the_kernels_agree", "test_the_cuda_engine_takes_what_is_predicted",
@@ -42,7 +43,7 @@ ELSEWHERE = {  # what looks into the emulator or the stand-in itself
     "test_what_sparse_data_on_a_device_cannot_have", "test_sparse_steps_on_a_full_device",
     "test_the_sparse_engine_takes_what_is_predicted", "test_a_population_in_turns",
 }  # fmt: skip
-FIXTURES = ("large", "table", "few_rows")
+FIXTURES = ("small", "large", "table", "few_rows")
 MODULES = (test_emulated, test_engine, test_fit, test_streaming_kernels, test_streaming_engine)
 for _module in (*MODULES, test_sparse_kernels, test_sparse_engine):
     globals().update({

@@ -21,9 +21,11 @@ cpu = get_backend("numpy")
 OPTIMIZERS = [("sgd", 0.5, 0.0), ("sgd", 0.1, 0.5), ("adam", 0.05, 0.0), ("normalized", 0.05, 0.3)]
 
 
-@pytest.fixture(params=["captured", "launched", "many entries"])
+@pytest.fixture(params=["short", "captured", "launched", "many entries"])
 def size(request, monkeypatch):
-    """The three ways that a step can be queued."""
+    """The four ways that a step can be queued."""
+    if request.param == "captured":
+        monkeypatch.setattr(gpu_plan, "SHORT_ROWS", 0)
     if request.param == "many entries":
         monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
         monkeypatch.setattr(gpu_plan, "SELECTED_WORK", 0)
@@ -96,6 +98,24 @@ def test_fits_together_are_the_bits_of_each_alone(device, size, monkeypatch):
         ends.add(len(got))
     assert len(ends) > 1
     assert len(steps._fits) < 3
+
+
+@pytest.mark.parametrize("draws", [1, 4])
+def test_a_stack_that_fills_a_device_is_the_bits_of_each_alone(device, draws):
+    """Several parts of G in one sum, where each alone writes every part."""
+    fits, d = 16 // draws, 1100
+    problems = [
+        RunSpec(Objective(), get_optimizer("normalized", 0.1, 0.0), Schedule(draws, 3, 0.0), seed, np.arange(d))
+        for seed in range(fits)
+    ]
+    X = device.xp.asarray(np.asfortranarray(gen.noise(9, d).astype(np.float32)))
+    start = device.xp.asarray(np.full((fits, d), 0.5, np.float32))
+    regions = [gpu_plan.parts_of_short_gram(d, draws * count, count)[1] for count in (1, fits)]
+    assert regions[0] > regions[1]
+    together = CudaEngine().steps(device, problems, start).advance(X, None, 1, 3)
+    for fit in (0, fits - 1):
+        (alone,) = CudaEngine().steps(device, [problems[fit]], start[:1]).advance(X, None, 1, 3)
+        np.testing.assert_array_equal(together[fit], alone)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

@@ -1,7 +1,8 @@
 """The Gram form on a CUDA device: the arrays of one step, the launches over them, and their replay as a CUDA graph.
 
-A step over few entries is all launches: it runs with our own product kernel and is captured once in a graph. A step
-over many is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not let cuBLAS be
+A step over few entries is all launches: it runs with our own product kernel and is captured once in a graph. Where it
+has few rows, one kernel goes from the noise to parts of G, and one from M to the columns' dots. A step over many
+entries is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not let cuBLAS be
 captured.)
 """
 
@@ -15,7 +16,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import MemoryLimitError
-from dufs_core.kernels.cuda import SWEEP_TILE, TILE, blocks_for, warps_for
+from dufs_core.kernels.cuda import SHORT_ROWS, SWEEP_TILE, THREADS, TILE, WARPS, blocks_for, warps_for
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
@@ -46,6 +47,21 @@ def parts_of_gram(n: int, d: int, draws: int) -> int:
     return max(1, min(_BUSY // (draws * (-(-n // TILE)) ** 2), d // TILE, d // n))
 
 
+def is_short(shape: tuple[int, int], draws: int, fits: int) -> bool:
+    """Whether the kernels of short.cu take a step: it is captured, and a block has room for all its rows."""
+    return shape[0] <= SHORT_ROWS and shape[1] > 0 and is_captured(shape, draws, fits)
+
+
+def parts_of_short_gram(d: int, draws: int, fits: int) -> tuple[int, int]:
+    """In how many parts short.cu sums the Gram matrices, and as how many sums it writes them.
+
+    One fit's draws alone decide about the parts, as in `parts_of_gram`: 64 columns or more each, as many as a block has
+    threads at most. Where there are many draws, their number keeps a device busy, and each is written as few sums.
+    """
+    parts = WARPS * max(min(d // TILE, _BUSY * fits // draws) // WARPS, -(-d // (WARPS * THREADS)), 1)
+    return parts, WARPS if draws * WARPS >= _BUSY else parts
+
+
 def draws_together(n: int, d: int, draws: int) -> int:
     """How many draws are evaluated at once."""
     return max(1, min(draws, ELEMENTS_TOGETHER // (n * max(n, d))))
@@ -61,7 +77,10 @@ def entries_needed(size: StepSize) -> int:
     n, d, draws = size.n, size.d, size.draws
     captured = is_captured((n, d), draws, size.fits)
     together = draws if captured else draws_together(n, d, draws)
-    kept = together * (n_matrices(size.power, not size.fixed_bandwidth) * n * n + n * d) + n * d
+    matrices = together * n_matrices(size.power, not size.fixed_bandwidth) * n * n
+    if is_short((n, d), draws, size.fits):
+        return matrices + parts_of_short_gram(d, draws, size.fits)[1] * draws * n * n + n * d
+    kept = matrices + together * n * d + n * d
     if not captured:  # the open and the undecided columns, and the copies that a product makes of its operands
         return kept + together * (n * n + n * d) + n * d * 2
     parts = parts_of_gram(n, d, draws // size.fits)
@@ -170,21 +189,24 @@ class Plan:
         self.captured = is_captured(shape, R, F)
         self.together = r = R if self.captured else draws_together(n, d, R)
         self.all_columns = self.captured or R * n * n * d <= SELECTED_WORK
-        self.parts = parts_of_gram(n, d, self.per_fit) if self.captured else 1
+        self.short = is_short(shape, R, F)
+        self.parts = self.regions = parts_of_gram(n, d, self.per_fit) if self.captured else 1
+        if self.short:
+            self.parts, self.regions = parts_of_short_gram(d, R, F)
         self.replay = Replay(bk, self.captured)
         self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
         self.X = xp.empty((d, n), dtype=dtype)
         self.mu, self.eps = xp.empty((F, d), dtype=dtype), xp.empty((R, d), dtype=dtype)
         self.lam = xp.asarray(np.array([np.nan if o.lam is None else o.lam for o in objectives], dtype=np.float64))
-        self.columns = xp.empty(r * d * n, dtype=dtype)  # the gated data, later M X
+        self.columns = xp.empty(0 if self.short else r * d * n, dtype=dtype)  # the gated data, later M X
         kept = n_matrices(t, self.rule is not None)
         self.G, self.T, *matrices = (xp.empty((r, n, n), dtype=dtype) for _ in range(kept))
         self.powers, self.terms = matrices[:t], matrices[t:]
         self.D = None if self.rule is None else self.terms.pop()
         self.g, self.kth, self.largest, self.q, self.r, self.half_ddeg = xp.empty((6, r, n), dtype=dtype)
         self.deg, self.Wq, self.Wr, self.row_sums = xp.empty((4, r, n), dtype=f8)
-        self.sums = xp.empty((self.parts, r, n, n), dtype=dtype) if self.parts > 1 else None
+        self.sums = xp.empty((self.regions, r, n, n), dtype=dtype) if self.regions > 1 else None
         self.db = xp.empty((r, -(-n // SWEEP_TILE)), dtype=f8)
         self.neighbour = xp.empty((r, n), dtype=xp.int64)
         self.rows, self.weights = xp.zeros((r, 2), dtype=xp.int64), xp.zeros((r, 2), dtype=f8)
@@ -207,8 +229,36 @@ class Plan:
     def launch(self, kernel: str, blocks: int, *arguments: Any) -> None:
         self.bk.kernels.launch(kernel, self.dtype, blocks, *arguments)
 
-    def run(self) -> None:
-        """Queue everything from mu and eps to loss, mean_isolated and dmu."""
+    def run(self, keys: tuple[Any, ...] | None = None) -> None:
+        """Queue everything from mu and eps to loss, mean_isolated and dmu.
+
+        keys: the columns' numbers, seeds, clock and stream by which `eps` is drawn first, in mirrored pairs.
+        """
+        if self.short:
+            self._from_noise_to_dots(keys)
+        else:
+            if keys is not None:
+                blocks = blocks_for(self.fits * -(-max(1, self.per_fit // 2) // 4) * self.d)
+                self.launch("normals<T>", blocks, *keys, self.fits, self.per_fit, self.d, True, self.eps)
+            self._from_gates_to_dots()
+        o, sizes = self.objective, (self.fits, self.per_fit, self.d, self.n)
+        scores = (self.S, self.isolated, self.dots, self.mu, self.lam)
+        results = (self.dmu, self.loss, self.mean_isolated)
+        self.launch("loss<T>", self.fits, *scores, *sizes, float(o.gate_sigma), float(o.delta), *results)
+
+    def _from_noise_to_dots(self, keys: tuple[Any, ...] | None) -> None:
+        R, sizes = self.R, (self.R, self.per_fit, self.d, self.n)
+        sigma = float(self.objective.gate_sigma)
+        columns = 256 // self.dtype.itemsize  # of G or of X, that a block takes
+        drawn = (None, None, None, 0) if keys is None else keys
+        parts = (self.parts, self.regions, self.eps, self.sums)
+        blocks = self.regions * R * (SHORT_ROWS // columns)
+        self.launch("short_gram<T>", blocks, self.X, self.mu, *drawn, sigma, *sizes, *parts)
+        self.launch("short_sum<T>", -(-self.G.size // 32), self.sums, self.regions, R, self.n, self.G, self.g)
+        M, gates = self.sweep(slice(0, R)), (self.mu, self.eps, sigma, *sizes)
+        self.launch("short_dots<T>", R * -(-self.d // columns), self.X, M, *gates, self.dots)
+
+    def _from_gates_to_dots(self) -> None:
         xp, wanted = self.bk.xp, None
         opened = undecided = Columns(self.X, self.mu, self.eps)
         if not self.all_columns:
@@ -228,10 +278,6 @@ class Plan:
             self.launch("column_dots<T>", warps_for(dots.size), X, MX, *gates, dots)
             if wanted is not None:
                 self.dots[draws, wanted] = dots
-        o, sizes = self.objective, (self.fits, self.per_fit, self.d, self.n)
-        scores = (self.S, self.isolated, self.dots, self.mu, self.lam)
-        results = (self.dmu, self.loss, self.mean_isolated)
-        self.launch("loss<T>", self.fits, *scores, *sizes, float(o.gate_sigma), float(o.delta), *results)
 
     def _open_and_undecided(self) -> tuple[Array, Array]:
         """Whether a column is open, and whether its gate is undecided, in any draw of any fit: bool (d,)."""
@@ -286,7 +332,8 @@ class Plan:
         size, rows, tiles = (count, n), count * n, count * -(-n // SWEEP_TILE)
         G, T, A, At, b = self.G[:count], self.T[:count], self.powers[0][:count], self.powers[-1][:count], self.b[draws]
         g, q, r, deg, Wq, Wr = self.g, self.q, self.r, self.deg, self.Wq, self.Wr
-        self.launch("diagonal<T>", blocks_for(rows), G, *size, g)
+        if not self.short:  # whose sums of G give it
+            self.launch("diagonal<T>", blocks_for(rows), G, *size, g)
         if self.rule is not None:
             neighbours = (self.kth, self.neighbour, self.largest)
             self.launch("distances<T>", rows, G, g, 0, rows, n, o.n_neighbors, self.D, *neighbours)
@@ -298,14 +345,14 @@ class Plan:
             self.product(True, lower[:count], A, higher[:count])
 
         self.launch("score<T>", rows, At, G, q, r, *size, G, Wq, Wr)  # G becomes H
-        isolated = isolated_degree(o.self_weight, float(np.finfo(self.dtype).eps))
-        self.launch("reduce_scores<T>", count, Wr, q, deg, isolated, *size, self.S[draws], self.isolated[draws])
         self._power_backward(count, G, T)
         self.launch("grad_degrees<T>", tiles, T, A, q, Wq, Wr, *size, self.half_ddeg)
         swept = (At, self.row_sums, self.db)  # A^t becomes M
         self.launch("backward<T>", tiles, T, A, self.D, At, q, r, self.half_ddeg, b, *size, *swept)
         entries = (self.neighbour, self.rows, self.weights)
-        self.launch("finish<T>", count, At, *entries, b, self.db, *size, self.row_sums)
+        scored = (Wr, q, deg, isolated_degree(o.self_weight, float(np.finfo(self.dtype).eps)))
+        finished = (self.row_sums, self.S[draws], self.isolated[draws])
+        self.launch("finish<T>", count, At, *entries, b, self.db, *scored, *size, *finished)
         return At
 
     def _power_backward(self, count: int, H: Array, T: Array) -> None:

@@ -14,7 +14,6 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.random import Stream
-from dufs_core.kernels.cuda import blocks_for
 from dufs_core.objective.engines.gpu_plan import Plan, Replay, memory_errors
 from dufs_core.objective.protocol import RunSpec
 from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
@@ -98,15 +97,13 @@ class CudaSteps:
     def _step(self, plan: Plan) -> None:
         optimizer, schedule = self._specs[0].optimizer, self._specs[0].schedule
         F, R, d, n, mu, clock, done = plan.fits, plan.per_fit, plan.d, plan.n, self._mu, self._clock, self._done
-        blocks = blocks_for(F * -(-max(1, R // 2) // 4) * d)
-        drawn = (int(Stream.GATES), F, R, d, True, plan.eps)
-        plan.launch("normals<T>", blocks, self._columns, self._seed, clock, *drawn)
-        plan.run()
+        plan.run((self._columns, self._seed, clock, int(Stream.GATES)))
         rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate), float(optimizer.momentum))
-        plan.launch("update<T>", F, plan.dmu, clock, done, F, d, *rule, mu, self._first, self._second)
-        reported = (plan.loss, plan.mean_isolated, plan.S, plan.b, plan.degenerate, mu, self._start)
+        moved = (mu, self._first, self._second)
+        reported = (plan.loss, plan.mean_isolated, plan.S, plan.b, plan.degenerate, self._start)
         limits = (DECIDED_MARGIN * plan.objective.gate_sigma, float(schedule.tol * d))
-        plan.launch("record<T>", F, *reported, F, R, d, n, _ROOM, *limits, clock, done, self._records)
+        state = (clock, done, self._records)
+        plan.launch("advance<T>", F, plan.dmu, *rule, *moved, *reported, F, R, d, n, _ROOM, *limits, *state)
 
     def save(self, fit: int) -> dict[str, Array]:
         """mu and the optimiser's memory of one fit, on the host; of one that was left out, mu."""
