@@ -361,6 +361,7 @@ def make(libraries: dict[str, Any]) -> types.ModuleType:
     for name in CONSTANTS:
         setattr(xp, name, getattr(np, name))
     xp.ndarray = ndarray
+    xp.linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))))
     xp.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
     xp.from_dlpack = lambda tensor: ndarray(tensor.__dlpack__())
 
