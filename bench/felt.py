@@ -194,17 +194,12 @@ def cases(parts: Sequence[str], quick: bool) -> Iterator[tuple[str, str, Callabl
     for name, (c, d) in LARGE.items() if "baselines" in parts and not quick else ():
         for method, r in [(m, 100) for m in ("LS", "MCFS", "NDFS", "LLCFS", "SRCFS", "CAE")] + [("MCFS", d // 2)]:
             peer = ("felt.skfeature", method, name, c, r) if method in SKFEATURE and find_spec("skfeature") else ()
-            yield (
-                "baselines",
-                f"{method}, {r} of {name}",
-                partial(beside, ("felt.baseline", method, name, c, r), peer),
-                3,
-            )
+            ours = ("felt.baseline", method, name, c, r)
+            yield "baselines", f"{method}, {r} of {name}", partial(beside, ours, peer), 3
     if "planted" in parts:
         methods = [name for name, method in planted.METHODS.items() if not (quick and method.slow)]
-        sets = planted.QUICK_SETS if quick else planted.SETS
-        problems = [("felt.same_selection", methods, data, 20, 2000, 0) for data in sets]
-        yield "planted", "all", lambda package, turn: inside(package, *problems[turn]), len(problems)
+        one, sets = ("felt.same_selection", methods), planted.QUICK_SETS if quick else planted.SETS
+        yield "planted", "all", lambda package, turn: inside(package, *one, sets[turn], 20, 2000, 0), len(sets)
     for name in (list(STEPS)[: 2 if quick else None]) if "steps" in parts else ():
         peer = () if missing("featselectlib") else ("fit.run", "featselectlib, steps", name, 0, 0)
         yield "steps", name, partial(beside, ("fit.run", "ours, steps", name, 0, 0), peer), 1 if quick else 3
