@@ -24,7 +24,7 @@ def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
         engines, spoiled = tuple(table.pop("engines", ())), table.pop("spoiled", {})
         for function, faults in table.items():
             for fault, old, new in faults:
-                line, mutated = _replaced(source_of(module), function, old, new)
+                line, mutated = replaced(source_of(module), function, old, new)
                 yield Mutant(module, function, fault, engines, line), _installer(module, mutated)
         for function, parts in spoiled.items():
             for part in parts:
@@ -33,7 +33,7 @@ def chosen() -> Iterator[tuple[Mutant, Callable[[], None]]]:
                     yield mutant, _spoiler(module, function, part, spoil)
 
 
-def _replaced(source: str, function: str, old: str, new: str) -> tuple[int, str]:
+def replaced(source: str, function: str, old: str, new: str) -> tuple[int, str]:
     """The line of the function where the old text starts, and the source with the new one there."""
     lines = source.splitlines(keepends=True)
     for node in ast.walk(ast.parse(source)):
