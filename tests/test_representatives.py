@@ -343,6 +343,15 @@ def test_sparse_columns_are_those_of_the_dense_matrix(scaling):
     np.testing.assert_array_equal(order(NUMPY, table, mu, 20), order(NUMPY, dense, mu, 20))
 
 
+@pytest.mark.parametrize("shape", [(7, 3), (300, 150), (50, 300)])
+def test_quadratic_forms(monkeypatch, shape):
+    monkeypatch.setattr(diverse_ranking, "BLOCK", 40)
+    rng = np.random.default_rng(0)
+    X, M = rng.normal(size=shape), rng.normal(size=(shape[1], shape[1]))
+    got = diverse_ranking._quadratic_forms(NUMPY, X, M, 2)
+    np.testing.assert_allclose(got, np.einsum("ki,ij,kj->k", X, M, X), atol=1e-10)
+
+
 @pytest.mark.parametrize(("best", "ahead"), [(1, 1), (1, 4), (3, 2), (5, 20)])
 def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch, best, ahead):
     X, mu = np.hstack([groups(60), noise(60, 20, seed=3)]), np.random.default_rng(1).uniform(0.3, 1.0, 35)

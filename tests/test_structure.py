@@ -17,7 +17,7 @@ from dufs_core.backend.blas import one_blas_thread
 from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.selection.discovery import _on_all_rows
-from dufs_core.significance import pairs, quadratic_forms
+from dufs_core.significance import pairs, structure
 from dufs_core.significance.structure import ROWS, build_pool, chance, find_structure, n_calibration, n_decoys, scores
 
 bk = get_backend("numpy")
@@ -292,7 +292,7 @@ def renamed(pool, rng):
 def several_blocks(monkeypatch):
     """Of pairs and of scores, as larger data have."""
     monkeypatch.setattr(pairs, "TILE", 50)
-    monkeypatch.setattr(quadratic_forms, "ROWS", 40)
+    monkeypatch.setattr(structure, "BLOCK", 40)
 
 
 @pytest.mark.usefixtures("several_blocks")
@@ -340,15 +340,6 @@ def test_pairs_are_those_of_the_whole_square(monkeypatch, tile, threads):
     np.testing.assert_allclose(strongest, expected, rtol=1e-12)
     assert ((likely > 0).sum(axis=1) > 64).any()
     np.testing.assert_allclose(graph.toarray(), likely, rtol=1e-6, atol=1e-4)
-
-
-@pytest.mark.parametrize("shape", [(7, 3), (300, 150), (50, 300)])
-def test_quadratic_forms(monkeypatch, shape):
-    monkeypatch.setattr(quadratic_forms, "ROWS", 40)
-    rng = np.random.default_rng(0)
-    X, M = rng.normal(size=shape), rng.normal(size=(shape[1], shape[1]))
-    got = quadratic_forms.quadratic_forms(bk, X, M, 2)
-    np.testing.assert_allclose(got, np.einsum("ki,ij,kj->k", X, M, X), atol=1e-10)
 
 
 @pytest.mark.usefixtures("several_blocks")

@@ -15,13 +15,13 @@ from sklearn.utils import gen_batches
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
 from dufs_core.data.matrix import dense_block
-from dufs_core.significance.quadratic_forms import quadratic_forms
 
 ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations, and n d' a column, stay seconds
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
 NEIGHBOURS = 5  # among many columns distances are nearly equal, and only the nearest rows say something; MCFS takes 5
 POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (docs/defaults.md)
 _BEST, _AHEAD = 512, 32  # columns that are chosen from, so many steps ahead
+_PART = 128  # rows whose products with a column are added up at a time
 _SUMMED = 4096  # columns of a part of the Gram matrix
 BLOCK = 512  # columns whose products are held at once: beside n x n arrays of 1,024 rows they are small
 _LEAST = 0.01  # share of a column that is at least noise (a copy of others has none), and at least structure
@@ -106,12 +106,32 @@ def diverse_order(bk: Backend, X: Array, mu: Array, count: int, threads: int = 1
     for _ in range(POWER):
         W = P @ W @ P.T  # at last Y Y'
     q = xp.concatenate([(X_o[block] * X_o[block]).sum(axis=1) for block in gen_batches(len(X_o), BLOCK)])
-    s, f = (quadratic_forms(bk, X_o, M, threads) for M in (P.T @ P, W))
+    s, f = (_quadratic_forms(bk, X_o, M, threads) for M in (P.T @ P, W))
     left = varies & (q > 0)
     s = xp.clip(s / xp.where(left, q, 1), _LEAST, 1 - _LEAST)
     chosen = _greedy(bk, X_o, W, _Gains(f, q, q * (1 - s) / s, left), count, threads)
     rest = np.setdiff1d(np.arange(len(candidates)), chosen)[: count - len(chosen)]
     return np.asarray(candidates[np.concatenate([np.array(chosen, dtype=np.intp), rest])])
+
+
+def _quadratic_forms(bk: Backend, X: Array, M: Array, threads: int) -> Array:
+    """x_k' M x_k of every row of X (D, n), M (n, n); (D,) float64.
+
+    x' M x = x' U x with U block by block upper triangular, little more than half of the products.
+    """
+    U, parts = M + M.T, list(gen_batches(len(M), _PART))
+    for J in parts:
+        U[J, J] /= 2
+
+    def product(x: Array, J: slice) -> Array:
+        y = x[:, : J.stop] @ U[: J.stop, J]
+        y *= x[:, J]
+        return y.sum(axis=1, dtype=bk.xp.float64)
+
+    def of(block: slice) -> Array:
+        return sum(product(X[block], J) for J in parts)
+
+    return bk.xp.concatenate(mapped(bk, of, gen_batches(len(X), 2 * BLOCK), threads))
 
 
 class _Gains(NamedTuple):

@@ -18,10 +18,9 @@ from sklearn.utils import gen_batches
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
 from dufs_core.data.matrix import dense_block
-from dufs_core.objective.chain import Objective
+from dufs_core.objective.chain import Objective, open_walk
 from dufs_core.objective.ops import bandwidth, distances, gaussian
 from dufs_core.significance.pairs import pair_dependence
-from dufs_core.significance.quadratic_forms import quadratic_forms
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
@@ -36,6 +35,7 @@ MOST_GATES = 100  # columns of a set
 _SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
 _MOST_ROUNDS = 12
+BLOCK = 1024  # columns that are scored at a time
 _TOGETHER = 1 << 17  # entries of matrices that are handled together: of few rows the calls take longer than the work
 
 
@@ -191,23 +191,28 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     xp = bk.xp
     n = pool.X.shape[1]
     objective = replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
+    w = xp.asarray(weights.astype(pool.X.dtype))[:, None]
     x = pool.X[xp.asarray(members)]
-    weighted = x * xp.asarray(np.sqrt(weights).astype(x.dtype))[:, None]
-    D, _ = distances.forward(bk, weighted.T @ weighted)
-    K, degree = _affinity(bk, objective, D)
-    P = walk = K / degree[:, None]
-    for _ in range(objective.power - 1):
-        walk = walk @ P
-    forms = bk.to_host(quadratic_forms(bk, pool.X, walk, threads)) / n
-    if len(members) < 2:
-        forms[members] = 0.0
-        return forms
+    G = (x * w).T @ x
+    P = open_walk(bk, objective, G).T
 
+    def of(block: slice) -> Array:
+        y = part = pool.X[block]
+        for _ in range(objective.power):
+            y = y @ P
+        return bk.to_host((y * part).sum(axis=1, dtype=np.float64))
+
+    out: Array = np.concatenate(mapped(bk, of, gen_batches(len(pool.X), BLOCK), threads)) / n
+    if len(members) < 2:
+        out[members] = 0.0
+        return out
+    D, _ = distances.forward(bk, G)
     zero = xp.zeros(n, dtype=x.dtype)  # a row: `maximum` with a number is several times slower
 
     def without_itself(some: slice) -> Array:
-        own = weighted[some, :, None] - weighted[some, None, :]
+        own = x[some, :, None] - x[some, None, :]
         own *= own
+        own *= w[some, :, None]
         K, degree = _affinity(bk, objective, xp.maximum(D - own, zero))
         y = x[some]
         for _ in range(objective.power):
@@ -215,8 +220,8 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
         return bk.to_host((y * x[some]).sum(axis=1, dtype=np.float64))
 
     together = max(1, _TOGETHER // (n * n))
-    forms[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads)) / n
-    return forms
+    out[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads)) / n
+    return out
 
 
 def _affinity(bk: Backend, objective: Objective, D: Array) -> tuple[Array, Array]:
