@@ -21,6 +21,13 @@ def newest(session: nox.Session) -> None:
     check(session)
 
 
+@nox.session(python="3.13")
+def adapters(session: nox.Session) -> None:
+    """The gradient verifier with the array libraries that it takes functions of."""
+    session.install(".[test]", "jax", "torch")
+    session.run("python", "-m", "pytest", "-q", "-rs", "tests/gradcheck/test_adapters.py")
+
+
 @nox.session(python="3.11")
 def oldest(session: nox.Session) -> None:
     check(session, "--resolution", "lowest-direct")

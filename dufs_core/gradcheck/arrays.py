@@ -1,4 +1,4 @@
-"""Arrays of the checker, on NumPy or CuPy."""
+"""Arrays of the checker, on NumPy or CuPy, real or complex."""
 
 from __future__ import annotations
 
@@ -8,63 +8,119 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.backend import Array
+Array = Any  # numpy.ndarray, cupy.ndarray or a number
+_FLOATS = ("float", "bfloat")  # ml_dtypes' names begin so, too; NumPy does not know its types as floating-point
 
 
 def array_module(*arrays: Array) -> Any:
     """numpy or cupy, by the arrays; numbers count as NumPy. Raises TypeError if host and device arrays are mixed."""
-    arrays = tuple(a for a in arrays if hasattr(a, "dtype") and hasattr(a, "shape") and np.ndim(a) > 0)
-    on_device = [hasattr(a, "__cuda_array_interface__") for a in arrays]
-    if not any(on_device):
+    on_device = [a for a in arrays if hasattr(a, "__cuda_array_interface__")]
+    if not on_device:
         return np
-    if not all(on_device):
+    if any(hasattr(a, "dtype") and np.ndim(a) > 0 and not hasattr(a, "__cuda_array_interface__") for a in arrays):
         raise TypeError("inputs mix host (NumPy) and device (CuPy) arrays: move all of them to one side first")
-    return import_module(type(arrays[0]).__module__.partition(".")[0])
+    return import_module(type(on_device[0]).__module__.partition(".")[0])
 
 
 def to_host(array: Array) -> Any:
     return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
-def as_tuple(values: Any) -> tuple[Any, ...]:
-    return tuple(values) if isinstance(values, (tuple, list)) else (values,)
+def refuse_others(x: Any, where: str) -> None:
+    """Raise TypeError for a sparse matrix and for an array of a library without NumPy's functions."""
+    if hasattr(x, "tocsr"):
+        raise TypeError(
+            f"{where} is sparse: check the function of its entries instead, "
+            "lambda data: f(csr_array((data, indices, indptr))), whose gradient has an entry for each of them"
+        )
+    if hasattr(x, "__dlpack__") and not (isinstance(x, np.ndarray) or hasattr(x, "get")):
+        library = type(x).__module__.partition(".")[0]
+        raise TypeError(f"{where} is an array of {library}: dufs_core.gradcheck.adapters takes it to the checker")
+
+
+def in_precision(xp: Any, x: Any, dtype: Any) -> Any:
+    """A copy of an input in the precision of the check, complex where it is complex; all else as it is."""
+    if not hasattr(x, "dtype"):
+        return x
+    if is_complex(x):
+        return xp.array(x, dtype=np.result_type(dtype, np.complex64))
+    return xp.array(x, dtype=dtype if is_float(x) else None)
+
+
+def is_float(x: Any) -> bool:
+    """Whether x is a real floating-point number or array."""
+    return x.dtype.name.startswith(_FLOATS) if hasattr(x, "dtype") else isinstance(x, float)
+
+
+def is_complex(x: Any) -> bool:
+    return x.dtype.kind == "c" if hasattr(x, "dtype") else isinstance(x, complex)
+
+
+def moves(x: Any) -> bool:
+    """Whether there can be a derivative."""
+    return is_float(x) or is_complex(x)
+
+
+def copied(xp: Any, x: Any, strided: bool = False) -> Any:
+    """Memory of its own, with gaps between the entries if `strided`."""
+    if not hasattr(x, "dtype"):
+        return x
+    if not strided:
+        return xp.array(x)
+    out = xp.empty((*x.shape, 2), dtype=x.dtype)[..., 0]
+    out[...] = x
+    return out
+
+
+def is_strided(x: Any) -> bool:
+    return hasattr(x, "flags") and not (x.flags.c_contiguous or x.flags.f_contiguous)
 
 
 def size_of(x: Any) -> int:
     return int(np.prod(np.shape(x)))
 
 
-def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> Any:
-    """sum over the pairs of sum(left_i right_i), a host number; None on either side counts as 0."""
-    return sum((xp.sum(product).item() for product in _products(xp, left, right)), 0.0)
+def largest(xp: Any, x: Any) -> float:
+    """The largest absolute value of the finite entries; 0 if there is none."""
+    if not size_of(x):
+        return 0.0
+    x = xp.abs(xp.asarray(x))
+    return float(xp.max(xp.where(xp.isfinite(x), x, 0)))
+
+
+def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
+    """sum over the pairs of Re sum(conj(left_i) right_i); None on either side counts as 0."""
+    return sum((float(xp.sum(product)) for product in _products(xp, left, right)), 0.0)
 
 
 def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
-    """sqrt(sum of squared products): the size that sum(left right) has under random signs."""
+    """sqrt(sum of squared products): the size that `dot` has under random signs."""
     norm = 0.0
     for product in _products(xp, left, right):
-        largest = float(xp.max(xp.abs(product))) if size_of(product) else 0.0
-        if largest > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
-            norm = float(np.hypot(norm, largest * float(xp.sqrt(xp.sum((product / largest) ** 2)))))
+        top = float(xp.max(xp.abs(product))) if size_of(product) else 0.0
+        if top > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
+            norm = float(np.hypot(norm, top * float(xp.sqrt(xp.sum((product / top) ** 2)))))
     return norm
 
 
 def _products(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> list[Array]:
-    pairs = zip(left, right, strict=True)
-    return [xp.asarray(a) * b for a, b in pairs if a is not None and b is not None]
+    """left_i right_i in double precision; of two complex arrays the products of real and of imaginary parts."""
+    products = []
+    for a, b in zip(left, right, strict=True):
+        if a is not None and b is not None:
+            a, b = xp.asarray(a), xp.asarray(b)
+            products.append(xp.multiply(a.real, b.real, dtype=xp.float64))
+            if is_complex(a) and is_complex(b):
+                products.append(xp.multiply(a.imag, b.imag, dtype=xp.float64))
+    return products
 
 
-def unit_directions(rng: np.random.Generator, shapes: Sequence[tuple[int, ...]]) -> list[Any]:
-    """One random unit vector over all coordinates of all shapes, no entry below 0.1 / sqrt(total) in size.
+def unit_vector(rng: np.random.Generator, n: int) -> Any:
+    """A random unit vector, no entry below 0.1 / sqrt(n) in size: no error in one entry can hide behind a small weight.
 
-    The floor keeps every coordinate visible: an error in one of them cannot hide behind a small weight.
+    The density of an entry is bounded, so that errors in several entries seldom cancel (`Report.chance_of_miss`).
     """
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    total = max(sum(sizes), 1)
-    flat = rng.standard_normal(total)
-    flat /= max(float(np.linalg.norm(flat)), 1e-300)
-    floor = 0.15 / np.sqrt(total)
-    flat = np.where(np.abs(flat) < floor, np.copysign(floor, flat), flat)
-    flat /= np.linalg.norm(flat)
-    pieces = np.split(flat[: sum(sizes)], np.cumsum(sizes)[:-1])
-    return [piece.reshape(shape) for piece, shape in zip(pieces, shapes, strict=True)]
+    v = rng.standard_normal(n)
+    v /= max(float(np.linalg.norm(v)), 1e-300)
+    v += np.copysign(0.15 / np.sqrt(max(n, 1)), v)
+    return v / max(float(np.linalg.norm(v)), 1e-300)

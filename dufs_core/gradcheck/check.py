@@ -2,94 +2,28 @@
 
 For a function f of arrays x_1, x_2, ... with values y_1, y_2, ..., random cotangents w and a direction v,
 
-    <w, df/dt f(x + t v) at t = 0>  =  <g, v>,      g = backward(x, w),
+    <w, df/dt f(x + t v) at t = 0>  =  <g, v>,      g = backward(x, w),      <a, b> = Re sum(conj(a) b),
 
-must hold. The left side comes from differences in float64, the right side from the backward under test.
+must hold. The left side comes from differences, the right side from the backward under test.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from dufs_core.backend import Array
 from dufs_core.gradcheck import differences
-from dufs_core.gradcheck.arrays import array_module, as_tuple, dot, magnitude, size_of, to_host, unit_directions
+from dufs_core.gradcheck.arrays import Array, dot, is_complex, largest, magnitude, to_host
+from dufs_core.gradcheck.problem import Direction, Function, Problem, Project
 from dufs_core.gradcheck.report import Comparison, Report
-
-Function = Callable[..., Any]
-Project = Mapping[int, Callable[[Array], Array]]
-Direction = list[Array | None]  # one entry for each input, None where it does not move
+from dufs_core.gradcheck.trees import as_tuple, leaves
 
 _WIDER = 32.0  # Richardson's tables start at 32 steps, 1 step, 1/32 step, 32^-2 and 32^-3 steps
 _ROUNDING = 64.0  # units in the last place of |w||f| granted to the function, divided by the widest step
-_RESOLVED = 1e-8  # a table whose slope is known no better than this (relative) neither confirms nor refutes
-_KINK_RESIDUAL = 1e-3  # fourth difference / step, relative to the slope, above which one-sided slopes are compared
-_KINK_JUMP = 1e-5  # relative jump of the slope that is called a kink
-
-
-@dataclass
-class _Problem:
-    """Function, backward and inputs in the form every part below uses."""
-
-    xp: Any
-    function: Function
-    inputs: tuple[Array, ...]
-    values: tuple[Array, ...]
-    cotangents: tuple[Array, ...]
-    gradients: tuple[Array | None, ...]
-    scales: tuple[float, ...]
-    project: Project
-    weight: float  # sum |w||f|: what rounding is relative to
-
-    @cached_property
-    def active(self) -> list[int]:
-        """The inputs with a gradient."""
-        return [i for i, g in enumerate(self.gradients) if g is not None]
-
-    @cached_property
-    def coordinates(self) -> list[tuple[int, int]]:
-        """(input, flat index) of every coordinate with a derivative."""
-        return [(i, k) for i in self.active for k in range(size_of(self.inputs[i]))]
-
-    def line(self, direction: Direction) -> differences.Phi:
-        """phi(t) = <w, f(x + t v) - f(x)>, each value computed once."""
-        known: dict[float, float] = {0.0: 0.0}
-
-        def phi(t: float) -> float:
-            if t not in known:
-                moved = [x if v is None else x + t * v for x, v in zip(self.inputs, direction, strict=True)]
-                values = as_tuple(self.function(*moved))
-                change = [self.xp.asarray(y) - y0 for y, y0 in zip(values, self.values, strict=True)]
-                known[t] = float(dot(self.xp, self.cotangents, change))
-            return known[t]
-
-        return phi
-
-    def analytic(self, direction: Direction) -> float:
-        return float(dot(self.xp, self.gradients, direction))
-
-    def direction(self, parts: Mapping[int, Any]) -> Direction:
-        """Host arrays for some of the inputs, in units of each input's scale, projected."""
-        v: Direction = [None] * len(self.inputs)
-        for i, part in parts.items():
-            v[i] = self.projected(i, self.xp.asarray(part * self.scales[i]))
-        return v
-
-    def projected(self, i: int, v: Array) -> Array:
-        return self.project[i](v) if i in self.project else v
-
-    def random_directions(self, seed: Sequence[int], count: int) -> Iterator[Direction]:
-        """Seeded unit vectors over all inputs with a gradient."""
-        rng = np.random.default_rng(seed)
-        for _ in range(count):
-            parts = unit_directions(rng, [np.shape(self.inputs[i]) for i in self.active])
-            yield self.direction(dict(zip(self.active, parts, strict=True)))
 
 
 def check_gradient(
@@ -98,8 +32,8 @@ def check_gradient(
     inputs: Sequence[Any],
     *,
     name: str = "gradient",
-    rtol: float = 1e-9,
-    step: float = 1e-3,
+    rtol: float | None = None,
+    step: float | None = None,
     directions: int = 4,
     every_coordinate: int = 12,
     seed: int = 0,
@@ -107,24 +41,30 @@ def check_gradient(
     scales: Sequence[float] | None = None,
     project: Project | None = None,
     fresh: bool = False,
+    jvp: Function | None = None,
+    subsets: bool = False,
+    repeat_rtol: float = 1e-12,
+    dtype: Any = np.float64,
 ) -> Report:
     """Compare a hand-written backward with five-point differences, along random directions and coordinates.
 
     Parameters
     ----------
     function
-        ``function(*inputs)`` gives a number, an array, or a tuple of arrays, and always the same ones.
+        ``function(*inputs)`` gives a number, an array, a dict, or a tuple of these, and always the same ones.
     backward
-        ``backward(*inputs, *cotangents)``, one cotangent in the shape of each value (none if the function gives a
-        number): the derivative of sum(w f) with respect to each input, in its shape. One array, or a tuple in the
-        inputs' order, None where an input has no derivative (None may be left off the end).
+        ``backward(*inputs, *cotangents)``, one cotangent like each value (none if the function gives a real number;
+        None for an integer): the derivative of Re sum(conj(w) f) with respect to each input, in its shape. One
+        gradient, or a tuple in the inputs' order, None where an input has no derivative (None may be left off the end).
     inputs
-        NumPy or CuPy arrays of any shape, or numbers. Floating-point ones are converted to float64.
+        NumPy or CuPy arrays of any shape, numbers, or tuples, lists and dicts of them. Floating-point and complex
+        arrays are converted to `dtype`; integers, booleans and everything else reach the function as they are.
     rtol
         Largest |numeric - analytic| relative to the largest of both numbers, ||g * v|| (random direction v) or rms of
         the input's gradient / 100 (coordinate), and what rounding of the function's value can do to the differences.
+        Default: 1e-9, or 1e-3 with float32.
     step
-        h of the stencil, in units of each input's scale along a unit vector.
+        h of the stencil, in units of each input's scale along a unit vector. Default: 1e-3, or 0.03 with float32.
     directions, every_coordinate
         Number of random unit vectors, each entry at least 0.1 / sqrt(number of entries) in size; and number of
         coordinates up to which each is checked by itself as well.
@@ -137,6 +77,17 @@ def check_gradient(
         are projected, and only the projected gradient is judged.
     fresh
         Whether the gradients must be arrays of their own, never an input's or a cotangent's memory.
+    jvp
+        ``jvp(*inputs, *directions)``, one direction like each input (None for one that does not move), gives the
+        derivative of the values: <w, jvp(v)> = <backward(w), v> is checked along the same directions.
+    subsets
+        Whether the backward takes a keyword ``wanted``, one boolean for each input, to compute some of the gradients:
+        each subset must give the gradients that all together give.
+    repeat_rtol
+        Largest change of values and gradients, relative to their largest entry, when they are computed again; 0 asks
+        for the same bits. The second time an input that has gaps in memory is passed with such gaps.
+    dtype
+        ``np.float32`` for functions that take nothing wider. TypeError for what is narrower.
 
     Returns
     -------
@@ -151,16 +102,29 @@ def check_gradient(
     (The smallest steps lose digits; there the table's estimated error replaces `rtol`, up to 1e-8.) Where none agrees,
     or the fourth difference shows a jump of the slope, the one-sided slopes decide between kink and wrong gradient.
     """
-    problem, mistakes = _prepare(function, backward, inputs, cotangents, scales, project, seed, fresh)
-    if mistakes or not problem.active:
-        return Report(name, (), mistakes)
-    comparisons = []
-    for k, v in enumerate(problem.random_directions([seed, 1], directions)):
-        scale = magnitude(problem.xp, problem.gradients, v)
-        comparisons.append(_compare(problem, v, f"direction {k}", rtol, step, scale))
-    if len(problem.coordinates) <= every_coordinate:
-        comparisons += [_coordinate(problem, i, k, rtol, step) for i, k in problem.coordinates]
-    report = Report(name, tuple(comparisons))
+    given: Any = {"cotangents": cotangents, "scales": scales, "project": project, "seed": seed, "dtype": dtype}
+    problem = Problem(function, backward, inputs, **given)
+    if not problem.mistakes:
+        problem.check_repeats(repeat_rtol)
+        if fresh:
+            problem.check_memory()
+        if subsets:
+            problem.check_subsets(repeat_rtol)
+    if problem.mistakes or not problem.size:
+        return Report(name, (), tuple(problem.mistakes))
+    rtol, step = rtol or problem.precision.rtol, step or problem.precision.step
+    comparisons, unseen = list[Comparison](), list[float]()
+    for k, v in enumerate(map(problem.direction, problem.random_vectors([seed, 1], directions))):
+        found = _compare(problem, v, f"direction {k}", rtol, step, magnitude(problem.xp, problem.gradients, v))
+        comparisons.append(found)
+        if jvp is not None:
+            comparisons.append(_adjoint(problem, jvp, v, f"direction {k}", rtol))
+        # 1.3 bounds the chance that <e, v> is below a tolerance, in units of ||e|| / sqrt(n); see Report.chance_of_miss
+        tolerance = 2 * max(rtol, problem.precision.resolved) * found.size
+        unseen.append(1.3 * tolerance / problem.typical if problem.typical else math.inf)
+    if problem.size <= every_coordinate:
+        comparisons += [_coordinate(problem, c, rtol, step) for c in range(problem.size)]
+    report = Report(name, tuple(comparisons), unseen=tuple(unseen))
     if report.status == "failed":
         report = replace(report, worst_coordinate=_worst_coordinate(problem, rtol, step, seed))
     return report
@@ -182,21 +146,24 @@ def check_complex_step(
 ) -> Report:
     """The same comparison with <w, Im f(x + i h v)> / h, h = 1e-30: no truncation, no cancellation.
 
-    For functions that are analytic and accept complex arrays (no abs, conj, max, comparison of values);
-    ``analytic_function``, if given, is differentiated instead and must give the same values. Arguments and
+    For functions that are analytic, of real inputs, and accept complex arrays (no abs, conj, max, comparison of
+    values); ``analytic_function``, if given, is differentiated instead and must give the same values. Arguments and
     result otherwise as in `check_gradient`; the error left is the rounding of the two computations.
     """
-    problem, mistakes = _prepare(function, backward, inputs, cotangents, scales, project, seed, False)
+    problem = Problem(function, backward, inputs, cotangents=cotangents, scales=scales, project=project, seed=seed)
     h, comparisons = 1e-30, []
-    if mistakes or not problem.active:
-        return Report(name, (), mistakes)
-    for k, v in enumerate(problem.random_directions([seed, 1], directions)):
+    if any(map(is_complex, (*problem.inputs, *problem.values))):
+        raise TypeError("the complex step is for functions from real inputs to real values: use check_gradient")
+    if problem.mistakes or not problem.size:
+        return Report(name, (), tuple(problem.mistakes))
+    problem.function = analytic_function or function
+    for k, v in enumerate(map(problem.direction, problem.random_vectors([seed, 1], directions))):
         moved = [x if u is None else x + 1j * h * u for x, u in zip(problem.inputs, v, strict=True)]
-        values = as_tuple((analytic_function or function)(*moved))
-        numeric = complex(dot(problem.xp, problem.cotangents, values)).imag / h
+        slopes = [problem.xp.imag(y) for y in problem.values_at(moved)]
+        numeric = dot(problem.xp, problem.cotangents, slopes) / h
         scale = magnitude(problem.xp, problem.gradients, v)
         found = _judged(f"direction {k}", problem.analytic(v), numeric, scale, rtol, h, "complex step")
-        comparisons.append(replace(found, direction=_in_words(v)) if found.status == "failed" else found)
+        comparisons.append(replace(found, direction=_in_words(problem, v)) if found.status == "failed" else found)
     return Report(name, tuple(comparisons))
 
 
@@ -220,71 +187,9 @@ def check_random(
 
 
 def assert_gradient(function: Function, backward: Function, inputs: Sequence[Any], **options: Any) -> Report:
-    """`check_gradient`, raising GradientError unless it passed."""
+    """`check_gradient`, raising GradientError unless it passed; pytest shows its message at the line of the test."""
+    __tracebackhide__ = True
     return check_gradient(function, backward, inputs, **options).raise_if_failed()
-
-
-def _prepare(
-    function: Function,
-    backward: Function,
-    inputs: Sequence[Any],
-    cotangents: Sequence[Array] | None,
-    scales: Sequence[float] | None,
-    project: Project | None,
-    seed: int,
-    fresh: bool,
-) -> tuple[_Problem, tuple[str, ...]]:
-    """Run function and backward once; what is wrong already without any difference is listed."""
-    xp = array_module(*inputs)
-    xs = tuple(_in_float64(xp, x) for x in inputs)
-    before = [to_host(x).copy() for x in xs]
-    result = function(*xs)
-    values = tuple(xp.asarray(y) for y in as_tuple(result))
-    number = not isinstance(result, (tuple, list)) and values[0].ndim == 0
-    pass_cotangents = cotangents is not None or not number
-    if cotangents is None:
-        rng = np.random.default_rng([seed, 0])
-        cotangents = [1.0 if number else rng.standard_normal(y.shape) for y in values]
-    w = tuple(xp.asarray(c) for c in cotangents)
-    w_before = [to_host(c).copy() for c in w]
-    gradients = as_tuple(backward(*xs, *w) if pass_cotangents else backward(*xs))
-    gradients += (None,) * (len(xs) - len(gradients))
-
-    mistakes = []
-    if len(gradients) > len(xs):
-        mistakes.append(f"the backward gives {len(gradients)} gradients for {len(xs)} inputs")
-    for i, (g, x) in enumerate(zip(gradients, xs, strict=False)):
-        if g is None:
-            continue
-        if np.shape(g) != np.shape(x):
-            mistakes.append(f"input {i}: the gradient has shape {np.shape(g)}, the input {np.shape(x)}")
-        elif hasattr(g, "dtype") and g.dtype != np.float64:
-            mistakes.append(f"input {i}: the gradient is {g.dtype} although everything that went in is float64")
-        elif not bool(xp.all(xp.isfinite(xp.asarray(g)))):
-            mistakes.append(f"input {i}: the gradient is not finite")
-        elif fresh and np.ndim(g) and any(xp.may_share_memory(g, other) for other in (*xs, *w) if np.ndim(other)):
-            mistakes.append(f"input {i}: the gradient shares memory with an input or a cotangent")
-    for what, old, new in (("input", before, xs), ("cotangent", w_before, w)):
-        for i, (a, b) in enumerate(zip(old, new, strict=True)):
-            if not np.array_equal(a, to_host(b), equal_nan=True):
-                mistakes.append(f"{what} {i} was overwritten")
-    if not all(bool(xp.all(xp.isfinite(y))) for y in values):
-        mistakes.append("the function's value is not finite")
-    if scales is None:
-        scales = [_largest(xp, x) for x in xs]
-    weight = float(dot(xp, [xp.abs(c) for c in w], [xp.abs(y) for y in values]))
-    return _Problem(xp, function, xs, values, w, gradients, tuple(scales), project or {}, weight), tuple(mistakes)
-
-
-def _in_float64(xp: Any, x: Any) -> Any:
-    """Floating-point arrays and numbers as float64, a copy; everything else unchanged."""
-    if hasattr(x, "dtype"):
-        return xp.array(x, dtype=xp.float64) if np.issubdtype(x.dtype, np.floating) else x
-    return float(x) if isinstance(x, (int, float)) and not isinstance(x, bool) else x
-
-
-def _largest(xp: Any, x: Any) -> float:
-    return (float(xp.max(xp.abs(xp.asarray(x)))) if size_of(x) else 0.0) or 1.0
 
 
 def _judged(
@@ -299,13 +204,13 @@ def _judged(
     else:
         error = math.inf
     passed = error <= max(rtol, slack / size if size > 0 else 0.0)
-    return Comparison(where, "passed" if passed else "failed", analytic, numeric, error, rtol, h, method)
+    return Comparison(where, "passed" if passed else "failed", analytic, numeric, error, rtol, h, method, size=size)
 
 
-def _compare(problem: _Problem, v: Direction, where: str, rtol: float, step: float, scale: float) -> Comparison:
+def _compare(problem: Problem, v: Direction, where: str, rtol: float, step: float, scale: float) -> Comparison:
     """Judge one direction; `scale` is the size below which its derivative counts as cancelled."""
     phi, analytic = problem.line(v), problem.analytic(v)
-    rounding = float(np.finfo(np.float64).eps) * problem.weight
+    precision, rounding = problem.precision, problem.rounding
     scale = max(scale, _ROUNDING * rounding / (_WIDER * step) / rtol)
     best = _judged(where, analytic, differences.five_point(phi, step), scale, rtol, step, "five-point")
     trusted = best.status == "passed"
@@ -314,64 +219,79 @@ def _compare(problem: _Problem, v: Direction, where: str, rtol: float, step: flo
             break
         slope, uncertainty = differences.richardson(phi, h)
         uncertainty = 4 * max(uncertainty, 2 * rounding * _WIDER / h)
-        resolved = uncertainty <= _RESOLVED * max(scale, abs(slope), abs(analytic))
+        resolved = uncertainty <= precision.resolved * max(scale, abs(slope), abs(analytic))
         found = _judged(where, analytic, slope, scale, rtol, h, "Richardson", uncertainty if resolved else 0.0)
         if found.status == "passed" or resolved:  # of tables that differ, the smaller step saw more
             best, trusted = found, True
     size = max(scale, abs(best.numeric), abs(analytic))
-    if best.status == "passed" and differences.kink_residual(phi, step) <= _KINK_RESIDUAL * size:
+    if best.status == "passed" and differences.kink_residual(phi, step) <= precision.kink_residual * size:
         return best
-    kink = _one_sided(phi, step, size, certain=not trusted)  # no table at all sees a slope: a kink nearby
+    kink = _one_sided(
+        phi, step, precision.kink_jump * size, certain=not trusted
+    )  # no table at all sees a slope: a kink nearby
     if kink is not None:
-        return replace(best, status="kink", left_slope=kink[0], right_slope=kink[1], direction=_in_words(v))
-    return best if best.status == "passed" else replace(best, direction=_in_words(v))
+        return replace(best, status="kink", left_slope=kink[0], right_slope=kink[1], direction=_in_words(problem, v))
+    return best if best.status == "passed" else replace(best, direction=_in_words(problem, v))
 
 
-def _one_sided(phi: differences.Phi, step: float, size: float, certain: bool) -> tuple[float, float] | None:
+def _one_sided(phi: differences.Phi, step: float, jump: float, certain: bool) -> tuple[float, float] | None:
     """Both one-sided slopes, where they differ clearly at two ranges of steps (or `certain`); else None."""
     for h in (step, step / _WIDER):
         (left, left_error), (right, right_error) = differences.one_sided(phi, -h), differences.one_sided(phi, h)
-        if not certain and not abs(right - left) > _KINK_JUMP * size + 10 * (left_error + right_error):
+        if not certain and not abs(right - left) > jump + 10 * (left_error + right_error):
             return None
     return left, right
 
 
-def _coordinate(problem: _Problem, i: int, flat: int, rtol: float, step: float) -> Comparison:
-    """Judge one coordinate of one input."""
-    g = to_host(problem.xp.asarray(problem.gradients[i]))
-    largest = _largest(np, g)
-    rms = float(np.sqrt(np.mean((g / largest) ** 2))) * largest  # scaled first: squares may leave the range of float64
-    index = tuple(int(j) for j in np.unravel_index(flat, g.shape))
-    unit = np.zeros(g.shape)
-    unit[index] = 1.0
-    v = problem.direction({i: unit})
-    return _compare(problem, v, f"input {i}, coordinate {index}", rtol, step, rms / 100 * problem.scales[i])
+def _adjoint(problem: Problem, jvp: Function, v: Direction, where: str, rtol: float) -> Comparison:
+    """<w, jvp(v)> against <g, v>."""
+    values = as_tuple(jvp(*problem.arguments(problem.inputs), *problem.arguments(v)))
+    tangents = [y for _, y in leaves(values)]
+    if [np.shape(y) for y in tangents] != [np.shape(y) for y in problem.values]:
+        shapes = [[np.shape(y) for y in ys] for ys in (tangents, problem.values)]
+        raise ValueError(f"the jvp gives shapes {shapes[0]}, the function {shapes[1]}")
+    numeric = dot(problem.xp, problem.cotangents, tangents)
+    scale = magnitude(problem.xp, problem.gradients, v)
+    return _judged(f"{where}, <w, jvp v> = <backward w, v>", problem.analytic(v), numeric, scale, rtol, 0.0, "jvp")
 
 
-def _worst_coordinate(problem: _Problem, rtol: float, step: float, seed: int) -> Comparison | None:
-    """Find a coordinate with a wrong derivative, by halving the set that disagrees most."""
-    group = problem.coordinates
-    (v,) = problem.random_directions([seed, 2], 1)
-    while len(group) > 8:
-        halves = group[: len(group) // 2], group[len(group) // 2 :]
-        gaps = []
-        for half in halves:
-            masked = list(v)
-            for i in problem.active:
-                mask = np.zeros(np.shape(problem.inputs[i]))
-                mask.reshape(-1)[[k for j, k in half if j == i]] = 1.0
-                masked[i] = problem.projected(i, v[i] * problem.xp.asarray(mask))
-            gaps.append(abs(differences.richardson(problem.line(masked), step)[0] - problem.analytic(masked)))
-        group = halves[int(gaps[1] > gaps[0])]
-    found = [_coordinate(problem, i, k, rtol, step) for i, k in group]
+def _coordinate(problem: Problem, c: int, rtol: float, step: float) -> Comparison:
+    """Judge one real coordinate."""
+    i, where = problem.coordinate(c)
+    g = np.abs(to_host(problem.xp.asarray(problem.gradients[i])))
+    top = largest(np, g) or 1.0
+    rms = float(np.sqrt(np.mean((g / top) ** 2))) * top  # scaled first: squares may leave the range of float64
+    unit = np.zeros(problem.size)
+    unit[c] = 1.0
+    return _compare(problem, problem.direction(unit), where, rtol, step, rms / 100 * problem.scales[i])
+
+
+def _worst_coordinate(problem: Problem, rtol: float, step: float, seed: int) -> Comparison | None:
+    """Find a coordinate with a wrong derivative, by halving the range that disagrees most."""
+    (v,) = problem.random_vectors([seed, 2], 1)
+
+    def gap(low: int, high: int) -> float:
+        part = np.zeros_like(v)
+        part[low:high] = v[low:high]
+        direction = problem.direction(part)
+        return differences.richardson(problem.line(direction), step)[0] - problem.analytic(direction)
+
+    low, high = 0, problem.size
+    while high - low > 8:
+        middle = (low + high) // 2
+        low, high = (middle, high) if abs(gap(middle, high)) > abs(gap(low, middle)) else (low, middle)
+    found = [_coordinate(problem, c, rtol, step) for c in range(low, high)]
     return max(found, key=lambda c: (c.status == "failed", abs(c.numeric - c.analytic)), default=None)
 
 
-def _in_words(v: Direction) -> str:
+def _in_words(problem: Problem, v: Direction) -> str:
     """The three largest entries of a direction."""
     entries = []
-    for i, part in ((i, to_host(part)) for i, part in enumerate(v) if part is not None):
-        for flat in np.argsort(-np.abs(part), axis=None)[:3]:
+    for where, part in (
+        (where, to_host(part)) for where, part in zip(problem.where, v, strict=True) if part is not None
+    ):
+        size = np.abs(part).ravel()
+        for flat in np.argpartition(size, -min(3, size.size))[-3:] if size.size else ():
             index = tuple(int(j) for j in np.unravel_index(flat, part.shape))
-            entries.append((abs(float(part[index])), f"input {i} {index} {float(part[index]):+.3g}"))
+            entries.append((float(size[flat]), f"{where} {index} {part[index]:+.3g}"))
     return ", ".join(text for _, text in sorted(entries, reverse=True)[:3])

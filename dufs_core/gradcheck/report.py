@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,10 +31,11 @@ class Comparison:
     relative_error: float
     tolerance: float
     step: float
-    method: str  # "five-point", "Richardson", "complex step"
+    method: str  # "five-point", "Richardson", "complex step", "jvp"
     direction: str = ""  # the largest entries, in words
     left_slope: float | None = None  # at a kink: the two one-sided slopes
     right_slope: float | None = None
+    size: float = 0.0  # what the error is relative to
 
     def sentence(self) -> str:
         """The place, both numbers and their difference in one line."""
@@ -55,6 +57,7 @@ class Report:
     problems: tuple[str, ...] = ()  # wrong shape or dtype, not finite, input overwritten: wrong whatever the numbers
     worst_coordinate: Comparison | None = None  # filled in on failure
     attempts: int = 1  # examples drawn until one was free of kinks
+    unseen: tuple[float, ...] = ()  # for each random direction: the error that it may miss, see `chance_of_miss`
 
     @property
     def status(self) -> Status:
@@ -81,26 +84,39 @@ class Report:
             return float("inf")
         return 0.0 if self.worst is None else self.worst.relative_error
 
+    def chance_of_miss(self, error: float) -> float:
+        """At most the chance that a gradient with this error, relative to the gradient's norm, passes every direction.
+
+        For errors spread over any number of coordinates; one in a single coordinate, larger than about ten tolerances,
+        is seen by every direction. It includes what rounding of the function's value hides.
+        """
+        return math.prod(min(1.0, unseen / error) for unseen in self.unseen)
+
     def message(self) -> str:
         """What happened, for a reader who sees only this text."""
         count, error = len(self.comparisons), self.worst_relative_error
         if self.passed:
-            return f"{self.name}: gradient confirmed along {count} directions, worst relative error {error:.2e}"
+            line = f"{self.name}: gradient confirmed by {count} comparisons, worst relative error {error:.2e}"
+            if self.unseen:
+                line += f"; an error of 1e-4 of its norm is missed with a chance below {self.chance_of_miss(1e-4):.0e}"
+            return line
         found = [c for c in self.comparisons if c.status == "failed"]
         if self.status == "failed":
-            lines = [f"{self.name}: WRONG GRADIENT, {len(found)} of {count} comparisons disagree"]
+            disagree = f", {len(found)} of {count} comparisons disagree" if count else ""
+            lines = [f"{self.name}: WRONG GRADIENT{disagree}"]
         else:
             lines = [f"{self.name}: NOT JUDGED, a kink of the function is within the step ({self.attempts} examples)"]
         lines += [f"  {problem}" for problem in self.problems]
+        if self.worst_coordinate is not None:
+            lines += [f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
         found = found or [c for c in self.comparisons if c.status == "kink"]
         for c in sorted(found, key=lambda c: -c.relative_error)[:3]:
             lines += [f"  {c.sentence()}", f"    along {c.direction}"] if c.direction else [f"  {c.sentence()}"]
-        if self.worst_coordinate is not None:
-            lines += [f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
         return "\n".join(lines)
 
     def raise_if_failed(self) -> Report:
         """Return the report itself if it passed, else raise GradientError."""
+        __tracebackhide__ = True
         if not self.passed:
             raise GradientError(self)
         return self

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.gradcheck.check import Function, Project
+from dufs_core.gradcheck.problem import Function, Project
 from dufs_core.objective.chain import Evaluate
 
 OPS = "ops"  # the engine column of a check of single operations

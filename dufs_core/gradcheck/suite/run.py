@@ -12,10 +12,11 @@ from zlib import crc32
 import numpy as np
 
 from dufs_core.backend import Backend
-from dufs_core.gradcheck.arrays import as_tuple, to_host
+from dufs_core.gradcheck.arrays import to_host
 from dufs_core.gradcheck.check import check_complex_step, check_gradient
 from dufs_core.gradcheck.suite import expectation
 from dufs_core.gradcheck.suite.registry import OPS, Example, Operation, engines, operations
+from dufs_core.gradcheck.trees import as_tuple
 
 RETRIES = 10  # examples drawn in place of one that cannot be judged: its kink is within the step
 KINDS = ("gradient", "statistical")

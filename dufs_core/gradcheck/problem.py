@@ -1,0 +1,320 @@
+"""One problem to check: the calls of function and backward, and what is wrong before any difference is taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dufs_core.gradcheck import arrays, differences
+from dufs_core.gradcheck.arrays import Array, dot, is_complex, moves, size_of, to_host
+from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
+
+Function = Callable[..., Any]
+Project = Mapping[int, Callable[[Array], Array]]
+Direction = list[Array | None]  # one entry for each leaf of the inputs, None where it does not move
+
+
+class Precision(NamedTuple):
+    """What differences in one floating-point type can tell."""
+
+    eps: float
+    rtol: float  # the tolerance that right gradients meet
+    step: float  # of the stencil
+    resolved: float  # a table whose slope is known no better than this (relative) neither confirms nor refutes
+    kink_residual: float  # fourth difference / step, relative to the slope, above which one-sided slopes are compared
+    kink_jump: float  # relative jump of the slope that is called a kink
+
+
+_PRECISIONS = {
+    "float64": Precision(2.0**-52, 1e-9, 1e-3, 1e-8, 1e-3, 1e-5),
+    "float32": Precision(2.0**-23, 1e-3, 3e-2, 1e-2, 1e-2, 1e-2),
+}
+
+
+def precision_of(dtype: Any) -> Precision:
+    """Raises TypeError for a type too narrow for differences."""
+    name = np.dtype(dtype).name
+    if name not in _PRECISIONS:
+        raise TypeError(
+            f"differences of {name} numbers hold too few digits: check with dtype float64 or float32 (inputs are "
+            f"converted), and compare the {name} gradient with that one in a test of its own"
+        )
+    return _PRECISIONS[name]
+
+
+class Problem:
+    """Function, backward and inputs as flat lists of leaves, both called once.
+
+    `mistakes` says what is wrong whatever the numbers are; without any, the attributes can be compared.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        backward: Function,
+        inputs: Sequence[Any],
+        *,
+        cotangents: Sequence[Array] | None = None,
+        scales: Sequence[float] | None = None,
+        project: Project | None = None,
+        seed: int = 0,
+        dtype: Any = np.float64,
+    ) -> None:
+        self.function, self.backward, self.tree = function, backward, tuple(inputs)
+        self.precision, self.project, self.mistakes = precision_of(dtype), project or {}, list[str]()
+        found = [(i, *leaf) for i, x in enumerate(self.tree) for leaf in leaves(x, f"input {i}")]
+        self.number, self.where = [i for i, _, _ in found], [where for _, where, _ in found]
+        self.given = [x for _, _, x in found]
+        for x, where in zip(self.given, self.where, strict=True):
+            arrays.refuse_others(x, where)
+        self.xp = arrays.array_module(*self.given)
+        self.inputs = [arrays.in_precision(self.xp, x, dtype) for x in self.given]
+
+        result = self._call("function", function, self.inputs)
+        self.values_tree = as_tuple(result)
+        self.values = self._leaves_of(result)
+        is_number = not isinstance(result, (tuple, list, dict)) and np.ndim(result) == 0
+        self.pass_cotangents = cotangents is not None or not is_number or any(map(is_complex, self.values))
+        self.cotangents = self._cotangents(cotangents, seed)
+        self.gradients = self.gradients_at(self.inputs, self.cotangents)
+        self.scales = [
+            scales[i] if scales is not None else (moves(x) and arrays.largest(self.xp, x)) or 1.0
+            for i, x in zip(self.number, self.inputs, strict=True)
+        ]
+        self._find_mistakes(np.dtype(dtype))
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def values_at(self, inputs: Sequence[Array]) -> list[Array]:
+        return self._leaves_of(self.function(*self.arguments(inputs)))
+
+    def gradients_at(
+        self, inputs: Sequence[Array], cotangents: Sequence[Array | None], like: Sequence[Any] = (), **options: Any
+    ) -> list[Array | None]:
+        """Copies of the backward's results, in the order of the leaves."""
+        result = as_tuple(self._call("backward", self.backward, inputs, cotangents, like, **options))
+        if len(result) > len(self.tree):
+            self.note(f"the backward gives {len(result)} gradients for {len(self.tree)} inputs")
+        result += (None,) * (len(self.tree) - len(result))
+        try:
+            found = [
+                g for i, (x, g) in enumerate(zip(self.tree, result, strict=False)) for g in matched(x, g, f"input {i}")
+            ]
+        except ValueError as error:
+            self.note(f"the gradient is nested otherwise than the input: {error}")
+            return [None] * len(self.inputs)
+        return [None if g is None else arrays.copied(self.xp, g) for g in found]
+
+    def arguments(self, inputs: Sequence[Array]) -> tuple[Any, ...]:
+        new = iter(inputs)
+        return tuple(rebuilt(x, new) for x in self.tree)
+
+    def _leaves_of(self, result: Any) -> list[Array]:
+        """Copies of the values: a function may give the same memory again."""
+        return [self.xp.array(y) for _, y in leaves(as_tuple(result))]
+
+    def _call(
+        self,
+        who: str,
+        f: Function,
+        inputs: Sequence[Array],
+        cotangents: Sequence[Array | None] = (),
+        like: Sequence[Any] = (),
+        **options: Any,
+    ) -> Any:
+        """f on copies of its own, with gaps where arrays of `like` have some; what it writes into is a mistake."""
+        strided = [arrays.is_strided(x) for x in like] or [False] * len(inputs)
+        own = [arrays.copied(self.xp, x, gaps) for x, gaps in zip(inputs, strided, strict=True)]
+        w = [arrays.copied(self.xp, c) for c in cotangents]
+        new = iter(w)
+        arguments = self.arguments(own)
+        if cotangents and self.pass_cotangents:
+            arguments += tuple(rebuilt(y, new) for y in self.values_tree)
+        result = f(*arguments, **options)
+        names = (*self.where, *(f"cotangent {k}" for k in range(len(w))))
+        for name, old, now in zip(names, (*inputs, *cotangents), (*own, *w), strict=True):
+            if hasattr(old, "dtype") and not np.array_equal(
+                to_host(old), to_host(now), equal_nan=old.dtype.kind in "fc"
+            ):
+                self.note(f"{name} was overwritten by the {who}: change a copy instead")
+        self.memory = [x for x in (*own, *w) if np.ndim(x)], [g for _, g in leaves(result) if np.ndim(g)]
+        return result
+
+    def _cotangents(self, given: Sequence[Array] | None, seed: int) -> list[Array | None]:
+        """Seeded normal numbers, 1 for a number; None for a value that is an integer."""
+        if given is not None:
+            pairs = zip(self.values_tree, given, strict=True)
+            found = [c for k, (y, c) in enumerate(pairs) for c in matched(y, c, f"cotangent {k}")]
+            return [None if c is None else self.xp.asarray(c) for c in found]
+        rng, drawn = np.random.default_rng([seed, 0]), list[Array | None]()
+        for y in self.values:
+            c = rng.standard_normal(y.shape) if self.pass_cotangents else np.ones(y.shape)
+            if is_complex(y):
+                c = c + 1j * rng.standard_normal(y.shape)
+            drawn.append(self.xp.asarray(c, dtype=y.dtype) if moves(y) else None)
+        return drawn
+
+    # --- mistakes ---------------------------------------------------------------------------------------------------
+
+    def note(self, mistake: str) -> None:
+        if mistake not in self.mistakes:
+            self.mistakes.append(mistake)
+
+    def _find_mistakes(self, dtype: Any) -> None:
+        for where, x, g in zip(self.where, self.inputs, self.gradients, strict=True):
+            if g is None:
+                continue
+            expected = getattr(x, "dtype", np.dtype(complex if is_complex(x) else float))
+            if not moves(x):
+                name = getattr(x, "dtype", type(x).__name__)
+                self.note(f"{where} is {name} and has no derivative: give None, or make the input floating-point")
+            elif np.shape(g) != np.shape(x):
+                self.note(f"{where}: the gradient has shape {np.shape(g)}, the input {np.shape(x)}")
+            elif hasattr(g, "dtype") and g.dtype not in (expected, np.result_type(expected, dtype)):
+                self.note(f"{where}: the gradient is {g.dtype} although everything that went in is {dtype}")
+            elif not bool(self.xp.all(self.xp.isfinite(self.xp.asarray(g)))):
+                self.note(f"{where}: the gradient is not finite")
+        for y in self.values:
+            if not bool(self.xp.all(self.xp.isfinite(y))):
+                self.note("the function's value is not finite")
+            elif (moves(y)) and y.dtype.itemsize < dtype.itemsize * (2 if is_complex(y) else 1):
+                self.note(
+                    f"the function's value is {y.dtype} although everything that went in is {dtype}: differences of it "
+                    "hold too few digits; compute in the type of the inputs, or check with dtype=np.float32"
+                )
+
+    def check_memory(self) -> None:
+        """Gradients must be arrays of their own."""
+        went_in, came_out = self.memory
+        if any(self.xp.may_share_memory(g, x) for g in came_out for x in went_in):
+            self.note("a gradient shares memory with an input or a cotangent")
+
+    def check_repeats(self, rtol: float) -> None:
+        """The same inputs again, with gaps where the caller's have some, give the same numbers."""
+        gaps = " (now with the gaps that the input has in memory)" if any(map(arrays.is_strided, self.given)) else ""
+        again = self._leaves_of(self._call("function", self.function, self.inputs, like=self.given))
+        for what, old, new in (
+            ("function gives another value", self.values, again),
+            (
+                "backward gives another gradient",
+                self.gradients,
+                self.gradients_at(self.inputs, self.cotangents, self.given),
+            ),
+        ):
+            change = max((self.change(a, b) for a, b in zip(old, new, strict=True)), default=0.0)
+            if change > rtol:
+                self.note(
+                    f"the {what} for the same inputs{gaps}: changed by {change:.1e} of its size, tolerance {rtol:.0e}"
+                )
+
+    def check_subsets(self, rtol: float) -> None:
+        """Gradients asked for alone are those that are asked for together: backward(..., wanted=(True, False))."""
+        active = sorted({self.number[i] for i in self.active})
+        sizes = range(1, len(active)) if len(active) <= 4 else sorted({1, len(active) - 1})
+        for subset in (chosen for size in sizes for chosen in combinations(active, size)):
+            wanted = tuple(i in subset for i in range(len(self.tree)))
+            found = self.gradients_at(self.inputs, self.cotangents, wanted=wanted)
+            for i in (i for i in self.active if wanted[self.number[i]]):
+                g, together = found[i], self.gradients[i]
+                change = self.change(together, g)
+                if change > rtol:
+                    self.note(
+                        f"{self.where[i]}: the gradient is another one with wanted={wanted}: {change:.1e} of its size"
+                    )
+
+    def change(self, old: Array | None, new: Array | None) -> float:
+        """The largest difference relative to the largest entry."""
+        if old is None or new is None or np.shape(old) != np.shape(new):
+            return 0.0 if old is new else float("inf")
+        a, b = to_host(old), to_host(new)
+        if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+            return 0.0
+        gap = np.max(np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32))))
+        return float(gap / (arrays.largest(np, a) or 1.0)) if np.isfinite(gap) else np.inf
+
+    # --- lines through the inputs -----------------------------------------------------------------------------------
+
+    @cached_property
+    def active(self) -> list[int]:
+        """The leaves with a gradient."""
+        return [i for i, g in enumerate(self.gradients) if g is not None]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        """Where each active leaf's real coordinates end in a vector of all; a complex number has two."""
+        sizes = [size_of(self.inputs[i]) * (2 if is_complex(self.inputs[i]) else 1) for i in self.active]
+        return [int(end) for end in np.cumsum(sizes)]
+
+    @property
+    def size(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    @cached_property
+    def rounding(self) -> float:
+        """eps sum |w||f|: what the rounding of the values can do to <w, f>."""
+        pairs = zip(self.cotangents, self.values, strict=True)
+        sizes = (self.xp.abs(c) * self.xp.abs(y) for c, y in pairs if c is not None)
+        return self.precision.eps * sum(float(self.xp.sum(size)) for size in sizes)
+
+    @cached_property
+    def typical(self) -> float:
+        """||gradient|| / sqrt(n) in units of the inputs' scales: the size of a derivative along a random direction."""
+        norms = [
+            float(self.xp.linalg.norm(self.xp.asarray(self.gradients[i]).ravel())) * self.scales[i] for i in self.active
+        ]
+        return float(np.linalg.norm(norms) / np.sqrt(max(self.size, 1)))
+
+    def direction(self, v: Any) -> Direction:
+        """A host vector over all real coordinates, in units of each input's scale, projected."""
+        found: Direction = [None] * len(self.inputs)
+        for i, part in zip(self.active, np.split(v, self.ends[:-1]), strict=True):
+            x = self.inputs[i]
+            part = part[0::2] + 1j * part[1::2] if is_complex(x) else part
+            part = self.xp.asarray(part.reshape(np.shape(x)) * self.scales[i])
+            project = self.project.get(self.number[i])
+            found[i] = part if project is None else project(part)
+        return found
+
+    def random_vectors(self, seed: Sequence[int], count: int) -> Iterator[Any]:
+        rng = np.random.default_rng(seed)
+        for _ in range(count):
+            yield arrays.unit_vector(rng, self.size)
+
+    def moved(self, direction: Direction, t: float) -> list[Array]:
+        found = []
+        for x, v in zip(self.inputs, direction, strict=True):
+            y = x if v is None else x + t * v
+            if v is not None:
+                y = self.xp.asarray(y, dtype=x.dtype) if hasattr(x, "dtype") else type(x)(y)
+            found.append(y)
+        return found
+
+    def line(self, direction: Direction) -> differences.Phi:
+        """phi(t) = <w, f(x + t v) - f(x)>, each value computed once."""
+        known: dict[float, float] = {0.0: 0.0}
+
+        def phi(t: float) -> float:
+            if t not in known:
+                values = self.values_at(self.moved(direction, t))
+                pairs = zip(self.cotangents, values, self.values, strict=True)
+                change = [None if c is None else y - y0 for c, y, y0 in pairs]
+                known[t] = dot(self.xp, self.cotangents, change)
+            return known[t]
+
+        return phi
+
+    def analytic(self, direction: Direction) -> float:
+        return dot(self.xp, self.gradients, direction)
+
+    def coordinate(self, c: int) -> tuple[int, str]:
+        """The leaf of a real coordinate, and its name."""
+        k = int(np.searchsorted(self.ends, c, side="right"))
+        i, flat, part = self.active[k], c - (self.ends[k - 1] if k else 0), ""
+        if is_complex(self.inputs[i]):
+            flat, part = flat // 2, (", real part", ", imaginary part")[flat % 2]
+        index = tuple(int(j) for j in np.unravel_index(flat, np.shape(self.inputs[i])))
+        return i, f"{self.where[i]}, coordinate {index}{part}"
