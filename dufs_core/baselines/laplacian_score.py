@@ -9,7 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import degrees, heat_kernel, neighbours, warn_isolated
+from dufs_core.baselines.graphs import blocks, degrees, heat_kernel, neighbours, warn_isolated
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
 from dufs_core.selection.parameters import check_choice
 
@@ -21,13 +21,16 @@ def locality(X: Array, W: Any) -> Array:
 
     X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees.
     """
-    deg = degrees(W)
-    F = X - np.einsum("i,ij->j", deg, X) / deg.sum()  # a BLAS thread takes longer to wake than this product
-    denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
-    if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow; the quotient has no scale
-        F /= np.maximum(F.max(axis=0), -F.min(axis=0))
+    deg, scores = degrees(W), np.empty(X.shape[1])
+    for columns in blocks(X.shape[1], len(X)):
+        F = X[:, columns]
+        F = F - np.einsum("i,ij->j", deg, F) / deg.sum()  # a BLAS thread takes longer to wake than this product
         denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
-    return np.asarray(np.einsum("ij,ij->j", F, W @ F) / denominator)
+        if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow; a quotient has no scale
+            F /= np.maximum(F.max(axis=0), -F.min(axis=0))
+            denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
+        scores[columns] = np.einsum("ij,ij->j", F, W @ F) / denominator
+    return scores
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
