@@ -40,6 +40,19 @@ __device__ T noise(
     return within < half ? value : -value;
 }
 
+// How many threads of the block want their column k; these with their gates, in the order of the threads.
+template <class T, class Gates, class Listed, class Found>
+__device__ int list_wanted(bool wanted, int k, T gate, Gates& gates, Listed& listed, Found& found) {
+    const int place = (int)block_sum_before(wanted);
+    if (wanted) {
+        gates[place] = gate;
+        listed[place] = k;
+    }
+    if (threadIdx.x == THREADS - 1) found[0] = place + wanted;
+    __syncthreads();  // the columns are listed
+    return found[0];
+}
+
 // The lower triangles of sum_k (z_k x_k) (z_k x_k)' over the open columns of each of `parts` parts, z = clip(u, 0, 1), as
 // sums (regions, R, n, n): a region is the sum of parts / regions parts, one after the other. eps (R, d) is the noise of
 // step clock[f] + 1 of every fit, and is written; where seed is null it is given. A part has at most THREADS columns. A
@@ -73,15 +86,7 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) short_gram(
                 if (seed != nullptr && turn == 0) eps[at] = e;
                 z = clipped(mu[draw / per_fit * d + mine] + T(sigma) * e);
             }
-            const bool open = !(z == 0);  // NaN is not lost
-            const int place = (int)block_sum_before(open);
-            if (open) {
-                gates[place] = z;
-                listed[place] = mine;
-            }
-            if (threadIdx.x == THREADS - 1) found[0] = place + open;
-            __syncthreads();  // the open columns are listed
-            const int count = found[0];
+            const int count = list_wanted(!(z == 0), mine, z, gates, listed, found);  // NaN is not lost
             T part_sums[HIGH][WIDE<T>] = {};
             for (int l0 = 0; l0 < count; l0 += DEPTH<T>) {
                 for (int l = threadIdx.x; l < DEPTH<T> * SHORT_ROWS; l += THREADS) {
@@ -131,51 +136,60 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) short_sum(
 }
 
 // As column_dots, from M (R, n, n), symmetric: x' M x = sum_i x_i (sum_j<i 2 M_ij x_j + M_ii x_i). A block for each draw
-// and some columns.
+// and `span` columns, at most THREADS, of which it takes the undecided ones.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) short_dots(
     Global<const T> X, Global<const T> M, Global<const T> mu, Global<const T> eps, double sigma, Index R, Index per_fit,
-    Index d, Index n, Global<double> dots) {
+    Index d, Index n, Index span, Global<double> dots) {
     constexpr int COLUMNS = BESIDE * ACROSS * WIDE<T>, PITCH = COLUMNS + WIDE<T>;
+    SHARED(T, gates, THREADS);
+    SHARED(int, listed, THREADS);
+    SHARED(int, found, 1);
     SHARED(T, left, DEPTH<T> * SHORT_ROWS);
     SHARED(T, x, SHORT_ROWS * PITCH);
     SHARED(double, parts, TALL * COLUMNS);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, warp_row = warp % TALL * WARP_ROWS;
     const int row = warp_row + lane / ACROSS * HIGH;
     const int my_column = (warp / TALL * ACROSS + lane % ACROSS) * WIDE<T>;
-    const Index chunks = (d + COLUMNS - 1) / COLUMNS;
-    for (Index task = blockIdx.x; task < R * chunks; task += gridDim.x) {
-        const Index draw = task / chunks, k0 = (task - draw * chunks) * COLUMNS;
-        for (int l = threadIdx.x; l < COLUMNS * SHORT_ROWS; l += THREADS) {
-            const int c = l / SHORT_ROWS, i = l % SHORT_ROWS;
-            x[i * PITCH + c] = k0 + c < d && i < n ? X[(k0 + c) * n + i] : T(0);
-        }
-        T sums[HIGH][WIDE<T>] = {};
-        for (int j0 = 0; j0 < n; j0 += DEPTH<T>) {
-            __syncthreads();  // the rows of M before have been read
-            for (int l = threadIdx.x; l < DEPTH<T> * SHORT_ROWS; l += THREADS) {
-                const Index j = j0 + l / SHORT_ROWS, i = l % SHORT_ROWS;
-                left[l] = j <= i && i < n ? M[(draw * n + j) * n + i] * (j < i ? 2 : 1) : T(0);
+    const Index spans = (d + span - 1) / span;
+    for (Index task = blockIdx.x; task < R * spans; task += gridDim.x) {
+        const Index draw = task / spans, mine = (task - draw * spans) * span + threadIdx.x;
+        const bool has_column = threadIdx.x < span && mine < d;
+        const T gate = has_column ? unclipped<T>(mu, eps, T(sigma), draw, 0, per_fit, d, mine) : T(0);
+        const bool undecided = gate > 0 && gate < 1;
+        if (has_column && !undecided) dots[draw * d + mine] = 0;
+        const int count = list_wanted(undecided, (int)mine, gate, gates, listed, found);
+        for (int l0 = 0; l0 < count; l0 += COLUMNS) {
+            for (int l = threadIdx.x; l < COLUMNS * SHORT_ROWS; l += THREADS) {
+                const int c = l / SHORT_ROWS, i = l % SHORT_ROWS;
+                x[i * PITCH + c] = l0 + c < count && i < n ? X[listed[l0 + c] * n + i] : T(0);
             }
-            __syncthreads();
-            if (warp_row < n && j0 < warp_row + WARP_ROWS) {
-                add_terms(sums, left, row, x, j0 * PITCH + my_column, PITCH);
+            T sums[HIGH][WIDE<T>] = {};
+            for (int j0 = 0; j0 < n; j0 += DEPTH<T>) {
+                __syncthreads();  // the rows of M before have been read
+                for (int l = threadIdx.x; l < DEPTH<T> * SHORT_ROWS; l += THREADS) {
+                    const Index j = j0 + l / SHORT_ROWS, i = l % SHORT_ROWS;
+                    left[l] = j <= i && i < n ? M[(draw * n + j) * n + i] * (j < i ? 2 : 1) : T(0);
+                }
+                __syncthreads();
+                if (warp_row < n && j0 < warp_row + WARP_ROWS) {
+                    add_terms(sums, left, row, x, j0 * PITCH + my_column, PITCH);
+                }
             }
-        }
-        for (int v = 0; v < WIDE<T>; ++v) {
-            const int c = my_column + v;
-            double sum = 0;
-            for (int u = 0; u < HIGH; ++u) sum += (double)x[(row + u) * PITCH + c] * (double)sums[u][v];
-            for (int other = ACROSS; other < WARP; other *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, other);
-            if (lane < ACROSS) parts[warp % TALL * COLUMNS + c] = sum;
-        }
-        __syncthreads();  // the sums are there, and x has been read
-        const Index k = k0 + threadIdx.x;
-        if (threadIdx.x < COLUMNS && k < d) {
-            const T u = unclipped<T>(mu, eps, T(sigma), draw, 0, per_fit, d, k);
-            double sum = 0;
-            for (int tall = 0; tall < TALL; ++tall) sum += parts[tall * COLUMNS + threadIdx.x];
-            dots[draw * d + k] = u > 0 && u < 1 ? 2 * (double)u * sum : 0.0;
+            for (int v = 0; v < WIDE<T>; ++v) {
+                const int c = my_column + v;
+                double sum = 0;
+                for (int u = 0; u < HIGH; ++u) sum += (double)x[(row + u) * PITCH + c] * (double)sums[u][v];
+                for (int other = ACROSS; other < WARP; other *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, other);
+                if (lane < ACROSS) parts[warp % TALL * COLUMNS + c] = sum;
+            }
+            __syncthreads();  // the sums are there, and x has been read
+            const int at = l0 + threadIdx.x;
+            if (threadIdx.x < COLUMNS && at < count) {
+                double sum = 0;
+                for (int tall = 0; tall < TALL; ++tall) sum += parts[tall * COLUMNS + threadIdx.x];
+                dots[draw * d + listed[at]] = 2 * (double)gates[at] * sum;
+            }
         }
     }
 }

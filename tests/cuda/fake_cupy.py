@@ -24,7 +24,7 @@ from dufs_core.kernels import cuda
 
 _LISTED = """
 abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip
-concatenate copyto cos diagonal dot empty empty_like exp eye flatnonzero full full_like isfinite isinf linspace log
+concatenate copyto cos diagonal dot empty empty_like exp eye flatnonzero full full_like imag isfinite isinf linspace log
 matmul max maximum may_share_memory median minimum moveaxis multiply nonzero ones ones_like outer partition power
 put_along_axis quantile sin sort sqrt
 cumsum square stack sum swapaxes take_along_axis where zeros zeros_like
@@ -342,6 +342,9 @@ def _function(name: str) -> Any:
     return call
 
 
+linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))))
+
+
 def __getattr__(name: str) -> Any:
     """The array functions, for code that finds the module by the type of its arrays."""
     if name in FUNCTIONS:
@@ -361,7 +364,7 @@ def make(libraries: dict[str, Any]) -> types.ModuleType:
     for name in CONSTANTS:
         setattr(xp, name, getattr(np, name))
     xp.ndarray = ndarray
-    xp.linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))))
+    xp.linalg = linalg
     xp.asnumpy = lambda a: a.get() if isinstance(a, ndarray) else np.asarray(a)
     xp.from_dlpack = lambda tensor: ndarray(tensor.__dlpack__())
 

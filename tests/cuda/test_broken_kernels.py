@@ -122,7 +122,7 @@ def test_missing_barrier_before_a_tile_is_replaced(broken, libraries):
 @pytest.mark.parametrize(
     "said",
     [
-        "the open columns are listed",
+        "the columns are listed",
         "the tile is complete",
         "the tile has been read",
         "the shares before are",
@@ -144,7 +144,7 @@ def test_missing_barrier_of_few_rows(broken, libraries, said):
         for name, *arguments in (
             ("short_gram<double>", X, mu, None, None, None, 0, *sizes, 8, 8, eps, sums),
             ("short_sum<double>", sums, 8, 2, 40, G, g),
-            ("short_dots<double>", X, M, mu, eps, *sizes, dots),
+            ("short_dots<double>", X, M, mu, eps, *sizes, 60, dots),
         ):
             chosen.launch(name, 1, *cuda.passed(arguments), **how)
         return G, g, dots

@@ -279,8 +279,10 @@ def test_few_rows_from_the_noise_to_the_dots(run, dtype, n, d):
     np.testing.assert_array_equal(G, G.transpose(0, 2, 1))
     np.testing.assert_array_equal(g, np.diagonal(G, axis1=1, axis2=2))
 
-    dots = np.full((R, d), np.nan)
-    run("short_dots<T>", dtype, 4, X, M, mu, eps, 0.5, R, 2, d, n, dots)
+    dots, wide_dots = np.full((2, R, d), np.nan)
+    run("short_dots<T>", dtype, 4, X, M, mu, eps, 0.5, R, 2, d, n, 32, dots)
+    run("short_dots<T>", dtype, 4, X, M, mu, eps, 0.5, R, 2, d, n, cuda.THREADS, wide_dots)
+    np.testing.assert_array_equal(dots, wide_dots)
     dz = 2 * z.astype(f64) * (np.matmul(X64, M.astype(f64)) * X64).sum(axis=2)
     close(dots, np.where(saved.undecided, dz, 0), (4 + n / 8) * EPS[dtype])
 
@@ -511,7 +513,7 @@ def test_grids_and_thread_orders_change_no_bit(run, dtype):
     for order, other in zip(Order, others, strict=True):
         eps, dots = np.empty((4, 150), dtype), np.empty((4, 150))
         other += short_gram(run, X, mu, keys, eps, 16, 8, grid=3 + order, order=order)
-        run("short_dots<T>", dtype, 1 + order, X, M, mu, eps, 0.5, 4, 2, 150, 65, dots, order=order)
+        run("short_dots<T>", dtype, 1 + order, X, M, mu, eps, 0.5, 4, 2, 150, 65, 140, dots, order=order)
         other += (eps, dots)
     for other in others[1:]:
         for a, c in zip(others[0], other, strict=True):

@@ -241,7 +241,7 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
         DUFS(fdr=None, **settings).fit(X)
-    assert DUFS(fdr=None, **settings, batch_size=30).fit(X).n_iter_ == 2
+    assert DUFS(fdr=None, **settings, batch_size=10).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):

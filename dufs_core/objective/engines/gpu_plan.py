@@ -256,7 +256,9 @@ class Plan:
         self.launch("short_gram<T>", blocks, self.X, self.mu, *drawn, sigma, *sizes, *parts)
         self.launch("short_sum<T>", -(-self.G.size // 32), self.sums, self.regions, R, self.n, self.G, self.g)
         M, gates = self.sweep(slice(0, R)), (self.mu, self.eps, sigma, *sizes)
-        self.launch("short_dots<T>", R * -(-self.d // columns), self.X, M, *gates, self.dots)
+        # The undecided ones of more columns fill their tiles better, where there are blocks enough.
+        span = THREADS if R * blocks_for(self.d) >= 2 * _BUSY else columns
+        self.launch("short_dots<T>", R * -(-self.d // span), self.X, M, *gates, span, self.dots)
 
     def _from_gates_to_dots(self) -> None:
         xp, wanted = self.bk.xp, None
