@@ -25,11 +25,12 @@ from typing import Any
 
 from bench import gpu_report
 from bench.common import Records
-from bench.gpu_slices import SLICES, area_fingerprint, card, fingerprint
+from bench.gpu_slices import SLICES, area_fingerprint, card, files, fingerprint
 from dufs_core.backend import get_backend
 from dufs_core.errors import BackendUnavailableError
 
 START = 30.0  # seconds for a process to begin with nothing compiled
+CODE = ("dufs_core/**/*.py", "kernels/*.*")
 clock = time.monotonic
 
 
@@ -100,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     end = clock() + 60 * args.minutes
     try:
-        about = {"card": card(get_backend("cupy"))["name"], "code": fingerprint("dufs_core/**/*.py", "kernels/*.*")}
+        about = {"card": card(get_backend("cupy"))["name"], "code": fingerprint(files(CODE))}
     except BackendUnavailableError as error:
         print(f"bench.gpu measures on a GPU only, and there is none to use: {error}", file=sys.stderr)
         return 2

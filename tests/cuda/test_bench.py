@@ -112,7 +112,9 @@ def test_what_failed_is_taken_again_after_all_others(tmp_path, monkeypatch):
     monkeypatch.setitem(gpu.SLICES, "machine", gpu.SLICES["machine"]._replace(measure=fails))
     assert gpu.main([*run, "--minutes", "0.17"]) == 1  # 10 s
     assert written(file)["machine", 64]["failed"] == "no luck"
-    monkeypatch.setitem(gpu.SLICES, "machine", memory._replace(measure=lambda bk, side: {"side": side}, cases={(64,): 10}))
+    monkeypatch.setitem(
+        gpu.SLICES, "machine", memory._replace(measure=lambda bk, side: {"side": side}, cases={(64,): 10})
+    )
     assert gpu.main(run) == 0
     assert [name for name, *_ in Here.asked] == ["machine", "memory", "machine"]
     assert written(file)["machine", 64]["found"] == {"side": 64}
@@ -132,7 +134,7 @@ def test_tests_of_what_changed_come_first_and_fail_the_command(tmp_path, monkeyp
     monkeypatch.setitem(gpu.SLICES, "tests", gpu.SLICES["tests"]._replace(measure=measure))
     assert gpu.main(run) == 0
     state |= {"sparse": "new", "streaming": "broken"}
-    monkeypatch.setattr(gpu, "fingerprint", lambda *patterns: "new code")
+    monkeypatch.setattr(gpu, "fingerprint", lambda paths: "new code")
     Here.asked.clear()
     assert gpu.main(run) == 1
     assert [area for _, area, _ in Here.asked] == ["sparse", "streaming", "dense", "fit", "sweep"]
@@ -193,6 +195,7 @@ def test_every_test_of_a_card_is_in_one_area():
     lines = subprocess.run(command, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
     names = [line.removeprefix("tests/cuda/") for line in lines if "::" in line]
     assert len(names) > 500
+    assert len({slices.area_fingerprint(area) for area in slices.AREAS}) == 5
     areas = [slices.words(area).split(" and ") for area in slices.AREAS]
     for name in names:
         assert sum(all((w.removeprefix("not ") in name) != w.startswith("not ") for w in area) for area in areas) == 1
