@@ -26,7 +26,7 @@ def locality(X: Array, W: Any) -> Array:
         F = X[:, columns]
         F = F - np.einsum("i,ij->j", deg, F) / deg.sum()  # a BLAS thread takes longer to wake than this product
         denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
-        if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow; a quotient has no scale
+        if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow: scale them
             F /= np.maximum(F.max(axis=0), -F.min(axis=0))
             denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
         scores[columns] = np.einsum("ij,ij->j", F, W @ F) / denominator
