@@ -40,6 +40,13 @@ def load(array: Any, offset: int) -> Any:
     return _part(array, offset, LANES).copy()
 
 
+def load_below(array: Any, offset: int, count: int) -> Any:
+    numbers = np.zeros(LANES, array.dtype)
+    count = min(LANES, count)
+    numbers[:count] = _part(array, offset, count)
+    return numbers
+
+
 def store(array: Any, offset: int, value: Any) -> None:
     if value.dtype != array.dtype:
         raise TypeError(f"{value.dtype} numbers stored as {array.dtype}")
@@ -59,7 +66,8 @@ def put(array: Any, offset: int, value: Any) -> None:
 
 
 def transpose(X: Any, rows: Any, first: int, start: int, out: Any, offset: int) -> None:
-    columns = np.stack([load(X, get(rows, first + lane) * X.shape[1] + start) for lane in range(LANES)])
+    n = X.shape[1]
+    columns = np.stack([load_below(X, get(rows, first + lane) * n + start, n - start) for lane in range(LANES)])
     _part(out, offset, LANES * LANES)[:] = columns.T.reshape(-1)
 
 
@@ -112,12 +120,12 @@ def _tile(L: Any, l0: int, R: Any, r0: int, length: int) -> Any:
     return left.T @ _part(R, r0, length * LANES).reshape(length, LANES)
 
 
-def tile_set(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int) -> None:
-    _part(C, c0, ROWS * LANES)[:] = _tile(L, l0, R, r0, length).reshape(-1)
-
-
-def tile_add(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int) -> None:
-    _part(C, c0, ROWS * LANES)[:] += _tile(L, l0, R, r0, length).reshape(-1)
+def tile_(L: Any, l0: int, R: Any, r0: int, C: Any, c0: int, length: int, two: bool, add: bool) -> None:
+    for panel in range(1 + two):
+        there = _part(C, c0 + panel * C.shape[1] * LANES, ROWS * LANES)
+        if not add:
+            there[:] = 0
+        there += _tile(L, l0, R, r0 + panel * R.shape[1] * LANES, length).reshape(-1)
 
 
 def nothing(*_: Any) -> None:
@@ -125,16 +133,16 @@ def nothing(*_: Any) -> None:
 
 
 _FUNCTIONS = (
-    load, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane, where_positive,
-    exp_nonpositive, tile_set, tile_add,
+    load, load_below, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane,
+    where_positive, exp_nonpositive,
 )  # fmt: skip
 _OTHERS = {
     "larger": np.maximum, "smaller": np.minimum, "affinity_of": exp_nonpositive, "slope_of": np.positive,
-    "wait_for_all": nothing, "small_code": nothing,
+    "wait_for_all": nothing, "small_code": nothing, "tile": tile_,
 }  # fmt: skip
 _SIZES = {
     "LANES": LANES, "ROWS": ROWS, "DEPTH": DEPTH, "GATHERED": GATHERED, "PARTS": PARTS, "FEW_ROWS": FEW_ROWS,
-    "_BLOCK": BLOCK, "PANELS": GROUP, "BLOCK": LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
+    "_RUN": DEPTH, "_BLOCK": BLOCK, "PANELS": GROUP, "BLOCK": LANES, "GROUP": GROUP, "FLUSH": 4 * LANES,
 }  # fmt: skip
 
 

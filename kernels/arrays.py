@@ -15,6 +15,7 @@ SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do n
 ABANDONED = 2  # the number of a barrier that is not 0 once a thread has failed
 CHUNK = 512  # columns of noise at a time: their words and normals stay in the first-level cache
 GATHERED = 512  # gated columns that are prepared at a time
+APART = 8  # rows between panels of these: at 2^k bytes from each other they would fall into the same lines of a cache
 PANELS = 16  # panels of columns that a thread has in hand for the products with M
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
 BLOCK = 128  # rows i at a time: a panel's share of K, 8 KiB in float32, stays in the first-level cache
@@ -89,7 +90,7 @@ def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: i
         H=(matrix, dtype),
         dA=(matrix, dtype),
         N=((teams, P if power > 2 else 0, rows, LANES), dtype),
-        W=((max(2 * teams, threads), P, GATHERED, LANES), dtype),  # gated columns
+        W=((max(2 * teams, threads), P, GATHERED + APART, LANES), dtype),  # gated columns
         partial=((teams, parts, *matrix[1:]), dtype),  # of G
         vectors=((teams, 6, rows), dtype),  # g, kth, largest, q, r, half_ddeg
         row_sums=((teams, rows), double),
@@ -98,7 +99,7 @@ def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: i
     mine = ThreadWork(
         columns=((threads, 2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
         W=((threads, min(PANELS, -(-d // LANES)), rows, LANES), dtype),
-        tile=((threads, 1, LANES, LANES), dtype),
+        tile=((threads, 2, LANES, LANES), dtype),
         sums=((threads, PANELS, LANES), double),
         scratch=((threads, rows), dtype),
         best=((threads, k, LANES), dtype),

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba import types
 
 from dufs_core.kernels.compile import inlined, inner
-from dufs_core.kernels.vector import operation
+from dufs_core.kernels.vector import emit_exp, operation
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -21,6 +21,15 @@ _MASK, _32 = np.uint64(0xFFFFFFFF), np.uint64(32)
 _EIGHTH, _30, _3 = np.uint64(1 << 29), np.uint64(30), np.uint64(3)
 _MANTISSA, _ONE_BITS, _52 = np.uint64((1 << 52) - 1), np.uint64(1023 << 52), np.uint64(52)
 _LN2, _SQRT2, _TO_ANGLE = log(2.0), sqrt(2.0), 2 * pi / 2.0**32
+
+
+_ERF = (
+    1.28634166581727, -0.025471885548612516, -0.12735942774305664, 0.11341004764042037, -0.05412904408465198,
+    0.0153815244931657, -0.0019191155836058016, -0.0002755877127988526, 0.00011950138815173262,
+    3.7357799158144188e-06, -6.21621745722223e-06, -1.684781182120787e-07, 3.450554459050181e-07,
+    2.7804799174191428e-08, -1.8584978533908726e-08, -3.6012352211400857e-09, 6.258233042899523e-10,
+    3.492459654808041e-10, 3.055902197957039e-11, -2.3283064365386964e-11,
+)  # fmt: skip
 
 
 @operation(lambda x: types.uint64(types.float64))
@@ -44,6 +53,30 @@ def _series(*coefficients: float):
         return value
 
     return polynomial
+
+
+@operation(lambda x: x(x))
+def erf(code, x):
+    """erf(x), x float64, within 2e-15: 1 - exp(-a^2) p(t) / (1 + 2 a) for a = |x|, and 1 from a = 6 on.
+
+    p is the polynomial through (1 + 2 a) exp(a^2) (1 - erf a) at the 20 Chebyshev points of t = 2 - 9 / (a + 3), which
+    grows from -1 to 1.
+    """
+    builder, kind = code.builder, x.type
+
+    def number(value: float):
+        return ir.Constant(kind, value)
+
+    a = code.call("fabs", x)
+    a = builder.select(builder.fcmp_ordered(">", a, number(6.0)), number(6.0), a)  # NaN stays
+    near, far = builder.fadd(builder.fmul(number(2.0), a), number(1.0)), builder.fadd(a, number(3.0))
+    inverse = builder.fdiv(number(1.0), builder.fmul(near, far))  # one division for both
+    t = builder.fsub(number(2.0), builder.fmul(number(9.0), builder.fmul(inverse, near)))
+    p = number(_ERF[-1])
+    for coefficient in reversed(_ERF[:-1]):
+        p = code.call("fmuladd", t, p, number(coefficient))
+    tail = builder.fmul(emit_exp(code, builder.fneg(builder.fmul(a, a))), builder.fmul(p, builder.fmul(inverse, far)))
+    return code.call("copysign", builder.fsub(number(1.0), tail), x)
 
 
 _artanh = _series(*(2.0 / i for i in range(3, 22, 2)))
@@ -94,21 +127,21 @@ def philox(column, step, group, k0, k1):
 
 
 @inner
-def gate_normals(seed, step, columns, first, count, n_draws, out):
-    """out[r, c] = draw r of column columns[first + c] at `step`, stream 0, c < count.
+def gate_normals(seed, step, columns, n_draws, out):
+    """out[r, c] = draw r of column columns[c] at `step`, stream 0.
 
-    columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws (the last
-    group may write past n_draws), except where there is one draw.
+    columns: uint64 positions, CHUNK at most; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws
+    (the last group may write past n_draws), except where there is one draw.
     """
     k0, k1 = seed & _MASK, seed >> _32
     if n_draws == 1:
-        for c in range(count):
-            w0, w1, _, _ = philox(columns[first + c], step, np.uint64(0), k0, k1)
+        for c in range(len(columns)):
+            w0, w1, _, _ = philox(columns[c], step, np.uint64(0), k0, k1)
             out[0, c] = _radius(w0) * _sine_and_cosine(w1)[1]
         return
     for group in range((n_draws + 3) // 4):
-        for c in range(count):
-            w0, w1, w2, w3 = philox(columns[first + c], step, np.uint64(group), k0, k1)
+        for c in range(len(columns)):
+            w0, w1, w2, w3 = philox(columns[c], step, np.uint64(group), k0, k1)
             radius = _radius(w0)
             sine, cosine = _sine_and_cosine(w1)
             out[4 * group, c] = radius * cosine

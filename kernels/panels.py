@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from dufs_core.kernels.arrays import GATHERED, LANES, Settings
+from dufs_core.kernels.arrays import LANES, Settings
 from dufs_core.kernels.compile import inner, returning
-from dufs_core.kernels.tile import ROWS, tile_add, tile_set
+from dufs_core.kernels.tile import ROWS, tile
 from dufs_core.kernels.vector import (
     affinity_of,
     below_lane,
@@ -30,6 +30,7 @@ from dufs_core.kernels.vector import (
     in_lane,
     larger,
     load,
+    load_below,
     put,
     slope_of,
     small_code,
@@ -43,7 +44,8 @@ from dufs_core.kernels.vector import (
 )
 from dufs_core.objective import rules
 
-DEPTH = 128  # rows of a factor that a product works on at a time: a panel's share of them is 8 KiB
+DEPTH = 128  # rows at a time of sums that float64 takes over, and of forms: a panel's share of them is 8 KiB
+_RUN = 256  # rows of a factor that a product works on at a time
 _BLOCK = 16  # panels of L whose rows stay in the second-level cache while R moves on
 
 
@@ -80,29 +82,29 @@ def symmetric_product(L, R, C, n, length, twice, add, mirror, part, parts):
     """
     small_code()
     P, lanes = C.shape[0], C.shape[2]  # LANES, but a constant would be unrolled into pages of machine code
-    start, stop = share(P * (P + 1) // 2, part, parts)
+    pairs = (P + 1) // 2
+    start, stop = share(pairs * (P - pairs + 1), part, parts)
     l, c = L.shape[1] * LANES, C.shape[1] * LANES
-    for k in range(0, max(length, 1), DEPTH):  # length 0: C = 0
-        depth = min(DEPTH, length - k)
+    for k in range(0, max(length, 1), _RUN):  # length 0: C = 0
+        depth = min(_RUN, length - k)
         unit = 0
         for block in range(0, P, _BLOCK):
             end = min(P, block + _BLOCK)
-            for p in range(end):
+            for p in range(0, end, 2):
                 for q in range(max(p, block), end):
                     if start <= unit and unit < stop:
                         right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
+                        two = q > p
                         for i in range(0, min(lanes, n - q * LANES), ROWS):
-                            if add or k > 0:
-                                tile_add(L, left + i, R, right, C, here + i * LANES, depth)
-                            else:
-                                tile_set(L, left + i, R, right, C, here + i * LANES, depth)
+                            tile(L, left + i, R, right, C, here + i * LANES, depth, two, add or k > 0)
                             if twice:
-                                tile_add(R, left + i, L, right, C, here + i * LANES, depth)
+                                tile(R, left + i, L, right, C, here + i * LANES, depth, two, True)
                         if mirror and k + depth == length:
-                            there = q * c + p * LANES * LANES
-                            for i in range(lanes):
-                                for j in range(lanes):
-                                    put(C, there + j * LANES + i, get(C, here + i * LANES + j))
+                            for first in range(p, p + 1 + two):
+                                here, there = first * c + q * LANES * LANES, q * c + first * LANES * LANES
+                                for i in range(lanes):
+                                    for j in range(lanes):
+                                        put(C, there + j * LANES + i, get(C, here + i * LANES + j))
                     unit += 1
 
 
@@ -113,38 +115,30 @@ def product(L, R, C, length, part, parts):
     P, lanes = C.shape[0], C.shape[2]
     start, stop = share(P, part, parts)
     l, c = L.shape[1] * LANES, C.shape[1] * LANES
-    for k in range(0, length, DEPTH):
-        depth = min(DEPTH, length - k)
+    for k in range(0, length, _RUN):
+        depth = min(_RUN, length - k)
         for block in range(0, P, _BLOCK):
-            for p in range(start, stop):
+            for p in range(start, stop, 2):
                 for q in range(block, min(P, block + _BLOCK)):
                     right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
                     for i in range(0, lanes, ROWS):
-                        if k > 0:
-                            tile_add(L, left + i, R, right, C, here + i * LANES, depth)
-                        else:
-                            tile_set(L, left + i, R, right, C, here + i * LANES, depth)
+                        tile(L, left + i, R, right, C, here + i * LANES, depth, p + 1 < stop, k > 0)
 
 
 @inner
 def gather(X, z, columns, first, count, W, part, parts):
-    """W (panels, GATHERED, LANES): row k holds z_a x_a of the column a = columns[first + k]; zeros beyond n.
+    """W (panels, rows, LANES): row k < count holds z_a x_a of the column a = columns[first + k]; zeros beyond n.
 
     X (d, n); z (d,).
     """
     small_code()
-    n, P = X.shape[1], W.shape[0]
+    n, P, rows = X.shape[1], W.shape[0], W.shape[1]
     start, stop = share(count, part, parts)
-    whole = n // LANES
     for k in range(start, stop):
         a = get(columns, first + k)
-        x, gate = a * n, get(z, a)
-        for p in range(whole):
-            store(W, (p * GATHERED + k) * LANES, load(X, x + p * LANES) * spread(gate))
-        if whole < P:
-            for l in range(W.shape[2]):
-                i = whole * LANES + l
-                put(W, (whole * GATHERED + k) * LANES + l, get(X, x + i) * gate if i < n else W.dtype.type(0))
+        x, gate = a * n, spread(get(z, a))
+        for p in range(P):
+            store(W, (p * rows + k) * LANES, load_below(X, x + p * LANES, n - p * LANES) * gate)
 
 
 @inner
@@ -431,10 +425,10 @@ def finish(draw: Draw, n, rows, weights, db, part, parts):
 
 
 @inner
-def quadratic_forms(M, W, count, n, tile, sums):
+def quadratic_forms(M, W, count, n, work, sums):
     """sums (panels, LANES) = x' L x for the columns x of the first `count` panels of W, L the halved lower tiles of M.
 
-    W (panels, rows, LANES); tile (1, ROWS, LANES) is work.
+    W (panels, rows, LANES); work (2, LANES, LANES).
     """
     small_code()
     rows, m = W.shape[1] * LANES, M.shape[1] * LANES
@@ -444,35 +438,35 @@ def quadratic_forms(M, W, count, n, tile, sums):
         for i in range(j, n, ROWS):
             left, height = (i // LANES * m + j * LANES) + i % LANES, min(ROWS, n - i)
             depth = min(DEPTH, min(i + ROWS, n) - j)
-            for p in range(count):
-                tile_set(M, left, W, p * rows + j * LANES, tile, 0, depth)
-                dots = constant(M, 0.0)
-                for h in range(height):
-                    dots = dots + load(tile, h * LANES) * load(W, p * rows + (i + h) * LANES)
-                store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
+            for first in range(0, count, 2):
+                stop = min(count, first + 2)
+                tile(M, left, W, first * rows + j * LANES, work, 0, depth, first + 1 < stop, False)
+                for p in range(first, stop):
+                    dots = constant(M, 0.0)
+                    for h in range(height):
+                        dots = dots + load(work, ((p - first) * work.shape[1] + h) * LANES) * load(
+                            W, p * rows + (i + h) * LANES
+                        )
+                    store(sums, p * LANES, load(sums, p * LANES) + widen(dots))
 
 
 @inner
-def column_dots(X, z, columns, count, M, W, tile, sums, dz, part, parts):
+def column_dots(X, z, columns, count, M, W, work, sums, dz, part, parts):
     """dz_k = 2 z_k x_k' M x_k for the columns k in columns[:count], from the halved lower tiles of M.
 
     `columns` goes on with any column to a multiple of LANES. X (d, n); W (panels, rows, LANES) work for the columns in
-    hand, LANES of them in a panel; tile (1, ROWS, LANES) and sums (panels, LANES) are work.
+    hand, LANES of them in a panel; work (2, LANES, LANES) and sums (panels, LANES) are work, too.
     """
     small_code()
     n, group = X.shape[1], W.shape[0]
     start, stop = share((count + LANES - 1) // LANES, part, parts)
-    rows, whole = W.shape[1] * LANES, n // LANES * LANES
+    rows = W.shape[1] * LANES
     for first in range(start, stop, group):
         in_hand = min(group, stop - first)
         for p in range(in_hand):
-            for i in range(0, whole, LANES):
+            for i in range(0, n, LANES):
                 transpose(X, columns, (first + p) * LANES, i, W, p * rows + i * LANES)
-            for l in range(tile.shape[2]):
-                k = get(columns, (first + p) * LANES + l) * n
-                for i in range(whole, n):
-                    put(W, p * rows + i * LANES + l, get(X, k + i))
-        quadratic_forms(M, W, in_hand, n, tile, sums)
+        quadratic_forms(M, W, in_hand, n, work, sums)
         for c in range(min(in_hand * LANES, count - first * LANES)):
             k = get(columns, first * LANES + c)
             put(dz, k, M.dtype.type(4 * get(z, k) * get(sums, c)))

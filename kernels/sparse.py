@@ -84,7 +84,7 @@ def gram(X: Columns, z, sparse, dense, n, work: Work, part, parts):
         mine_from, mine_to = share(count, part, parts)
         for r in range(mine_from, mine_to):
             k = dense[first + r]
-            _write_out(X, k, z[k], n, packed, r * LANES, GATHERED * LANES, LANES, 1)
+            _write_out(X, k, z[k], n, packed, r * LANES, W.shape[2] * LANES, LANES, 1)
         wait_for_all(barriers, SLOTS, parts)
         panels.symmetric_product(packed, packed, G, n, count, False, True, chunk == chunks - 1, part, parts)
     wait_for_all(barriers, SLOTS, parts)

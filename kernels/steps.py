@@ -6,7 +6,6 @@ there are fewer draws than threads, or many rows, all threads share each draw; e
 
 from __future__ import annotations
 
-from math import erf
 from typing import NamedTuple
 
 import numpy as np
@@ -15,10 +14,10 @@ from numba import types
 from dufs_core.kernels import panels
 from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, SLOTS, RunArrays, Settings, StepSettings, Work
 from dufs_core.kernels.barrier import wait_for_all
-from dufs_core.kernels.compile import inlined, kernel, returning
-from dufs_core.kernels.noise import gate_normals
-from dufs_core.kernels.panels import Draw, share
-from dufs_core.kernels.vector import constant, load, small_code, store
+from dufs_core.kernels.compile import inlined, inner, kernel, returning
+from dufs_core.kernels.noise import erf, gate_normals
+from dufs_core.kernels.panels import DEPTH, Draw, share
+from dufs_core.kernels.vector import constant, exp_nonpositive, load, load_below, small_code, spread, store, total
 from dufs_core.objective import rules
 
 
@@ -42,13 +41,10 @@ def _place(work: Work, thread, threads):
 def _listed(z, columns):
     """The open columns (z > 0), the undecided ones (0 < z < 1), and their numbers."""
     n_open = n_undecided = 0
-    for k in range(len(z)):
-        if z[k] > 0:
-            columns[0, n_open] = k
-            n_open += 1
-        if z[k] > 0 and z[k] < 1:
-            columns[1, n_undecided] = k
-            n_undecided += 1
+    for k in range(len(z)):  # without branches, which the noise would make mispredicted ones
+        columns[0, n_open] = columns[1, n_undecided] = k
+        n_open += z[k] > 0
+        n_undecided += (z[k] > 0) & (z[k] < 1)
     for i in range(n_undecided, (n_undecided + LANES - 1) // LANES * LANES):  # full panels, of columns that exist
         columns[1, i] = 0
     return n_open, n_undecided
@@ -96,8 +92,8 @@ def _gram(X, z, work: Work, place: Place):
         mine_from, mine_to = share(chunks, part, parts)
         for chunk in range(mine_from, mine_to):
             start, stop = share(n_open, chunk, chunks)
-            for at in range(start, stop, GATHERED):
-                count = min(GATHERED, stop - at)
+            for at in range(start, stop, DEPTH):  # no more than the first-level cache holds
+                count = min(DEPTH, stop - at)
                 panels.gather(X, z, columns[0], at, count, packed, 0, 1)
                 panels.symmetric_product(packed, packed, partial[chunk], n, count, False, at > start, False, 0, 1)
         wait_for_all(barriers, first, parts)
@@ -184,51 +180,64 @@ def from_gram(settings: Settings, n, work: Work, thread, threads):
     _derivative(settings, n, work.shared.scores[:, 0], work, Place(thread, 0, thread, threads))
 
 
-@inlined
-def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, normals, chunk):
+@inner
+def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, work, chunk):
     """z = clip(mu + sigma eps, 0, 1) of the draws, in pairs (eps, -eps), and sum p, for one chunk of the columns."""
-    draws, first, mu = z.shape[0], chunk * CHUNK, moving.mu
-    count = min(CHUNK, len(mu) - first)
+    draws, first = z.shape[0], chunk * CHUNK
+    mu = moving.mu[first : first + CHUNK]  # of slices, LLVM sees that no index is negative, and forms vectors
     half = max(1, draws // 2)
     number, sigma = mu.dtype.type, mu.dtype.type(rates.gate_sigma)
-    gate_normals(np.uint64(rates.seed), np.uint64(step), moving.columns, first, count, half, normals)
+    gate_normals(np.uint64(rates.seed), np.uint64(step), moving.columns[first : first + CHUNK], half, work)
     zero, one = number(0), number(1)
     for draw in range(draws):
         sign = number(1) if draw < half else number(-1)
-        eps = normals[draw % half]
-        for c in range(count):
-            u = mu[first + c] + sigma * (sign * number(eps[c]))
-            z[draw, first + c] = min(max(u, zero), one)
-    total = 0.0
-    for c in range(count):
-        total += rules.gate_probability(mu[first + c], rates.gate_sigma, erf)
-    by_chunk[0, chunk] = total
+        eps, out = work[draw % half], z[draw, first : first + CHUNK]
+        for c in range(len(mu)):
+            u = mu[c] + sigma * (sign * number(eps[c]))
+            out[c] = min(max(u, zero), one)
+    p = work[0]
+    for c in range(len(mu)):
+        p[c] = rules.gate_probability(np.float64(mu[c]), rates.gate_sigma, erf)
+    by_chunk[0, chunk] = _sum(p, len(mu))
 
 
-@inlined
-def _gradient(sigma, mu, dz, dS, dsum_p, dmu, by_chunk, chunk):
+@returning(lambda values, count: types.float64)
+def _sum(values, count):
+    """The sum of the first `count` numbers, float64."""
+    small_code()
+    partial = spread(0.0)
+    for c in range(0, count, LANES):
+        partial = partial + load_below(values, c, count - c)
+    return total(partial)
+
+
+@inner
+def _gradient(sigma, mu, dz, dS, dsum_p, dmu, by_chunk, work, chunk):
     """dmu, and the sum of its squares, for one chunk of the columns. Clears dz."""
-    total = 0.0
-    for k in range(chunk * CHUNK, min(len(mu), (chunk + 1) * CHUNK)):
-        value = 0.0
-        for draw in range(dz.shape[0]):
-            value += dz[draw, k]
-            dz[draw, k] = 0
-        value = value * dS + dsum_p * rules.gate_density(np.float64(mu[k]), sigma, np.exp) * (
-            1 / rules.ROOT_2_PI / sigma
-        )
-        dmu[k] = mu.dtype.type(value)
-        total += dmu[k] * dmu[k]
-    by_chunk[1, chunk] = total
+    first, value, scale = chunk * CHUNK, work[0], dsum_p * (1 / rules.ROOT_2_PI / sigma)
+    mu, dmu = mu[first : first + CHUNK], dmu[first : first + CHUNK]
+    for c in range(len(mu)):
+        value[c] = 0
+    for draw in range(dz.shape[0]):
+        part = dz[draw, first : first + CHUNK]
+        for c in range(len(mu)):
+            value[c] += part[c]
+            part[c] = 0
+    for c in range(len(mu)):
+        density = rules.gate_density(np.float64(mu[c]), sigma, exp_nonpositive)
+        dmu[c] = mu.dtype.type(value[c] * dS + scale * density)
+        value[c] = dmu[c] * dmu[c]
+    by_chunk[1, chunk] = _sum(value, len(mu))
 
 
-@inlined
+@inner
 def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chunk, chunk):
     """One step of the rule, its memory in float64, for one chunk; counts open and undecided gates."""
     n_open = n_undecided = 0
-    mu, first, second = moving.mu, moving.first, moving.second
+    here = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
+    mu, first, second, dmu = moving.mu[here], moving.first[here], moving.second[here], dmu[here]
     scale = 1 / rules.gradient_size(mean_square, t) if rates.rule == rules.NORMALIZED else 1.0
-    for k in range(chunk * CHUNK, min(len(mu), (chunk + 1) * CHUNK)):
+    for k in range(len(mu)):
         gradient = dmu[k] * scale
         if rates.rule == rules.ADAM:
             first[k], second[k], gradient = rules.adam(first[k], second[k], gradient, t)
@@ -249,12 +258,12 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
     X (d, n); mu and the optimiser's memory are changed.
     """
     small_code()
-    shared = work.shared
+    shared, mine = work.shared, work.mine.normals[thread]
     n, d, draws, chunks = X.shape[1], len(moving.mu), shared.z.shape[0], shared.by_chunk.shape[1]
     mine_from, mine_to = share(chunks, thread, threads)
     for step in range(start + 1, start + 1 + moving.records.shape[0]):
         for chunk in range(mine_from, mine_to):
-            _draw_gates(rates, moving, step, shared.z, shared.by_chunk, work.mine.normals[thread], chunk)
+            _draw_gates(rates, moving, step, shared.z, shared.by_chunk, mine, chunk)
         wait_for_all(shared.barriers, 0, threads)
         _all_draws(settings, X, work, thread, threads)
 
@@ -266,7 +275,7 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
         loss, dS, dsum_p = rules.loss(mean, sum_p, n, rates.lam, rates.delta)
         for chunk in range(mine_from, mine_to):
             _gradient(
-                rates.gate_sigma, moving.mu, shared.dz, dS / draws, dsum_p, shared.dmu, shared.by_chunk, chunk
+                rates.gate_sigma, moving.mu, shared.dz, dS / draws, dsum_p, shared.dmu, shared.by_chunk, mine, chunk
             )  # fmt: skip
         wait_for_all(shared.barriers, 0, threads)
 

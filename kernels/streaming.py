@@ -21,7 +21,7 @@ from dufs_core.kernels import panels
 from dufs_core.kernels.arrays import BLOCK, FLUSH, LANES, Gated, Settings, Span, ThreadBlocks
 from dufs_core.kernels.compile import inner, kernel
 from dufs_core.kernels.panels import DEPTH
-from dufs_core.kernels.tile import ROWS, tile_add, tile_set
+from dufs_core.kernels.tile import ROWS, tile
 from dufs_core.kernels.vector import (
     affinity_of,
     below_lane,
@@ -50,14 +50,11 @@ def _products(L, R, C, i0, depth, first, count, m, add):
     stride, c_stride = L.shape[1] * LANES, C.shape[1] * LANES
     for k in range(0, m, DEPTH):
         length = min(DEPTH, m - k)
-        for c in range(count):
+        for c in range(0, count, 2):
             right = (first + c) * stride + k * LANES
             for i in range(0, depth, ROWS):
                 left = (i0 + i) // LANES * stride + k * LANES + (i0 + i) % LANES
-                if add or k > 0:
-                    tile_add(L, left, R, right, C, c * c_stride + i * LANES, length)
-                else:
-                    tile_set(L, left, R, right, C, c * c_stride + i * LANES, length)
+                tile(L, left, R, right, C, c * c_stride + i * LANES, length, c + 1 < count, add or k > 0)
 
 
 @inner
@@ -65,13 +62,10 @@ def _weighted(K, R, i0, depth, count, columns, add, sums):
     """sums_fj (+)= sum over a block's rows i of R_if K_ij.      R (panels of columns, rows, LANES)."""
     small_code()
     rows, stride, c_stride = R.shape[1], K.shape[1] * LANES, sums.shape[1] * LANES
-    for c in range(count):
+    for c in range(0, count, 2):
         for f in range(0, columns, ROWS):
             left = (f // LANES * rows + i0) * LANES + f % LANES
-            if add:
-                tile_add(R, left, K, c * stride, sums, c * c_stride + f * LANES, depth)
-            else:
-                tile_set(R, left, K, c * stride, sums, c * c_stride + f * LANES, depth)
+            tile(R, left, K, c * stride, sums, c * c_stride + f * LANES, depth, c + 1 < count, add)
 
 
 @kernel

@@ -65,17 +65,29 @@ class Code:
         kind = ir.VectorType(place.type.pointee, LANES)
         return self.builder.load(self.builder.bitcast(place, kind.as_pointer()), align=_size(place.type.pointee))
 
+    def load_below(self, count, place):
+        """The first `count` numbers from a pointer on, then zeros: what lies beyond is not read."""
+        zeros = self.splat(0.0, place.type.pointee)
+        numbers = ir.Constant(ir.VectorType(count.type, LANES), list(range(LANES)))
+        mask = self.builder.icmp_signed("<", numbers, self.splat(count, count.type))
+        place = self.builder.bitcast(place, zeros.type.as_pointer())
+        kind = ir.FunctionType(zeros.type, [place.type, ir.IntType(32), mask.type, zeros.type])
+        name = f"llvm.masked.load.v{LANES}f{8 * _size(zeros.type.element)}.p0"
+        function = cgutils.get_or_insert_function(self.builder.module, kind, name)
+        return self.builder.call(function, [place, ir.Constant(ir.IntType(32), _size(zeros.type.element)), mask, zeros])
+
     def store(self, vector, place) -> None:
         """Write a vector from a pointer to its first number on."""
         place_of_vector = self.builder.bitcast(place, vector.type.as_pointer())
         self.builder.store(vector, place_of_vector, align=_size(place.type.pointee))
 
     def call(self, name: str, *args):
-        """LLVM's own function llvm.<name> for these vectors."""
+        """LLVM's own function llvm.<name> for these numbers or vectors."""
         kind = args[-1].type
         function = ir.FunctionType(kind, [a.type for a in args])
-        full_name = f"llvm.{name}.v{LANES}f{8 * _size(kind.element)}"
-        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, function, full_name), args)
+        shape = f"v{LANES}f{8 * _size(kind.element)}" if isinstance(kind, ir.VectorType) else f"f{8 * _size(kind)}"
+        declared = cgutils.get_or_insert_function(self.builder.module, function, f"llvm.{name}.{shape}")
+        return self.builder.call(declared, args)
 
 
 def _size(number) -> int:
@@ -115,6 +127,12 @@ def load(code, array, offset):
     return code.load(code.pointer(0))
 
 
+@operation(lambda array, offset, count: Lanes(array.dtype)(array, types.intp, types.intp))
+def load_below(code, array, offset, count):
+    """The first `count` numbers from position `offset` of the flat array on, then zeros."""
+    return code.load_below(count, code.pointer(0))
+
+
 @operation(lambda array, offset, value: types.void(array, types.intp, value))
 def store(code, array, offset, value):
     """Write LANES numbers from position `offset` of the flat array on."""
@@ -137,14 +155,15 @@ def put(code, array, offset, value):
 def transpose(code, X, rows, first, start, out, offset):
     """Columns start to start + LANES of the LANES rows rows[first], ... of X (d, n), as the columns of out at `offset`.
 
-    Four rounds of perfect shuffles: as many instructions as numbers / 4, instead of two for each number.
+    Zeros beyond n. Four rounds of perfect shuffles: as many instructions as numbers / 4, instead of two a number.
     """
     builder, index = code.builder, first.type
     data = code.context.make_array(code.types[0])(code.context, builder, X)
     n, listed, vectors = builder.extract_value(data.shape, 1), code.pointer(1), []
     for lane in range(LANES):
         row = builder.load(builder.gep(listed, [ir.Constant(index, lane)]))
-        vectors.append(code.load(builder.gep(data.data, [builder.add(builder.mul(row, n), start)])))
+        place = builder.gep(data.data, [builder.add(builder.mul(row, n), start)])
+        vectors.append(code.load_below(builder.sub(n, start), place))
     half, kind, target = LANES // 2, ir.VectorType(ir.IntType(32), LANES), code.pointer(4)
     masks = [ir.Constant(kind, [i // 2 + (LANES if i % 2 else 0) + k for i in range(LANES)]) for k in (0, half)]
     for _ in range(LANES.bit_length() - 1):
@@ -252,33 +271,39 @@ _FLOAT32 = (32, 23, 127, -87.0, 1.4426950408889634, 0.693359375, -2.12194440e-4,
 _FLOAT64 = (64, 52, 1023, -708.0, 1.4426950408889634, 6.93147180369123816490e-01, 1.90821492927058770002e-10, 13)
 
 
-@operation(lambda x: x(x))
-def exp_nonpositive(code, x):
-    """exp(x) for x <= 0, lane by lane: x = m ln 2 + r with |r| <= ln(2) / 2, exp(x) = 2^m p(r).
+def emit_exp(code, x):
+    """exp(x) for x <= 0, of one number or lane by lane: x = m ln 2 + r with |r| <= ln(2) / 2, exp(x) = 2^m p(r).
 
     ln 2 is split in two so that r is exact; p is the Taylor polynomial of degree 7 (float32) or 13 (float64), whose
     truncation error is below half a unit in the last place; 2^m is built from its bits. Below -87 (float32) or -708
     (float64) the result is 0.
     """
-    builder, number = code.builder, x.type.element
+    builder, lanes = code.builder, isinstance(x.type, ir.VectorType)
+    number = x.type.element if lanes else x.type
     bits, mantissa, bias, lowest, log2e, high, low, degree = _FLOAT32 if _size(number) == 4 else _FLOAT64
-    integers = ir.VectorType(ir.IntType(bits), LANES)
+    integers = ir.VectorType(ir.IntType(bits), LANES) if lanes else ir.IntType(bits)
 
-    def vector(value: float):
-        return code.splat(value, number)
+    def constant(value, kind=x.type):
+        return ir.Constant(kind, [value] * LANES if lanes else value)
 
     def fused(a, b, c):
         return code.call("fmuladd", a, b, c)
 
-    y = builder.select(builder.fcmp_ordered(">", x, vector(lowest)), x, vector(lowest))
-    m = code.call("floor", fused(y, vector(log2e), vector(0.5)))
-    r = fused(m, vector(-low), fused(m, vector(-high), y))
-    p = vector(1 / factorial(degree))
+    y = builder.select(builder.fcmp_ordered(">", x, constant(lowest)), x, constant(lowest))
+    m = code.call("floor", fused(y, constant(log2e), constant(0.5)))
+    r = fused(m, constant(-low), fused(m, constant(-high), y))
+    p = constant(1 / factorial(degree))
     for power in range(degree - 1, -1, -1):
-        p = fused(r, p, vector(1 / factorial(power)))
-    exponent = builder.add(builder.fptosi(m, integers), ir.Constant(integers, [bias] * LANES))
-    scale = builder.bitcast(builder.shl(exponent, ir.Constant(integers, [mantissa] * LANES)), x.type)
-    return builder.select(builder.fcmp_ordered(">=", x, vector(lowest)), builder.fmul(p, scale), vector(0.0))
+        p = fused(r, p, constant(1 / factorial(power)))
+    exponent = builder.add(builder.fptosi(m, integers), constant(bias, integers))
+    scale = builder.bitcast(builder.shl(exponent, constant(mantissa, integers)), x.type)
+    return builder.select(builder.fcmp_ordered(">=", x, constant(lowest)), builder.fmul(p, scale), constant(0.0))
+
+
+@operation(lambda x: x(x))
+def exp_nonpositive(code, x):
+    """exp(x) for x <= 0."""
+    return emit_exp(code, x)
 
 
 affinity_of = exp_nonpositive  # the kernel: K_ij from x = -D_ij / b

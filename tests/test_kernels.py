@@ -8,6 +8,7 @@ import generators as gen
 import numpy as np
 import pytest
 from numba import njit
+from scipy.special import erf
 
 from dufs_core.backend import get_backend, random
 from dufs_core.kernels import noise, panels, tile
@@ -86,6 +87,23 @@ def test_exponential_never_exceeds_one_and_grows():
         assert (np.diff(got) >= -2 * np.spacing(got[1:])).all()
 
 
+@njit(error_model="numpy")
+def error_functions(x, out):
+    for i in range(x.size):
+        out[i] = noise.erf(x[i])
+
+
+def test_error_function():
+    """Within 2e-15 everywhere, odd, exactly 1 in the end; NaN stays."""
+    x = np.concatenate([np.linspace(-7, 7, 100_001), [0.0, 1e-300, np.inf, 1e300, np.nan]])
+    out, mirrored = np.empty((2, x.size))
+    error_functions(x, out)
+    error_functions(-x, mirrored)
+    assert abs(out - erf(x))[:-1].max() <= 2e-15
+    np.testing.assert_array_equal(out[-3:], [1, 1, np.nan])
+    np.testing.assert_array_equal(mirrored, -out)
+
+
 engines = pytest.mark.parametrize("engine", [e for e in ENGINES if e != "reference"])
 
 
@@ -162,20 +180,24 @@ def out_of_panels(P, n, m):
 
 
 @njit(error_model="numpy")
-def run_tiles(L, R, C, length):
-    tile.tile_set(L, 0, R, 0, C, 0, length)
-    tile.tile_add(L, 0, R, 0, C, 0, length)
+def run_tiles(L, R, C, length, two):
+    tile.tile(L, 0, R, 0, C, 0, length, two, False)
+    tile.tile(L, 0, R, 0, C, 0, length, two, True)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("length", [0, 1, 2, 37])
-def test_tile(dtype, length):
+@pytest.mark.parametrize("two", [False, True])
+def test_tile(dtype, length, two):
     rng = np.random.default_rng(length)
-    L, R = rng.normal(size=(2, 40, LANES)).astype(dtype)
-    C = np.full((tile.ROWS, LANES), np.nan, dtype)
-    run_tiles(L, R, C, length)
-    want = 2 * (L[:length, : tile.ROWS].astype(float).T @ R[:length].astype(float))
-    np.testing.assert_allclose(C, want, rtol=0, atol=200 * np.finfo(dtype).eps)
+    L, *R = rng.normal(size=(3, 40, LANES)).astype(dtype)
+    C = np.full((2, tile.ROWS + 1, LANES), np.nan, dtype)
+    run_tiles(L[None], np.stack(R), C, length, two)
+    for c, panel in zip(C[: 1 + two], R, strict=False):
+        want = 2 * (L[:length, : tile.ROWS].astype(float).T @ panel[:length].astype(float))
+        np.testing.assert_allclose(c[:-1], want, rtol=0, atol=200 * np.finfo(dtype).eps)
+    assert np.isnan(C[1 + two :]).all()
+    assert np.isnan(C[:, -1]).all()
 
 
 @njit(error_model="numpy")
@@ -234,7 +256,7 @@ def test_neighbours(dtype, k, n):
 
 @njit(error_model="numpy")
 def run_normals(seed, step, columns, n_draws, out):
-    noise.gate_normals(np.uint64(seed), np.uint64(step), columns, 2, len(columns) - 2, n_draws, out)
+    noise.gate_normals(np.uint64(seed), np.uint64(step), columns[2:], n_draws, out)
 
 
 @pytest.mark.parametrize("n_draws", [1, 2, 8, 9])
