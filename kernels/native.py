@@ -23,7 +23,7 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Any
 
 import numpy as np
@@ -244,6 +244,7 @@ def _start(module: str, name: str, signature: Any, path: Path) -> Any:
     except (OSError, ValueError):
         return None
     _children.append(child)
+    Thread(target=child.wait, daemon=True).start()  # nobody else may ask for its end: no zombie stays
     return child
 
 
