@@ -39,6 +39,7 @@ sys.path[:] = json.loads(path)
 from dufs_core.kernels.native import Kernel
 Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
 """
+_OPTIONS = tuple(f"NUMBA_{name}" for name in ("CPU_NAME", "CPU_FEATURES", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE"))
 _lock = Lock()  # of compiling and loading
 _engines: list[Any] = []  # of LLVM, which own loaded code
 _children: list[Any] = []  # processes that compile
@@ -205,7 +206,7 @@ def _build() -> str:
 
     sources = (*sorted(Path(__file__).parent.glob("*.py")), Path(rules.__file__))
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
-    options = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_") and "CACHE" not in item[0])
+    options = sorted(item for item in os.environ.items() if item[0] in _OPTIONS)
     processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
     return f"{digest} {version('numba')} {version('llvmlite')} {binding.get_process_triple()} {processor} {options}"
 

@@ -113,6 +113,8 @@ def test_a_change_of_any_source_version_or_option_is_another_file(cache, tmp_pat
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(cache))
     native.cache_directory.cache_clear()
     assert file() == before
+    monkeypatch.setenv("NUMBA_NUM_THREADS", "1")  # as joblib's workers have it
+    assert file() == before
     monkeypatch.setenv("NUMBA_CPU_NAME", "generic")
     assert file() != before
     monkeypatch.undo()
