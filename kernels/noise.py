@@ -12,8 +12,8 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from dufs_core.kernels.compile import inlined, inner
-from dufs_core.kernels.vector import emit_exp, operation
+from dufs_core.kernels.compile import inner, returning
+from dufs_core.kernels.vector import emit_exp, get, in_line, operation
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
@@ -84,9 +84,10 @@ _sine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(3, 16, 2)))
 _cosine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2)))
 
 
-@inlined
+@returning(lambda word: types.float64)
 def _radius(word):
     """sqrt(-2 log((word + 1/2) / 2^32)): with word + 1/2 = m 2^e and s = (m - 1) / (m + 1), log m = 2 artanh(s)."""
+    in_line()
     bits = _bits(np.float64(word) + 0.5)
     e = np.float64(np.int64(bits >> _52) - 1023)
     m = _from_bits((bits & _MANTISSA) | _ONE_BITS)
@@ -98,9 +99,10 @@ def _radius(word):
     return np.sqrt(-2.0 * ((e - 32.0) * _LN2 + (2.0 * s + s * w * _artanh(w))))
 
 
-@inlined
+@returning(lambda word: types.UniTuple(types.float64, 2))
 def _sine_and_cosine(word):
     """sin and cos of 2 pi word / 2^32: the angle is q quarter turns and a rest of at most an eighth."""
+    in_line()
     quarters = (word + _EIGHTH) >> _30
     rest = np.float64(np.int64(word) - np.int64(quarters << _30)) * _TO_ANGLE
     w = rest * rest
@@ -115,9 +117,10 @@ def _sine_and_cosine(word):
     return first, second
 
 
-@inlined
+@returning(lambda *args: types.UniTuple(types.uint64, 4))
 def philox(column, step, group, k0, k1):
     """Philox-4x32-10 of the counter (column, 0, step, group)."""
+    in_line()
     c0, c1, c2, c3 = column, np.uint64(0), step, group
     for _ in range(10):
         p0, p1 = _M0 * c0, _M1 * c2
@@ -127,21 +130,21 @@ def philox(column, step, group, k0, k1):
 
 
 @inner
-def gate_normals(seed, step, columns, n_draws, out):
-    """out[r, c] = draw r of column columns[c] at `step`, stream 0.
+def gate_normals(seed, step, columns, first, count, n_draws, out):
+    """out[r, c] = draw r of column columns[first + c] at `step`, stream 0, c < count.
 
-    columns: uint64 positions, CHUNK at most; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws
-    (the last group may write past n_draws), except where there is one draw.
+    columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws (the last
+    group may write past n_draws), except where there is one draw.
     """
     k0, k1 = seed & _MASK, seed >> _32
     if n_draws == 1:
-        for c in range(len(columns)):
-            w0, w1, _, _ = philox(columns[c], step, np.uint64(0), k0, k1)
+        for c in range(count):
+            w0, w1, _, _ = philox(get(columns, first + c), step, np.uint64(0), k0, k1)
             out[0, c] = _radius(w0) * _sine_and_cosine(w1)[1]
         return
     for group in range((n_draws + 3) // 4):
-        for c in range(len(columns)):
-            w0, w1, w2, w3 = philox(columns[c], step, np.uint64(group), k0, k1)
+        for c in range(count):
+            w0, w1, w2, w3 = philox(get(columns, first + c), step, np.uint64(group), k0, k1)
             radius = _radius(w0)
             sine, cosine = _sine_and_cosine(w1)
             out[4 * group, c] = radius * cosine

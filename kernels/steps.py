@@ -17,7 +17,18 @@ from dufs_core.kernels.barrier import wait_for_all
 from dufs_core.kernels.compile import inlined, inner, kernel, returning
 from dufs_core.kernels.noise import erf, gate_normals
 from dufs_core.kernels.panels import DEPTH, Draw, share
-from dufs_core.kernels.vector import constant, exp_nonpositive, load, load_below, small_code, spread, store, total
+from dufs_core.kernels.vector import (
+    constant,
+    exp_nonpositive,
+    get,
+    load,
+    load_below,
+    put,
+    small_code,
+    spread,
+    store,
+    total,
+)
 from dufs_core.objective import rules
 
 
@@ -183,22 +194,21 @@ def from_gram(settings: Settings, n, work: Work, thread, threads):
 @inner
 def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, work, chunk):
     """z = clip(mu + sigma eps, 0, 1) of the draws, in pairs (eps, -eps), and sum p, for one chunk of the columns."""
-    draws, first = z.shape[0], chunk * CHUNK
-    mu = moving.mu[first : first + CHUNK]  # of slices, LLVM sees that no index is negative, and forms vectors
+    draws, d, first, mu = z.shape[0], z.shape[1], chunk * CHUNK, moving.mu
+    count = min(CHUNK, d - first)
     half = max(1, draws // 2)
     number, sigma = mu.dtype.type, mu.dtype.type(rates.gate_sigma)
-    gate_normals(np.uint64(rates.seed), np.uint64(step), moving.columns[first : first + CHUNK], half, work)
+    gate_normals(np.uint64(rates.seed), np.uint64(step), moving.columns, first, count, half, work)
     zero, one = number(0), number(1)
     for draw in range(draws):
-        sign = number(1) if draw < half else number(-1)
-        eps, out = work[draw % half], z[draw, first : first + CHUNK]
-        for c in range(len(mu)):
-            u = mu[c] + sigma * (sign * number(eps[c]))
-            out[c] = min(max(u, zero), one)
-    p = work[0]
-    for c in range(len(mu)):
-        p[c] = rules.gate_probability(np.float64(mu[c]), rates.gate_sigma, erf)
-    by_chunk[0, chunk] = _sum(p, len(mu))
+        signed = sigma if draw < half else -sigma
+        eps, out = draw % half * CHUNK, draw * d + first
+        for c in range(count):  # get and put: an index that may be negative would keep LLVM from forming vectors
+            u = get(mu, first + c) + signed * number(get(work, eps + c))
+            put(z, out + c, min(max(u, zero), one))
+    for c in range(count):
+        put(work, c, rules.gate_probability(np.float64(get(mu, first + c)), rates.gate_sigma, erf))
+    by_chunk[0, chunk] = _sum(work, count)
 
 
 @returning(lambda values, count: types.float64)
@@ -214,30 +224,31 @@ def _sum(values, count):
 @inner
 def _gradient(sigma, mu, dz, dS, dsum_p, dmu, by_chunk, work, chunk):
     """dmu, and the sum of its squares, for one chunk of the columns. Clears dz."""
-    first, value, scale = chunk * CHUNK, work[0], dsum_p * (1 / rules.ROOT_2_PI / sigma)
-    mu, dmu = mu[first : first + CHUNK], dmu[first : first + CHUNK]
-    for c in range(len(mu)):
-        value[c] = 0
+    d, first, scale = len(mu), chunk * CHUNK, dsum_p * (1 / rules.ROOT_2_PI / sigma)
+    count = min(CHUNK, d - first)
+    for c in range(count):
+        put(work, c, 0.0)
     for draw in range(dz.shape[0]):
-        part = dz[draw, first : first + CHUNK]
-        for c in range(len(mu)):
-            value[c] += part[c]
-            part[c] = 0
-    for c in range(len(mu)):
-        density = rules.gate_density(np.float64(mu[c]), sigma, exp_nonpositive)
-        dmu[c] = mu.dtype.type(value[c] * dS + scale * density)
-        value[c] = dmu[c] * dmu[c]
-    by_chunk[1, chunk] = _sum(value, len(mu))
+        part = draw * d + first
+        for c in range(count):
+            put(work, c, get(work, c) + get(dz, part + c))
+            put(dz, part + c, dz.dtype.type(0))
+    for c in range(count):
+        density = rules.gate_density(np.float64(get(mu, first + c)), sigma, exp_nonpositive)
+        gradient = mu.dtype.type(get(work, c) * dS + scale * density)
+        put(dmu, first + c, np.float64(gradient))
+        put(work, c, np.float64(gradient * gradient))
+    by_chunk[1, chunk] = _sum(work, count)
 
 
 @inner
 def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chunk, chunk):
     """One step of the rule, its memory in float64, for one chunk; counts open and undecided gates."""
+    small_code()
     n_open = n_undecided = 0
-    here = slice(chunk * CHUNK, (chunk + 1) * CHUNK)
-    mu, first, second, dmu = moving.mu[here], moving.first[here], moving.second[here], dmu[here]
+    mu, first, second = moving.mu, moving.first, moving.second
     scale = 1 / rules.gradient_size(mean_square, t) if rates.rule == rules.NORMALIZED else 1.0
-    for k in range(len(mu)):
+    for k in range(chunk * CHUNK, min(len(mu), (chunk + 1) * CHUNK)):
         gradient = dmu[k] * scale
         if rates.rule == rules.ADAM:
             first[k], second[k], gradient = rules.adam(first[k], second[k], gradient, t)

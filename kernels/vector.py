@@ -121,6 +121,12 @@ def small_code(code):
     code.builder.function.attributes.add("noinline")
 
 
+@operation(lambda: types.void())
+def in_line(code):
+    """Make the function around it part of what calls it."""
+    code.builder.function.attributes.add("alwaysinline")
+
+
 @operation(lambda array, offset: Lanes(array.dtype)(array, types.intp))
 def load(code, array, offset):
     """The LANES numbers from position `offset` of the flat array on."""

@@ -256,7 +256,7 @@ def test_neighbours(dtype, k, n):
 
 @njit(error_model="numpy")
 def run_normals(seed, step, columns, n_draws, out):
-    noise.gate_normals(np.uint64(seed), np.uint64(step), columns[2:], n_draws, out)
+    noise.gate_normals(np.uint64(seed), np.uint64(step), columns, 2, len(columns) - 2, n_draws, out)
 
 
 @pytest.mark.parametrize("n_draws", [1, 2, 8, 9])
