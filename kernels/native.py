@@ -63,11 +63,6 @@ class Kernel:
             self._function = getattr(import_module(f"dufs_core.kernels.{self._module}"), self._name).py_func
         return self._function
 
-    @property
-    def signatures(self) -> list[Any]:
-        """Those that it has been called with in this process."""
-        return list(self._codes)
-
     def __call__(self, *args: Any) -> None:
         """Call the code, compiled here and now where it is nowhere yet. Raises RuntimeError if it cannot be run."""
         signature = signature_of(args)
@@ -80,8 +75,8 @@ class Kernel:
     def is_ready(self, *args: Any) -> bool:
         """Whether a call need not wait; if not, another process begins to compile, which this one need not outlive."""
         signature = signature_of(args)
-        path = self._file(signature)
-        if signature in self._codes or path is None or path.exists():
+        path = None if signature in self._codes else self._file(signature)
+        if path is None or path.exists() or not os.access(path.parent, os.W_OK):
             return True  # without a cache nothing can come from another process
         if signature not in self._compiling:
             self._compiling[signature] = _start(self._module, self._name, signature, path)
@@ -119,7 +114,7 @@ class Kernel:
 
 @cache
 def cache_directory() -> Path | None:
-    """Where kernels are kept; None where no directory can be written."""
+    """Where kernels are kept, perhaps by the administrator alone; None where there is no such directory to read."""
     homes = {"darwin": "~/Library/Caches", "win32": os.environ.get("LOCALAPPDATA", "~")}
     home = os.environ.get("XDG_CACHE_HOME") or homes.get(sys.platform, "~/.cache")
     given = os.environ.get("NUMBA_CACHE_DIR")
@@ -167,7 +162,8 @@ def _alone(path: Path) -> Iterator[None]:
             file = stack.enter_context(lock.open("w"))
             import_module("fcntl").flock(file, 2)  # LOCK_EX
         yield
-        lock.unlink(missing_ok=True)
+        with suppress(OSError):  # not there, or open, where open files cannot be removed
+            lock.unlink()
 
 
 def signature_of(value: Any) -> Any:

@@ -63,7 +63,7 @@ def test_a_second_dtype_is_a_second_file(cache):
     kernel(*args)
     kernel(wide, 0, 1, args[3].astype(float))
     np.testing.assert_allclose(wide.g, args[0].g, rtol=1e-6)
-    assert len(list(cache.iterdir())) == len(kernel.signatures) == 2
+    assert len(list(cache.iterdir())) == len(kernel._codes) == 2
 
 
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "another's"])

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import argparse
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 
-from dufs_core.cli.common import DONE, FAILED
+from dufs_core.cli.common import DONE, FAILED, single_line
+
+_ROOM = 1 << 20  # bytes, of all kernels
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
-    import sys
-
     from dufs_core.kernels.native import cache_directory
 
-    folder = cache_directory()
-    if folder is None:
-        print("dufs-core: no directory for kernels can be written; name one in NUMBA_CACHE_DIR", file=sys.stderr)
+    folder, began = cache_directory(), time.perf_counter()
+    try:
+        if folder is None:
+            raise OSError("no directory for them can be made")
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(_ROOM))
+    except OSError as error:  # a fit would go on without
+        advice = "name a directory that can be written in NUMBA_CACHE_DIR"
+        print(f"dufs-core: kernels cannot be kept: {single_line(error)}; {advice}", file=sys.stderr)
         return FAILED
-    began = time.perf_counter()
     for what in compiled_kernels():
         print(what, flush=True)
     print(f"all kernels are in {folder} ({time.perf_counter() - began:.1f} s)")

@@ -7,7 +7,7 @@ except for SGD, where the step is the rate times the gradient itself.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import did_you_mean
@@ -19,7 +19,8 @@ class State(NamedTuple):
 
     step: int = 0
     first: Array | None = None  # (d,) velocity or mean of the gradient
-    second: Array | None = None  # (d,) mean of the squared gradient (adam), or its mean over columns (normalized)
+    second: Array | None = None  # (d,) mean of the squared gradient (adam)
+    running: Any = None  # its mean over columns and steps (normalized)
 
 
 @dataclass(frozen=True)
@@ -31,18 +32,18 @@ class Optimizer:
     momentum: float = 0.0
 
     def __call__(self, bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
-        xp, t, first, second = bk.xp, state.step + 1, state.first, state.second
+        xp, t, first, second, running = bk.xp, state.step + 1, state.first, state.second, state.running
         direction = grad
         if self.name == "adam":
             first, second = (xp.zeros_like(grad) if mean is None else mean for mean in (first, second))
             first, second, direction = rules.adam(first, second, grad, t)
         elif self.name == "normalized":
             grad = grad.astype(xp.float64)  # squares of small float32 gradients underflow
-            second = rules.mean_square(0.0 if second is None else second, (grad * grad).mean())
-            direction = grad / rules.gradient_size(second, t)
+            running = rules.mean_square(0.0 if running is None else running, (grad * grad).mean())
+            direction = grad / rules.gradient_size(running, t)
         if self.momentum:
             direction = first = direction if first is None else self.momentum * first + direction
-        return (params - self.learning_rate * direction).astype(params.dtype), State(t, first, second)
+        return (params - self.learning_rate * direction).astype(params.dtype), State(t, first, second, running)
 
 
 def sgd(learning_rate: float, momentum: float = 0.0) -> Optimizer:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.objective.protocol import RunSpec, Steps
+from dufs_core.objective.protocol import Steps
 
 MOST_BYTES = 1 << 26  # of a reference step: beside what the plan of the fit allows, little
 
@@ -28,26 +28,18 @@ class HeadStart:
     promise is the same bits: those wait for the compiler.
     """
 
-    def __init__(self, spec: RunSpec, slow: Steps, compiled: CompiledSteps) -> None:
-        self._spec, self._slow, self._compiled = spec, slow, compiled
-        self._now: Steps = slow
+    def __init__(self, slow: Steps, compiled: CompiledSteps) -> None:
+        self._compiled, self._now = compiled, slow
 
     @property
     def mu(self) -> Array:
         return self._now.mu
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        if self._now is self._slow and self._compiled.are_compiled(batch):
-            self._move_over()
+        if self._now is not self._compiled and self._compiled.are_compiled(batch):
+            unused: dict[str, Any] = dict.fromkeys(("first", "second", "running"), 0.0)
+            self.load([unused | self._now.save(0)])
         return self._now.advance(batch, rows, step, count)
-
-    def _move_over(self) -> None:
-        state = self._slow.save(0)
-        memory: dict[str, Any] = {"first": 0.0, "second": 0.0, "running": 0.0} | state
-        if self._spec.optimizer.name == "normalized" and "second" in state:
-            memory |= {"second": 0.0, "running": state["second"]}
-        self._compiled.load([memory])
-        self._now = self._compiled
 
     def save(self, run: int) -> dict[str, np.ndarray[Any, Any]]:
         return self._now.save(run)

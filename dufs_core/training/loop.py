@@ -244,7 +244,7 @@ def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec], save
         size = StepSize(rows, len(first.columns), first.schedule.n_draws, X.dtype.itemsize, first.objective.power)
         slow = ReferenceEngine()
         if slow.bytes_needed(size) <= MOST_BYTES:
-            return HeadStart(first, Stepwise(bk, slow, first, mu[0]), steps)
+            return HeadStart(Stepwise(bk, slow, first, mu[0]), steps)
     return steps
 
 
