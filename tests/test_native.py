@@ -13,6 +13,7 @@ import pytest
 
 from dufs_core import DUFS, Checkpoint
 from dufs_core.backend import get_backend
+from dufs_core.cli.main import main
 from dufs_core.datasets import two_moons
 from dufs_core.kernels import arrays, native
 from dufs_core.objective.chain import Objective
@@ -186,8 +187,16 @@ def test_a_run_that_moves_over_goes_on_as_it_would_have(name, momentum, moves_at
     bk = get_backend("numpy")
     want = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
     monkeypatch.setattr(native.Kernel, "is_ready", ready)
+    counts, advance = [], cpu_dense._CompiledSteps.advance
+
+    def counted(self, batch, rows, step, count):
+        counts.append(count)
+        return advance(self, batch, rows, step, count)
+
+    monkeypatch.setattr(cpu_dense._CompiledSteps, "advance", counted)
     found = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
     assert len(asked) == moves_at
+    assert counts[0] <= 2  # slow steps, one a call, say nothing of how many fast ones take a tenth of a second
     np.testing.assert_allclose(found.mu, want.mu, rtol=1e-10)
     np.testing.assert_allclose(found.records, want.records, rtol=1e-8)
 
@@ -204,3 +213,22 @@ def test_a_compiler_that_cannot_be_started_is_waited_for(cache, monkeypatch):
     for executable in (str(cache / "python"), "/bin/true", None):
         monkeypatch.setattr(sys, "executable", executable)
         assert fresh().is_ready(*args)
+
+
+def test_no_other_process_compiles_into_a_directory_that_cannot_be_written(cache, monkeypatch):
+    monkeypatch.setattr(native, "_start", lambda *_: pytest.fail("started"))
+    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # rights do not bind the superuser
+    assert fresh().is_ready(*problem()[1])
+
+
+def test_warmup(capsys, tmp_path, monkeypatch):
+    assert main(["warmup"]) == 0
+    *steps, last = capsys.readouterr().out.splitlines()
+    assert len(steps) == 6
+    assert last.startswith(f"all kernels are in {native.cache_directory()}")
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    native.cache_directory.cache_clear()
+    assert main(["warmup"]) == 1
+    assert "name a directory that can be written in NUMBA_CACHE_DIR" in capsys.readouterr().err
+    native.cache_directory.cache_clear()
