@@ -23,6 +23,7 @@ from dufs_core.gradcheck.report import Comparison, Report
 from dufs_core.gradcheck.trees import as_tuple, leaves
 
 _WIDER = 32.0  # Richardson's tables start at 32 steps, 1 step, 1/32 step, 32^-2 and 32^-3 steps
+_CERTAIN = 1e-7  # relative difference below which the table of the smallest steps, confirmed by none, refutes nothing
 _ROUNDING = 64.0  # units in the last place of |w||f| granted to the function, divided by the widest step
 
 
@@ -214,33 +215,47 @@ def _compare(problem: Problem, v: Direction, where: str, rtol: float, step: floa
     scale = max(scale, _ROUNDING * rounding / (_WIDER * step) / rtol)
     best = _judged(where, analytic, differences.five_point(phi, step), scale, rtol, step, "five-point")
     trusted = best.status == "passed"
+    smallest = step * _WIDER**-3
     for h in (step * _WIDER**power for power in (1, 0, -1, -2, -3)):
         if best.status == "passed":
             break
-        slope, uncertainty = differences.richardson(phi, h)
-        uncertainty = 4 * max(uncertainty, 2 * rounding * _WIDER / h)
+        slope, error = differences.richardson(phi, h)
+        uncertainty = 4 * max(error, 2 * rounding * _WIDER / h)
         resolved = uncertainty <= precision.resolved * max(scale, abs(slope), abs(analytic))
         found = _judged(where, analytic, slope, scale, rtol, h, "Richardson", uncertainty if resolved else 0.0)
-        if found.status == "passed" or resolved:  # of tables that differ, the smaller step saw more
+        refutes = resolved and abs(slope - analytic) > 32 * error and (h > smallest or found.relative_error > _CERTAIN)
+        if found.status == "passed" or refutes:  # of tables that differ, the smaller step saw more
             best, trusted = found, True
     size = max(scale, abs(best.numeric), abs(analytic))
+    if best.status == "failed" and _turns_sooner(phi, best, rounding + precision.eps * size):
+        trusted = False
     if best.status == "passed" and differences.kink_residual(phi, step) <= precision.kink_residual * size:
         return best
-    kink = _one_sided(
-        phi, step, precision.kink_jump * size, certain=not trusted
-    )  # no table at all sees a slope: a kink nearby
+    jump = precision.kink_jump if best.status == "passed" else 10 * precision.resolved
+    kink = _one_sided(phi, step, jump * size, certain=not trusted)  # no table sees a slope: a kink nearby
     if kink is not None:
+        slopes = [_judged(where, analytic, s, size, precision.resolved, step, "one-sided") for s in kink]
+        if not trusted and all(s.status == "passed" for s in slopes):  # no kink, but a bend of the slope
+            return max(slopes, key=lambda s: s.relative_error)
         return replace(best, status="kink", left_slope=kink[0], right_slope=kink[1], direction=_in_words(problem, v))
     return best if best.status == "passed" else replace(best, direction=_in_words(problem, v))
 
 
+def _turns_sooner(phi: differences.Phi, found: Comparison, rounding: float) -> bool:
+    """Whether the smallest steps see the backward's slope where larger ones do not: a short wave, as sin at 1e12."""
+    t, gap = 2.0**-42, abs(found.numeric - found.analytic)
+    return rounding / t < gap / 4 and abs(differences.five_point(phi, t) - found.analytic) < gap / 4
+
+
 def _one_sided(phi: differences.Phi, step: float, jump: float, certain: bool) -> tuple[float, float] | None:
-    """Both one-sided slopes, where they differ clearly at two ranges of steps (or `certain`); else None."""
-    for h in (step, step / _WIDER):
+    """Both one-sided slopes, clearly different at two neighbouring ranges of steps (or `certain`); else None."""
+    clear = False
+    for h in (step, step / _WIDER, step / _WIDER**2):
         (left, left_error), (right, right_error) = differences.one_sided(phi, -h), differences.one_sided(phi, h)
-        if not certain and not abs(right - left) > jump + 10 * (left_error + right_error):
-            return None
-    return left, right
+        before, clear = clear, abs(right - left) > jump + 10 * (left_error + right_error)
+        if before and clear:
+            return left, right
+    return (left, right) if certain else None
 
 
 def _adjoint(problem: Problem, jvp: Function, v: Direction, where: str, rtol: float) -> Comparison:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
@@ -299,7 +300,10 @@ class Problem:
 
         def phi(t: float) -> float:
             if t not in known:
-                values = self.values_at(self.moved(direction, t))
+                try:
+                    values = self.values_at(self.moved(direction, t))
+                except (ArithmeticError, ValueError):  # the step leaves the domain; LinAlgError is a ValueError
+                    return math.nan
                 pairs = zip(self.cotangents, values, self.values, strict=True)
                 change = [None if c is None else y - y0 for c, y, y0 in pairs]
                 known[t] = dot(self.xp, self.cotangents, change)

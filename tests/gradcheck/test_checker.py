@@ -275,6 +275,27 @@ def test_a_wrong_gradient_is_not_excused_as_a_kink():
     assert report.status == "failed"
 
 
+def test_a_function_that_moves_faster_than_every_step_is_not_judged():
+    """An angle of 1e12: its neighbours in float64 are 1e-4 apart, and no slope can be seen."""
+    x = np.array([1.3e12, -2.1e12, 0.4e12])
+    report = check_gradient(lambda x: np.cos(x), lambda x, w: -w * np.sin(x), [x])
+    assert report.status == "kink"
+    assert "NOT JUDGED" in report.message()
+
+
+def test_steps_that_leave_the_domain():
+    """What the function refuses beyond a margin is judged within it, the right gradient and the wrong one."""
+
+    def logarithm(x):
+        if x.min() <= 0:
+            raise ValueError("not positive")
+        return np.log(x)
+
+    x = np.array([1e-5, 1.0])
+    assert_gradient(logarithm, lambda x, w: w / x, [x])
+    assert check_gradient(logarithm, lambda x, w: 1.001 * w / x, [x]).status == "failed"
+
+
 def test_retry_is_bounded_and_ends():
     def draw(generator, margin):
         x = np.array([0.0 if generator.random() < margin else 1.0, 2.0])
