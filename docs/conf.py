@@ -60,6 +60,8 @@ sphinx_gallery_conf = {
     "remove_config_comments": True,
 }
 
+DOCS = Path(__file__).parent
+BENCH = DOCS.parent / "bench"
 _CODE = re.compile(r"(``.+?``|`[^`]+`)")
 _TEXT_SECTIONS = ("Notes", "Examples", "References")
 
@@ -95,5 +97,24 @@ def _escaped(line: str) -> str:
     return line[:start] + "".join(parts)
 
 
+def evidence(app: Any, config: Any) -> None:
+    """What bench/ has in Markdown becomes pages of the site, in docs/bench/, with links as they are from there."""
+    for source in [*BENCH.glob("evidence/*.md"), *BENCH.glob("results/*.md")]:
+        text = source.read_text("utf-8").replace("](../../docs/", "](../../")
+        text = text.replace("](../README.md", "](../../benchmarks.md")
+        text = re.sub(r"\]\(\.\./results/([\w-]+\.png)", r"](../../../bench/results/\1", text)
+        title = "" if text.startswith("#") else f"# {source.stem}\n\n"
+        page = DOCS / "bench" / source.relative_to(BENCH)
+        page.parent.mkdir(parents=True, exist_ok=True)
+        page.write_text(f"---\norphan: true\n---\n{title}{text}", "utf-8")
+
+
+def to_evidence(app: Any, page: str, source: list[str]) -> None:
+    """Links from the pages to bench/, as the repository has them, lead to these copies."""
+    source[0] = re.sub(r"\]\(\.\./bench/([\w/-]+\.md)", r"](/bench/\1", source[0])
+
+
 def setup(app: Any) -> None:
+    app.connect("config-inited", evidence)
+    app.connect("source-read", to_evidence)
     app.connect("autodoc-process-docstring", as_written, priority=400)

@@ -19,7 +19,7 @@ from dufs_core.data.matrix import dense_block
 ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations, and n d' a column, stay seconds
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
 NEIGHBOURS = 5  # among many columns distances are nearly equal, and only the nearest rows say something; MCFS takes 5
-POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (docs/defaults.md)
+POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (bench/evidence/defaults.md)
 _BEST, _AHEAD = 512, 32  # columns that are chosen from, so many steps ahead
 _PART = 128  # rows whose products with a column are added up at a time
 _SUMMED = 4096  # columns of a part of the Gram matrix
