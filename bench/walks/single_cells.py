@@ -1,6 +1,6 @@
 """The numbers and pictures of docs/walks/single-cells.md: 2,100 cells of a mouse bladder, 16 types, 20,670 genes.
 
-    python -m bench.walks.single_cells --out DIR [fit] [path] [stability] [others]
+    python -m bench.walks.single_cells --out DIR [fit] [stability]
 
 Needs anndata, scanpy, h5py and matplotlib, and mouse_bladder_cell_select_2100.h5 in DUFS_DATA.
 """
@@ -17,13 +17,11 @@ from scipy import sparse
 
 from bench.common import required
 from bench.walks import clusters, run
-from dufs_core import DUFS, LambdaPath, Trajectory, report, stability_selection
+from dufs_core import DUFS, Trajectory, report, stability_selection
 from dufs_core.anndata import select_features
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection import plotting
 from dufs_core.inspection.metrics import clustering_accuracy
-
-BATCH = 500
 
 
 def cells() -> Any:
@@ -72,9 +70,8 @@ def fit(adata: Any, out: Path) -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DufsWarning)
             fits[scaling] = select_features(
-                genes, key_added=scaling, fdr=None, scaling=scaling, batch_size=BATCH, max_runs=1,
-                callbacks=[trajectory], random_state=0,
-            )  # fmt: skip
+                genes, key_added=scaling, scaling=scaling, callbacks=[trajectory], random_state=0
+            )
         print(f"\nscaling={scaling!r}, {time.perf_counter() - start:.0f} s", *(w.message for w in caught), sep="\n")
         print(genes.uns[scaling] | {"params": "..."})
     selector = fits["global"]
@@ -83,10 +80,9 @@ def fit(adata: Any, out: Path) -> None:
     print("\n" + found.text(5))
     (out / "report.html").write_text(found.html())
     print("\n| genes | number | accuracy | ARI |\n|---|---|---|---|")
-    m = int(selector.support_.sum())
     judged("all", adata.X, labels)
     judged("highly variable", genes.X, labels)
-    for number in (m, 100, 200):
+    for number in (50, 100, 200):
         for what, ranking in (rankings | {f"scaling={name!r}": each.order_ for name, each in fits.items()}).items():
             judged(f"first {number}, {what}", genes.X[:, ranking[:number]], labels)
     for ax, name in (
@@ -98,48 +94,15 @@ def fit(adata: Any, out: Path) -> None:
         ax.figure.savefig(out / f"cells-{name}.png", dpi=80)
 
 
-def path(adata: Any, out: Path) -> None:
-    """Lambdas, on 500 cells and the 500 most variable genes: 15 fits."""
-    order = np.argsort(-adata.var["dispersions_norm"].to_numpy())[:500]
-    some = np.random.default_rng(0).choice(adata.n_obs, 500, replace=False)
-    X, start = adata.X[some][:, order], time.perf_counter()
-    found = LambdaPath(DUFS(scaling="global", batch_size=125, max_runs=1), n_lams=5, n_splits=1, random_state=0).fit(X)
-    print(f"\npath, {time.perf_counter() - start:.0f} s\n  lam  genes  held out  p")
-    for row in zip(found.lams_, found.n_selected_, found.held_out_z_, found.p_value_, strict=True):
-        print("{:7.2g} {:5d} {:8.1f}  {:.2f}".format(*row))
-    for draw in (plotting.lambda_path, plotting.path_criterion):
-        draw(found).figure.savefig(out / f"cells-{draw.__name__}.png", dpi=90)
-
-
 def stability(adata: Any, out: Path) -> None:
     X, start = adata.X[:, adata.var["highly_variable"].to_numpy()], time.perf_counter()
-    selector = DUFS(fdr=None, scaling="global", batch_size=350, max_runs=1, n_features_to_select=50)
+    selector = DUFS(scaling="global", n_features_to_select=50)
     often = stability_selection(selector, X, n_subsamples=6, random_state=0)
     print(f"\nstability, {time.perf_counter() - start:.0f} s: of 50 genes on each of 6 halves")
     print(*(f"{int((often.frequencies >= share).sum())} on {share:.0%}" for share in (1, 0.5)), sep=", ")
 
 
-def others(_: Any, out: Path) -> None:
-    """Both scalings on two other sets: logarithms of 700 blood cells, and of 8,617 cells' counts."""
-    import anndata
-    import scanpy
-    from scipy.io import loadmat
-
-    warnings.simplefilter("ignore")  # the file of blood cells is of an old format
-    blood_file, cite_file = required("10x_pbmc68k_reduced.h5ad", "CITEseq.mat")
-    blood = anndata.read_h5ad(blood_file).raw.to_adata()
-    cite = anndata.AnnData(loadmat(cite_file)["G"].T.astype(np.float32))
-    scanpy.pp.normalize_total(cite)
-    scanpy.pp.log1p(cite)
-    print("\n| cells x genes | scaling | selected | excess score |\n|---|---|---|---|")
-    for adata in (blood, cite):
-        for scaling in ("columns", "global"):
-            found = select_features(adata, fdr=None, scaling=scaling, batch_size=350, max_runs=1, random_state=0)
-            shape = " x ".join(map(str, adata.shape))
-            print(f"| {shape} | {scaling} | {found.support_.sum()} | {found.excess_score_:.3g} |", flush=True)
-
-
-PARTS = {"fit": fit, "path": path, "stability": stability, "others": others}
+PARTS = {"fit": fit, "stability": stability}
 
 if __name__ == "__main__":
     run(__doc__ or "", {name: lambda out, part=part: part(cells(), out) for name, part in PARTS.items()})

@@ -81,7 +81,7 @@ def docstrings(out: Path) -> None:
     print({module: int((labels == module).sum()) for module in MODULES})
     fits = {}
     for scaling in ("columns", "global"):
-        fits[scaling] = fitted(f"docstrings, scaling={scaling!r}", X, scaling=scaling, batch_size=250, max_runs=1)
+        fits[scaling] = fitted(f"docstrings, scaling={scaling!r}", X, scaling=scaling)
         print("  " + " ".join(words[fits[scaling].order_[:30]]))
     selector = fits["global"]
     print(report(selector, X, names=words).text(most=4)[:1500])
@@ -104,10 +104,7 @@ def stories(out: Path) -> None:
     often = np.flatnonzero(np.bincount(X.indices, minlength=X.shape[1]) >= 20)
     X = sparse.csr_matrix(X[:, often])
     print(f"\n{X.shape[0]} documents, {X.shape[1]} words in at least 20 of them, {X.nnz / np.prod(X.shape):.1%} stored")
-    fits = {
-        scaling: fitted(f"stories, scaling={scaling!r}", X, scaling=scaling, batch_size=250, max_runs=1)
-        for scaling in ("columns", "global")
-    }
+    fits = {scaling: fitted(f"stories, scaling={scaling!r}", X, scaling=scaling) for scaling in ("columns", "global")}
     rankings = {"DUFS, global": fits["global"].order_, "DUFS, columns": fits["columns"].order_, **others(X)}
     judged(X, labels, rankings, (20, 50, 100, 300))
     pictures(out / "stories.png", fits["global"], X, labels)
