@@ -9,12 +9,14 @@ any library with DLPack; `strategies` draws awkward points for hypothesis. This 
 and how they are checked, are in `suite`, which nothing here imports.
 """
 
+from dufs_core.gradcheck.arguments import Constant
 from dufs_core.gradcheck.batches import check_batched
 from dufs_core.gradcheck.check import assert_gradient, check_complex_step, check_gradient, check_random
 from dufs_core.gradcheck.report import Comparison, GradientError, Report
 
 __all__ = [
     "Comparison",
+    "Constant",
     "GradientError",
     "Report",
     "assert_gradient",

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dufs_core.gradcheck.arguments import Constant
 from dufs_core.gradcheck.problem import Function
 from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
 
@@ -75,7 +76,11 @@ def from_torch(function: Function, inputs: Sequence[Any]) -> Checked:
             gradients[k] = host(torch.zeros_like(tensors[k]) if g is None else g)
         return rebuilt(tree, iter(gradients))
 
-    return forward, backward, list(_mapped(host, tree))
+    def taken(x: Any) -> Any:
+        held = isinstance(x, torch.Tensor) and x.is_floating_point() | x.is_complex() and not x.requires_grad
+        return Constant(host(x)) if held else host(x)
+
+    return forward, backward, list(_mapped(taken, tree))
 
 
 def from_jax(function: Function, inputs: Sequence[Any]) -> Checked:

@@ -26,18 +26,6 @@ def to_host(array: Array) -> Any:
     return np.asarray(array.get() if hasattr(array, "get") else array)
 
 
-def refuse_others(x: Any, where: str) -> None:
-    """Raise TypeError for a sparse matrix and for an array of a library without NumPy's functions."""
-    if hasattr(x, "tocsr"):
-        raise TypeError(
-            f"{where} is sparse: check the function of its entries instead, "
-            "lambda data: f(csr_array((data, indices, indptr))), whose gradient has an entry for each of them"
-        )
-    if hasattr(x, "__dlpack__") and not (isinstance(x, np.ndarray) or hasattr(x, "get")):
-        library = type(x).__module__.partition(".")[0]
-        raise TypeError(f"{where} is an array of {library}: dufs_core.gradcheck.adapters takes it to the checker")
-
-
 def in_precision(xp: Any, x: Any, dtype: Any) -> Any:
     """A copy of an input in the precision of the check, complex where it is complex; all else as it is."""
     if not hasattr(x, "dtype"):
@@ -113,6 +101,11 @@ def _products(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> list[Ar
             if is_complex(a) and is_complex(b):
                 products.append(xp.multiply(a.imag, b.imag, dtype=xp.float64))
     return products
+
+
+def generator(*numbers: int) -> np.random.Generator:
+    """The checker's own numbers: never those of ``default_rng(seed)``, which the caller may have drawn inputs from."""
+    return np.random.default_rng([0x67726164, *numbers])
 
 
 def unit_vector(rng: np.random.Generator, n: int) -> Any:

@@ -3,8 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
 
 Phi = Callable[[float], float]
+
+
+class Precision(NamedTuple):
+    """What differences in one floating-point type can tell."""
+
+    eps: float
+    rtol: float  # the tolerance that right gradients meet
+    step: float  # of the stencil
+    resolved: float  # a table whose slope is known no better than this (relative) neither confirms nor refutes
+    kink_residual: float  # fourth difference / step, relative to the slope, above which one-sided slopes are compared
+    kink_jump: float  # relative jump of the slope that is called a kink
+
+
+_PRECISIONS = {
+    "float64": Precision(2.0**-52, 1e-9, 1e-3, 1e-8, 1e-3, 1e-5),
+    "float32": Precision(2.0**-23, 1e-3, 3e-2, 1e-2, 1e-2, 1e-2),
+}
+
+
+def precision_of(dtype: Any) -> Precision:
+    """Raises TypeError for a type too narrow for differences."""
+    name = np.dtype(dtype).name
+    if name not in _PRECISIONS:
+        raise TypeError(
+            f"differences of {name} numbers hold too few digits: check with dtype float64 or float32 (inputs are "
+            f"converted), and compare the {name} gradient with that one in a test of its own"
+        )
+    return _PRECISIONS[name]
 
 
 def five_point(phi: Phi, h: float) -> float:

@@ -6,45 +6,19 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dufs_core.gradcheck import arrays, differences
-from dufs_core.gradcheck.arrays import Array, dot, is_complex, moves, size_of, to_host
+from dufs_core.gradcheck import arguments, arrays
+from dufs_core.gradcheck.arguments import Constant
+from dufs_core.gradcheck.arrays import Array, dot, is_complex, magnitude, moves, size_of, to_host
+from dufs_core.gradcheck.differences import precision_of
 from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
 
 Function = Callable[..., Any]
 Project = Mapping[int, Callable[[Array], Array]]
 Direction = list[Array | None]  # one entry for each leaf of the inputs, None where it does not move
-
-
-class Precision(NamedTuple):
-    """What differences in one floating-point type can tell."""
-
-    eps: float
-    rtol: float  # the tolerance that right gradients meet
-    step: float  # of the stencil
-    resolved: float  # a table whose slope is known no better than this (relative) neither confirms nor refutes
-    kink_residual: float  # fourth difference / step, relative to the slope, above which one-sided slopes are compared
-    kink_jump: float  # relative jump of the slope that is called a kink
-
-
-_PRECISIONS = {
-    "float64": Precision(2.0**-52, 1e-9, 1e-3, 1e-8, 1e-3, 1e-5),
-    "float32": Precision(2.0**-23, 1e-3, 3e-2, 1e-2, 1e-2, 1e-2),
-}
-
-
-def precision_of(dtype: Any) -> Precision:
-    """Raises TypeError for a type too narrow for differences."""
-    name = np.dtype(dtype).name
-    if name not in _PRECISIONS:
-        raise TypeError(
-            f"differences of {name} numbers hold too few digits: check with dtype float64 or float32 (inputs are "
-            f"converted), and compare the {name} gradient with that one in a test of its own"
-        )
-    return _PRECISIONS[name]
 
 
 class Problem:
@@ -65,28 +39,46 @@ class Problem:
         seed: int = 0,
         dtype: Any = np.float64,
     ) -> None:
-        self.function, self.backward, self.tree = function, backward, tuple(inputs)
+        arguments.listed("inputs", "[x], with one entry for each argument of the function", inputs)
+        self.tree = tuple(inputs)
+        self.function, self.backward, self.seed = function, backward, seed
         self.precision, self.project, self.mistakes = precision_of(dtype), project or {}, list[str]()
+        arguments.refuse_project(self.project, len(self.tree))
         found = [(i, *leaf) for i, x in enumerate(self.tree) for leaf in leaves(x, f"input {i}")]
         self.number, self.where = [i for i, _, _ in found], [where for _, where, _ in found]
-        self.given = [x for _, _, x in found]
+        self.held = [isinstance(x, Constant) for _, _, x in found]
+        self.given = [x.value if isinstance(x, Constant) else x for _, _, x in found]
         for x, where in zip(self.given, self.where, strict=True):
-            arrays.refuse_others(x, where)
+            arguments.refuse_others(x, where)
         self.xp = arrays.array_module(*self.given)
         self.inputs = [arrays.in_precision(self.xp, x, dtype) for x in self.given]
 
         result = self._call("function", function, self.inputs)
         self.values_tree = as_tuple(result)
         self.values = self._leaves_of(result)
+        arguments.refuse_values(self.values)
         is_number = not isinstance(result, (tuple, list, dict)) and np.ndim(result) == 0
         self.pass_cotangents = cotangents is not None or not is_number or any(map(is_complex, self.values))
         self.cotangents = self._cotangents(cotangents, seed)
         self.gradients = self.gradients_at(self.inputs, self.cotangents)
+        self.nones = list[int]()  # None says that the function does not depend on the input: a derivative of zero
+        for i, (x, g) in enumerate(zip(self.inputs, self.gradients, strict=True)):
+            if g is None and moves(x) and not self.held[i]:
+                self.nones.append(i)
+                self.gradients[i] = self.xp.zeros_like(x)
+        self.active = [i for i, g in enumerate(self.gradients) if g is not None]
+        if scales is not None:
+            arguments.listed("scales", "[1.0], with one number for each input", scales, len(self.tree))
         self.scales = [
             scales[i] if scales is not None else (moves(x) and arrays.largest(self.xp, x)) or 1.0
             for i, x in zip(self.number, self.inputs, strict=True)
         ]
         self._find_mistakes(np.dtype(dtype))
+        if self.project and not self.mistakes:
+            (v,) = self.random_vectors(3, 1)
+            for i, part in enumerate(self.direction(v)):
+                if part is not None and self.number[i] in self.project:
+                    arguments.refuse_projected(self.project[self.number[i]], part, np.shape(self.inputs[i]))
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -97,18 +89,21 @@ class Problem:
         self, inputs: Sequence[Array], cotangents: Sequence[Array | None], like: Sequence[Any] = (), **options: Any
     ) -> list[Array | None]:
         """Copies of the backward's results, in the order of the leaves."""
-        result = as_tuple(self._call("backward", self.backward, inputs, cotangents, like, **options))
-        if len(result) > len(self.tree):
-            self.note(f"the backward gives {len(result)} gradients for {len(self.tree)} inputs")
-        result += (None,) * (len(self.tree) - len(result))
-        try:
-            found = [
-                g for i, (x, g) in enumerate(zip(self.tree, result, strict=False)) for g in matched(x, g, f"input {i}")
-            ]
-        except ValueError as error:
-            self.note(f"the gradient is nested otherwise than the input: {error}")
+        given = self._call("backward", self.backward, inputs, cotangents, like, **options)
+        result, n = as_tuple(given), len(self.tree)
+        if len(result) != n:
+            gives = "None" if given is None else f"{len(result)} gradient" + "s" * (len(result) != 1)
+            hint = " (one that is itself a list in a tuple: (g,))" if n == 1 else ""
+            self.note(f"the backward gives {gives} for {n} input{'s' * (n != 1)}, it must give one for each{hint}")
             return [None] * len(self.inputs)
-        return [None if g is None else arrays.copied(self.xp, g) for g in found]
+        try:
+            trees = enumerate(zip(self.tree, result, strict=True))
+            found = [leaf for i, (x, g) in trees for leaf in matched(x, g, f"input {i}")]
+        except ValueError as error:
+            self.note(f"the gradient is nested otherwise than the input ({error}): nest it alike, or give np.array(x)")
+            return [None] * len(self.inputs)
+        pairs = zip(found, self.held, strict=True)
+        return [None if g is None or held else arrays.copied(self.xp, g) for g, held in pairs]
 
     def arguments(self, inputs: Sequence[Array]) -> tuple[Any, ...]:
         new = iter(inputs)
@@ -132,15 +127,14 @@ class Problem:
         own = [arrays.copied(self.xp, x, gaps) for x, gaps in zip(inputs, strided, strict=True)]
         w = [arrays.copied(self.xp, c) for c in cotangents]
         new = iter(w)
-        arguments = self.arguments(own)
+        passed = self.arguments(own)
         if cotangents and self.pass_cotangents:
-            arguments += tuple(rebuilt(y, new) for y in self.values_tree)
-        result = f(*arguments, **options)
+            passed += tuple(rebuilt(y, new) for y in self.values_tree)
+        arguments.refuse_call(f, who, passed, len(self.tree), **options)
+        result = f(*passed, **options)
         names = (*self.where, *(f"cotangent {k}" for k in range(len(w))))
         for name, old, now in zip(names, (*inputs, *cotangents), (*own, *w), strict=True):
-            if hasattr(old, "dtype") and not np.array_equal(
-                to_host(old), to_host(now), equal_nan=old.dtype.kind in "fc"
-            ):
+            if hasattr(old, "dtype") and self.change(old, now):
                 self.note(f"{name} was overwritten by the {who}: change a copy instead")
         self.memory = [x for x in (*own, *w) if np.ndim(x)], [g for _, g in leaves(result) if np.ndim(g)]
         return result
@@ -148,10 +142,14 @@ class Problem:
     def _cotangents(self, given: Sequence[Array] | None, seed: int) -> list[Array | None]:
         """Seeded normal numbers, 1 for a number; None for a value that is an integer."""
         if given is not None:
+            arguments.listed("cotangents", "[w], with one entry for each value", given, len(self.values_tree))
             pairs = zip(self.values_tree, given, strict=True)
             found = [c for k, (y, c) in enumerate(pairs) for c in matched(y, c, f"cotangent {k}")]
+            for k, (y, c) in enumerate(zip(self.values, found, strict=True)):
+                if c is not None and np.shape(c) != y.shape:
+                    raise ValueError(f"cotangent {k} has shape {np.shape(c)}, the function's value {y.shape}")
             return [None if c is None else self.xp.asarray(c) for c in found]
-        rng, drawn = np.random.default_rng([seed, 0]), list[Array | None]()
+        rng, drawn = arrays.generator(seed, 0), list[Array | None]()
         for y in self.values:
             c = rng.standard_normal(y.shape) if self.pass_cotangents else np.ones(y.shape)
             if is_complex(y):
@@ -172,11 +170,11 @@ class Problem:
             expected = getattr(x, "dtype", np.dtype(complex if is_complex(x) else float))
             if not moves(x):
                 name = getattr(x, "dtype", type(x).__name__)
-                self.note(f"{where} is {name} and has no derivative: give None, or make the input floating-point")
+                self.note(f"{where} is {name} and has no derivative: give None, or make it a floating-point array")
             elif np.shape(g) != np.shape(x):
                 self.note(f"{where}: the gradient has shape {np.shape(g)}, the input {np.shape(x)}")
             elif hasattr(g, "dtype") and g.dtype not in (expected, np.result_type(expected, dtype)):
-                self.note(f"{where}: the gradient is {g.dtype} although everything that went in is {dtype}")
+                self.note(f"{where}: the gradient is {g.dtype}, although the input went in as {expected}")
             elif not bool(self.xp.all(self.xp.isfinite(self.xp.asarray(g)))):
                 self.note(f"{where}: the gradient is not finite")
         for y in self.values:
@@ -197,16 +195,11 @@ class Problem:
     def check_repeats(self, rtol: float) -> None:
         """The same inputs again, with gaps where the caller's have some, give the same numbers."""
         gaps = " (now with the gaps that the input has in memory)" if any(map(arrays.is_strided, self.given)) else ""
-        again = self._leaves_of(self._call("function", self.function, self.inputs, like=self.given))
-        for what, old, new in (
-            ("function gives another value", self.values, again),
-            (
-                "backward gives another gradient",
-                self.gradients,
-                self.gradients_at(self.inputs, self.cotangents, self.given),
-            ),
-        ):
-            change = max((self.change(a, b) for a, b in zip(old, new, strict=True)), default=0.0)
+        values = self._leaves_of(self._call("function", self.function, self.inputs, like=self.given))
+        gradients = self.gradients_at(self.inputs, self.cotangents, self.given)
+        of_function, of_backward = "function gives another value", "backward gives another gradient"
+        for what, before, now in ((of_function, self.values, values), (of_backward, self.gradients, gradients)):
+            change = max((self.change(a, b) for a, b in zip(before, now, strict=True)), default=0.0)
             if change > rtol:
                 self.note(
                     f"the {what} for the same inputs{gaps}: changed by {change:.1e} of its size, tolerance {rtol:.0e}"
@@ -220,17 +213,17 @@ class Problem:
             wanted = tuple(i in subset for i in range(len(self.tree)))
             found = self.gradients_at(self.inputs, self.cotangents, wanted=wanted)
             for i in (i for i in self.active if wanted[self.number[i]]):
-                g, together = found[i], self.gradients[i]
-                change = self.change(together, g)
+                change = self.change(self.gradients[i], found[i])
                 if change > rtol:
-                    self.note(
-                        f"{self.where[i]}: the gradient is another one with wanted={wanted}: {change:.1e} of its size"
-                    )
+                    now = "None" if found[i] is None else f"another one: {change:.1e} of its size"
+                    self.note(f"{self.where[i]}: with wanted={wanted}, which asks for it, the gradient is {now}")
 
     def change(self, old: Array | None, new: Array | None) -> float:
-        """The largest difference relative to the largest entry."""
-        if old is None or new is None or np.shape(old) != np.shape(new):
-            return 0.0 if old is new else float("inf")
+        """The largest difference relative to the largest entry; None is zero."""
+        if old is None or new is None:
+            return float(any(a is not None and arrays.largest(self.xp, a) > 0 for a in (old, new)))
+        if np.shape(old) != np.shape(new):
+            return float("inf")
         a, b = to_host(old), to_host(new)
         if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
             return 0.0
@@ -238,11 +231,6 @@ class Problem:
         return float(gap / (arrays.largest(np, a) or 1.0)) if np.isfinite(gap) else np.inf
 
     # --- lines through the inputs -----------------------------------------------------------------------------------
-
-    @cached_property
-    def active(self) -> list[int]:
-        """The leaves with a gradient."""
-        return [i for i, g in enumerate(self.gradients) if g is not None]
 
     @cached_property
     def ends(self) -> list[int]:
@@ -260,6 +248,11 @@ class Problem:
         pairs = zip(self.cotangents, self.values, strict=True)
         sizes = (self.xp.abs(c) * self.xp.abs(y) for c, y in pairs if c is not None)
         return self.precision.eps * sum(float(self.xp.sum(size)) for size in sizes)
+
+    @cached_property
+    def displaced(self) -> float:
+        """eps ||g * x||: what the rounding of the moved inputs can do to <w, f>."""
+        return self.precision.eps * magnitude(self.xp, self.gradients, self.inputs)
 
     @cached_property
     def typical(self) -> float:
@@ -280,8 +273,8 @@ class Problem:
             found[i] = part if project is None else project(part)
         return found
 
-    def random_vectors(self, seed: Sequence[int], count: int) -> Iterator[Any]:
-        rng = np.random.default_rng(seed)
+    def random_vectors(self, stream: int, count: int) -> Iterator[Any]:
+        rng = arrays.generator(self.seed, stream)
         for _ in range(count):
             yield arrays.unit_vector(rng, self.size)
 
@@ -294,23 +287,6 @@ class Problem:
             found.append(y)
         return found
 
-    def line(self, direction: Direction) -> differences.Phi:
-        """phi(t) = <w, f(x + t v) - f(x)>, each value computed once."""
-        known: dict[float, float] = {0.0: 0.0}
-
-        def phi(t: float) -> float:
-            if t not in known:
-                try:
-                    values = self.values_at(self.moved(direction, t))
-                except (ArithmeticError, ValueError):  # the step leaves the domain; LinAlgError is a ValueError
-                    return math.nan
-                pairs = zip(self.cotangents, values, self.values, strict=True)
-                change = [None if c is None else y - y0 for c, y, y0 in pairs]
-                known[t] = dot(self.xp, self.cotangents, change)
-            return known[t]
-
-        return phi
-
     def analytic(self, direction: Direction) -> float:
         return dot(self.xp, self.gradients, direction)
 
@@ -321,4 +297,32 @@ class Problem:
         if is_complex(self.inputs[i]):
             flat, part = flat // 2, (", real part", ", imaginary part")[flat % 2]
         index = tuple(int(j) for j in np.unravel_index(flat, np.shape(self.inputs[i])))
-        return i, f"{self.where[i]}, coordinate {index}{part}"
+        place = f", coordinate {index}" if index else ""
+        projected = ", projected" if self.number[i] in self.project else ""
+        return i, f"{self.where[i]}{place}{part}{projected}"
+
+
+class Line:
+    """phi(t) = <w, f(x + t v) - f(x)>, each value computed once; nan beyond the edge of f's domain."""
+
+    def __init__(self, problem: Problem, direction: Direction) -> None:
+        self.problem, self.direction, self.known = problem, direction, {0.0: 0.0}
+        self.outside = ""  # what the function says there
+
+    def __call__(self, t: float) -> float:
+        if t not in self.known:
+            p, self.known[t] = self.problem, math.nan
+            try:
+                with np.errstate(all="ignore"):
+                    values = p.values_at(p.moved(self.direction, t))
+            except (ArithmeticError, ValueError) as error:  # LinAlgError is a ValueError
+                self.outside = f"{type(error).__name__}: {error}"
+                return math.nan
+            pairs = zip(p.cotangents, values, p.values, strict=True)
+            change = [None if c is None else y - y0 for c, y, y0 in pairs]
+            self.known[t] = dot(p.xp, p.cotangents, change)
+        return self.known[t]
+
+    def inside(self, t: float) -> bool:
+        """Whether the function has values on both sides."""
+        return math.isfinite(self(t)) and math.isfinite(self(-t))

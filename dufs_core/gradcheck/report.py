@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Status = Literal["passed", "failed", "kink"]
+JVP, LOOP = "jvp", "loop over examples"
+NOTHING = "no input is a floating-point array with entries (or all are Constant)"
+_WRONG = {JVP: "WRONG JVP, while the backward agrees with finite differences", LOOP: "BATCH AND LOOP DIFFER"}
 
 
 class GradientError(AssertionError):
@@ -31,26 +34,36 @@ class Comparison:
     relative_error: float
     tolerance: float
     step: float
-    method: str  # "five-point", "Richardson", "complex step", "jvp"
-    direction: str = ""  # the largest entries, in words
+    method: str  # "five-point", "Richardson", "one-sided", "complex step", "jvp", "loop over examples"
     left_slope: float | None = None  # at a kink: the two one-sided slopes
     right_slope: float | None = None
     size: float = 0.0  # what the error is relative to
+    outside: str = ""  # what the function says where a step leaves its domain; status "kink"
 
     def sentence(self) -> str:
         """The place, both numbers and their difference in one line."""
+        if self.outside:
+            return f"{self.where}: the function within the step: {self.outside}"
+        ours = "the batch" if self.method == LOOP else "the backward"
+        theirs = f"the {self.method} gives" if self.method in (JVP, LOOP, "complex step") else "finite differences give"
         line = (
-            f"{self.where}: backward gives {self.analytic:.12g}, {self.method} gives {self.numeric:.12g}; "
-            f"relative difference {self.relative_error:.2e}, tolerance {self.tolerance:.0e}, step {self.step:.1e}"
+            f"{self.where}: {ours} gives {self.analytic:.12g}, {theirs} {self.numeric:.12g}; "
+            f"relative difference {self.relative_error:.2e}, tolerance {self.tolerance:.0e}"
         )
         if self.left_slope is not None and self.right_slope is not None:
             line += f"; KINK: slope {self.left_slope:.8g} on the left, {self.right_slope:.8g} on the right"
         return line
 
+    def over(self, scale: float) -> Comparison:
+        """The same comparison along a direction shorter by that factor."""
+        left, right = (None if s is None else s / scale for s in (self.left_slope, self.right_slope))
+        numbers = {name: getattr(self, name) / scale for name in ("analytic", "numeric", "size")}
+        return replace(self, left_slope=left, right_slope=right, **numbers)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class Report:
-    """The result of one check; true where it passed."""
+    """The result of one check; true where it passed. Printed it is its message."""
 
     name: str
     comparisons: tuple[Comparison, ...]
@@ -58,12 +71,14 @@ class Report:
     worst_coordinate: Comparison | None = None  # filled in on failure
     attempts: int = 1  # examples drawn until one was free of kinks
     unseen: tuple[float, ...] = ()  # for each random direction: the error that it may miss, see `chance_of_miss`
+    hints: tuple[str, ...] = ()  # which inputs are wrong, and what may be the reason
+    nothing: str = ""  # why nothing was compared, where nothing could be
 
     @property
     def status(self) -> Status:
         """ "failed" if anything failed, else "kink" if a kink kept a direction from being judged, else "passed"."""
         found = {c.status for c in self.comparisons}
-        if self.problems or "failed" in found:
+        if self.problems or "failed" in found or not (found or self.nothing):
             return "failed"
         return "kink" if "kink" in found else "passed"
 
@@ -95,24 +110,42 @@ class Report:
     def message(self) -> str:
         """What happened, for a reader who sees only this text."""
         count, error = len(self.comparisons), self.worst_relative_error
+        found = [c for c in self.comparisons if c.status == self.status]
+        if self.passed and not count:
+            return f"{self.name}: nothing to compare, {self.nothing}"
         if self.passed:
-            line = f"{self.name}: gradient confirmed by {count} comparisons, worst relative error {error:.2e}"
+            agree = "batch and loop agree in" if found[0].method == LOOP else "gradient confirmed by"
+            line = f"{self.name}: {agree} {count} comparisons, worst relative error {error:.2e}"
             if self.unseen:
                 line += f"; an error of 1e-4 of its norm is missed with a chance below {self.chance_of_miss(1e-4):.0e}"
             return line
-        found = [c for c in self.comparisons if c.status == "failed"]
-        if self.status == "failed":
-            disagree = f", {len(found)} of {count} comparisons disagree" if count else ""
-            lines = [f"{self.name}: WRONG GRADIENT{disagree}"]
+        if self.status == "kink":
+            lines = [f"{self.name}: NOT JUDGED, {self._obstacle()}"]
+        elif found:
+            methods = {c.method for c in found}
+            wrong = _WRONG.get(methods.pop(), "WRONG GRADIENT") if len(methods) == 1 else "WRONG GRADIENT"
+            lines = [f"{self.name}: {wrong}, {len(found)} of {count} comparisons disagree"]
         else:
-            lines = [f"{self.name}: NOT JUDGED, a kink of the function is within the step ({self.attempts} examples)"]
-        lines += [f"  {problem}" for problem in self.problems]
+            lines = [f"{self.name}: FAILED" + ("" if self.problems else ", nothing was compared")]
+        lines += [f"  {line}" for line in (*self.problems, *self.hints)]
         if self.worst_coordinate is not None:
-            lines += [f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
-        found = found or [c for c in self.comparisons if c.status == "kink"]
-        for c in sorted(found, key=lambda c: -c.relative_error)[:3]:
-            lines += [f"  {c.sentence()}", f"    along {c.direction}"] if c.direction else [f"  {c.sentence()}"]
-        return "\n".join(lines)
+            return "\n".join(
+                [*lines, f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
+            )
+        worst = sorted(found, key=lambda c: ("coordinate" not in c.where, -c.relative_error))[:3]
+        return "\n".join([*lines, *(f"  {c.sentence()}" for c in worst)])
+
+    __repr__ = message
+
+    def _obstacle(self) -> str:
+        """What keeps a direction from being judged, and what to do."""
+        if any(c.outside for c in self.comparisons):
+            return (
+                "steps from the point leave the function's domain: pass scales=[...], for each input the size of "
+                "changes that it can bear, or a smaller step="
+            )
+        drawn = f" of each of {self.attempts} examples" if self.attempts > 1 else ""
+        return f"a kink of the function is within the step{drawn}: choose another point"
 
     def raise_if_failed(self) -> Report:
         """Return the report itself if it passed, else raise GradientError."""
@@ -129,5 +162,5 @@ def _ratio(c: Comparison) -> list[str]:
     ratio = c.analytic / c.numeric
     for value, words in ((-1.0, "the sign is wrong"), (2.0, "twice the slope"), (0.5, "half the slope")):
         if abs(ratio / value - 1) < 1e-6:
-            return [f"    backward / numeric = {value:g}: {words}"]
-    return [f"    backward / numeric = {ratio:.9g}"]
+            return [f"    backward / slope = {value:g}: {words}"]
+    return [f"    backward / slope = {ratio:.9g}"]

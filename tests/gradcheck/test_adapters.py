@@ -66,7 +66,7 @@ def test_torch(torch):
     [
         ("power", "worst coordinate"),
         ("none", "the backward is zero where the function has a slope"),
-        ("subset", "input 1: the gradient is another one with wanted=(False, True)"),
+        ("subset", "input 1: with wanted=(False, True), which asks for it, the gradient is another one"),
         ("writes", "input 0 was overwritten by the function"),
     ],
 )

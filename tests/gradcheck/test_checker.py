@@ -132,7 +132,7 @@ def test_float32_inputs_are_checked_in_float64():
 
 def one_bad_coordinate(x, y, w):
     dx, dy = product_backward(x, y, w)
-    dx[1, 2] *= 1 + 1e-6
+    dx[1, 2] += 1e-6 * np.abs(dx).max()
     return dx, dy
 
 
@@ -186,12 +186,12 @@ def test_message_holds_what_a_reader_needs():
         assert_gradient(product, WRONG["sign"], inputs(), name="product")
     text = str(caught.value)
     for part in (
-        "product: WRONG GRADIENT",
-        "direction",
-        "backward gives",
+        "product: WRONG GRADIENT, 4 of 4 comparisons disagree",
+        "wrong: input 0, input 1",
+        "worst coordinate: input ",
+        "the backward gives",
+        "finite differences give",
         "tolerance 1e-09",
-        "step",
-        "worst coordinate",
     ):
         assert part in text, text
     assert "the sign is wrong" in text
@@ -207,7 +207,7 @@ def test_mistakes_that_need_no_numbers():
     assert "float32" in check_gradient(square, lambda x: (2 * x).astype(np.float32), [x]).message()
     assert "not finite" in check_gradient(square, lambda x: 2 * x + np.nan, [x]).message()
     assert "value is not finite" in check_gradient(lambda x: float(np.inf), lambda x: 2 * x, [x]).message()
-    assert "3 gradients for 1 inputs" in check_gradient(square, lambda x: (2 * x, None, None), [x]).message()
+    assert "3 gradients for 1 input" in check_gradient(square, lambda x: (2 * x, None, None), [x]).message()
 
     def overwrites(x):
         x *= 2
@@ -229,7 +229,7 @@ def test_ratio_hints():
     assert "twice the slope" in check_gradient(square, lambda x: 4 * x, [x]).message()
     assert "half the slope" in check_gradient(square, lambda x: x.copy(), [x]).message()
     assert "zero where the function has a slope" in check_gradient(square, np.zeros_like, [x]).message()
-    assert "backward / numeric = 1.5" in check_gradient(square, lambda x: 3 * x, [x]).message()
+    assert "backward / slope = 1.5" in check_gradient(square, lambda x: 3 * x, [x]).message()
 
 
 # --- kinks ----------------------------------------------------------------------------------------------------------

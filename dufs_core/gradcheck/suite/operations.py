@@ -46,8 +46,8 @@ def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
 def _gates(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     p = examples.problem(rng, _kind(index), noise)
     sigma = float(rng.uniform(0.1, 1.0))
-    inputs = p.mu, examples.away_from_kinks(p.mu, p.eps, sigma)
-    return layer(bk, gates.forward, gates.backward, formulas.gates, inputs, (sigma,), p.kind)
+    settings = examples.away_from_kinks(p.mu, p.eps, sigma), sigma
+    return layer(bk, gates.forward, gates.backward, formulas.gates, (p.mu,), settings, p.kind)
 
 
 def _gate_slope(u: float, bk: Backend, _: Any) -> Any:
@@ -65,16 +65,16 @@ def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         """Columns whose derivative is not wanted stay where they are: the function does not depend on them."""
         return bk.xp.where(wanted, z, z0.astype(z.real.dtype))
 
-    def forward(bk: Backend, X: Array, z: Array) -> Any:
+    def forward(bk: Backend, z: Array, X: Array) -> Any:
         return gram.forward(bk, X, held(z))
 
-    def backward(bk: Backend, saved: Any, dG: Array) -> tuple[None, Array]:
-        return None, gram.backward(bk, saved, dG, wanted)
+    def backward(bk: Backend, saved: Any, dG: Array) -> Array:
+        return gram.backward(bk, saved, dG, wanted)
 
-    def formula(bk: Backend, X: Array, z: Array) -> Array:
+    def formula(bk: Backend, z: Array, X: Array) -> Array:
         return formulas.gram(bk, X, held(z))
 
-    return layer(bk, forward, backward, formula, (p.X, z0), note=p.kind)
+    return layer(bk, forward, backward, formula, (z0,), (p.X,), p.kind)
 
 
 def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -230,14 +230,17 @@ def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     X = examples.data(rng, kind)
     shape = (int(rng.integers(1, 5)), X.shape[1])
-    inputs = X, rng.normal(size=shape), rng.gumbel(size=shape)
+    logits, gumbel = rng.normal(size=shape), rng.gumbel(size=shape)
     T = float(10.0 ** rng.uniform(-0.5, 1))
 
-    def backward(bk: Backend, saved: Any, dU: Array) -> tuple[None, Array]:
-        return None, network.select_backward(bk, saved, dU)
+    def forward(bk: Backend, logits: Array, X: Array, gumbel: Array) -> Any:
+        return network.select_forward(bk, X, logits, gumbel, T)
 
-    note, scales = f"{kind}, k={shape[0]}, T={T:.2g}", (1.0, min(1.0, T), 1.0)
-    return layer(bk, network.select_forward, backward, formulas.concrete, inputs, (T,), note, scales=scales)
+    def formula(bk: Backend, logits: Array, X: Array, gumbel: Array) -> Array:
+        return formulas.concrete(bk, X, logits, gumbel, T)
+
+    note, scales = f"{kind}, k={shape[0]}, T={T:.2g}", (min(1.0, T),)
+    return layer(bk, forward, network.select_backward, formula, (logits,), (X, gumbel), note, scales=scales)
 
 
 def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -264,8 +267,8 @@ def _slope_at_zero(bk: Backend, _: Any) -> Any:
 def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     X = examples.data(rng, kind)
-    inputs = rng.normal(size=X.shape) * float(np.abs(X).max() or 1.0), X
-    return layer(bk, network.error_forward, network.error_backward, formulas.squared_error, inputs, note=kind)
+    Xhat = rng.normal(size=X.shape) * float(np.abs(X).max() or 1.0)
+    return layer(bk, network.error_forward, network.error_backward, formulas.squared_error, (Xhat,), (X,), kind)
 
 
 def _autoencoder(hidden: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:

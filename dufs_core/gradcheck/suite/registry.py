@@ -48,20 +48,24 @@ def layer(
     **rest: Any,
 ) -> Example:
     """Make an example from ``forward(bk, *inputs, *settings)``, which gives its values and last what
-    ``backward(bk, saved, *cotangents)`` needs, and ``formula(bk, *inputs, *settings)``; host arrays are moved.
+    ``backward(bk, saved, *cotangents)`` needs, and ``formula(bk, *inputs, *settings)``; host arrays are moved, and
+    settings that are arrays have the inputs' precision.
     """
     inputs = tuple(bk.xp.asarray(x) if isinstance(x, np.ndarray) else x for x in inputs)
     w = None if cotangents is None else tuple(bk.xp.asarray(c) for c in cotangents)
 
+    def held(x: Sequence[Any]) -> list[Any]:
+        return [bk.xp.asarray(s, dtype=x[0].real.dtype) if isinstance(s, np.ndarray) else s for s in settings]
+
     def function(*x: Any) -> Any:
-        *values, _ = forward(bk, *x, *settings)
+        *values, _ = forward(bk, *x, *held(x))
         return values[0] if len(values) == 1 else tuple(values)
 
     def gradient(*x: Any) -> Any:
-        saved = forward(bk, *x[: len(inputs)], *settings)[-1]
+        saved = forward(bk, *x[: len(inputs)], *held(x))[-1]
         return backward(bk, saved, *x[len(inputs) :])
 
-    return Example(function, gradient, inputs, note, w, analytic=lambda *x: formula(bk, *x, *settings), **rest)
+    return Example(function, gradient, inputs, note, w, analytic=lambda *x: formula(bk, *x, *held(x)), **rest)
 
 
 class Kink(NamedTuple):
