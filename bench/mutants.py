@@ -89,7 +89,7 @@ def _how(kind: str, message: str) -> str:
         return "value"
     if "complex step gives" in message:
         return "complex step"
-    if "WRONG GRADIENT" in message and "comparisons disagree" in message and "backward gives" not in message:
+    if ": FAILED" in message:
         return "contract"
     if "Error: " in message and "WRONG" not in message:
         return "exception"

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.gradcheck.arguments import Constant
+from dufs_core.gradcheck.arrays import moves
 from dufs_core.gradcheck.problem import Function
 from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
 
@@ -77,8 +78,8 @@ def from_torch(function: Function, inputs: Sequence[Any]) -> Checked:
         return rebuilt(tree, iter(gradients))
 
     def taken(x: Any) -> Any:
-        held = isinstance(x, torch.Tensor) and x.is_floating_point() | x.is_complex() and not x.requires_grad
-        return Constant(host(x)) if held else host(x)
+        checked = isinstance(x, torch.Tensor) and x.requires_grad
+        return Constant(host(x)) if moves(host(x)) and not checked else host(x)
 
     return forward, backward, list(_mapped(taken, tree))
 
@@ -93,7 +94,7 @@ def from_jax(function: Function, inputs: Sequence[Any]) -> Checked:
     jax, jnp = import_module("jax"), import_module("jax.numpy")
     tree, n = tuple(inputs), len(inputs)
     given = [(i, x) for i, part in enumerate(tree) for _, x in leaves(part)]
-    moves = [hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.inexact)) for _, x in given]
+    checked = [hasattr(x, "dtype") and bool(jnp.issubdtype(x.dtype, jnp.inexact)) for _, x in given]
 
     def array(x: Any) -> Any:
         if not hasattr(x, "dtype"):
@@ -114,7 +115,7 @@ def from_jax(function: Function, inputs: Sequence[Any]) -> Checked:
 
     def backward(*arrays: Any, wanted: Sequence[bool] = (True,) * n) -> Any:
         xs = [array(x) for _, x in leaves(arrays[:n])]
-        of = [k for k, (i, _) in enumerate(given) if moves[k] and wanted[i]]
+        of = [k for k, (i, _) in enumerate(given) if checked[k] and wanted[i]]
 
         def moved(*new: Any) -> Any:
             at = dict(zip(of, new, strict=True))
@@ -131,7 +132,10 @@ def from_jax(function: Function, inputs: Sequence[Any]) -> Checked:
             gradients[k] = host(jnp.conj(g))
         return rebuilt(tree, iter(gradients))
 
-    return forward, backward, [_mapped(host, x) for x in tree]
+    def taken(x: Any) -> Any:
+        return host(x) if hasattr(x, "dtype") or not moves(x) else Constant(x)
+
+    return forward, backward, [_mapped(taken, x) for x in tree]
 
 
 def from_dlpack(

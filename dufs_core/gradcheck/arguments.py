@@ -74,11 +74,9 @@ def refuse_values(values: Sequence[Array]) -> None:
 
 
 def refuse_project(project: Mapping[int, Callable[[Array], Array]], inputs: int) -> None:
-    """Raise TypeError or ValueError for what is not a dict of some of the inputs' numbers."""
-    if not isinstance(project, Mapping):
-        raise TypeError(f"project must be a dict, {{0: projection}}: got a {type(project).__name__}")
-    if not set(project) <= set(range(inputs)):
-        raise ValueError(f"project names the inputs {list(project)}, but these are numbered 0 to {inputs - 1}")
+    """Raise TypeError for what is not a dict of some of the inputs' numbers."""
+    if not (isinstance(project, Mapping) and set(project) <= set(range(inputs))):
+        raise TypeError(f"project must be a dict by number of the input, 0 to {inputs - 1}: got {project!r}")
 
 
 def refuse_projected(project: Callable[[Array], Array], v: Array, shape: tuple[int, ...]) -> None:

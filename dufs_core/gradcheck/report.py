@@ -120,32 +120,29 @@ class Report:
                 line += f"; an error of 1e-4 of its norm is missed with a chance below {self.chance_of_miss(1e-4):.0e}"
             return line
         if self.status == "kink":
-            lines = [f"{self.name}: NOT JUDGED, {self._obstacle()}"]
+            drawn = f" of each of {self.attempts} examples" if self.attempts > 1 else ""
+            why = f"a kink of the function is within the step{drawn}: choose another point"
+            if any(c.outside for c in found):
+                why = (
+                    "steps from the point leave the function's domain: pass scales=[...], for each input the size of "
+                    "changes that it can bear, or a smaller step="
+                )
+            lines = [f"{self.name}: NOT JUDGED, {why}"]
         elif found:
-            methods = {c.method for c in found}
-            wrong = _WRONG.get(methods.pop(), "WRONG GRADIENT") if len(methods) == 1 else "WRONG GRADIENT"
-            lines = [f"{self.name}: {wrong}, {len(found)} of {count} comparisons disagree"]
+            wrong = {_WRONG.get(c.method, "WRONG GRADIENT") for c in found}
+            what = wrong.pop() if len(wrong) == 1 else "WRONG GRADIENT"
+            lines = [f"{self.name}: {what}, {len(found)} of {count} comparisons disagree"]
         else:
             lines = [f"{self.name}: FAILED" + ("" if self.problems else ", nothing was compared")]
         lines += [f"  {line}" for line in (*self.problems, *self.hints)]
         if self.worst_coordinate is not None:
-            return "\n".join(
-                [*lines, f"  worst coordinate: {self.worst_coordinate.sentence()}", *_ratio(self.worst_coordinate)]
-            )
-        worst = sorted(found, key=lambda c: ("coordinate" not in c.where, -c.relative_error))[:3]
-        return "\n".join([*lines, *(f"  {c.sentence()}" for c in worst)])
+            lines += [f"  worst coordinate: {self.worst_coordinate.sentence()}", _ratio(self.worst_coordinate)]
+        else:
+            found.sort(key=lambda c: ("coordinate" not in c.where, -c.relative_error))
+            lines += [f"  {c.sentence()}" for c in found[:3]]
+        return "\n".join(lines)
 
     __repr__ = message
-
-    def _obstacle(self) -> str:
-        """What keeps a direction from being judged, and what to do."""
-        if any(c.outside for c in self.comparisons):
-            return (
-                "steps from the point leave the function's domain: pass scales=[...], for each input the size of "
-                "changes that it can bear, or a smaller step="
-            )
-        drawn = f" of each of {self.attempts} examples" if self.attempts > 1 else ""
-        return f"a kink of the function is within the step{drawn}: choose another point"
 
     def raise_if_failed(self) -> Report:
         """Return the report itself if it passed, else raise GradientError."""
@@ -155,12 +152,9 @@ class Report:
         return self
 
 
-def _ratio(c: Comparison) -> list[str]:
+def _ratio(c: Comparison) -> str:
     """A hint from the ratio of the two numbers: a sign, a factor of two."""
     if c.numeric == 0 or c.analytic == 0:
-        return ["    the backward is zero where the function has a slope"] if c.numeric else []
-    ratio = c.analytic / c.numeric
-    for value, words in ((-1.0, "the sign is wrong"), (2.0, "twice the slope"), (0.5, "half the slope")):
-        if abs(ratio / value - 1) < 1e-6:
-            return [f"    backward / slope = {value:g}: {words}"]
-    return [f"    backward / slope = {ratio:.9g}"]
+        return f"    the {'backward' if c.numeric else 'slope'} is zero, the other one is not"
+    ratio, hints = c.analytic / c.numeric, {-1: ": the sign is wrong", 2: ": twice the slope", 0.5: ": half the slope"}
+    return f"    backward / slope = {ratio:.9g}" + next((h for r, h in hints.items() if abs(ratio / r - 1) < 1e-6), "")

@@ -59,13 +59,15 @@ def test_torch(torch):
     assert_gradient(*from_torch(torch_function(torch), tensors(torch, torch.float32)), dtype=np.float32)
     assert_gradient(*from_torch(torch_function(torch, "none"), tensors(torch, grad=(True, False))), subsets=True)
     assert check_batched(*from_torch(torch_function(torch), tensors(torch)), shared=[1])
+    x, mask = tensors(torch)[0], torch.tensor(X > 0, dtype=torch.float64)
+    assert_gradient(*from_torch(lambda x, k, mask: k * x * mask, [x, 2.0, mask]), subsets=True)
 
 
 @pytest.mark.parametrize(
     ("mistake", "words"),
     [
         ("power", "worst coordinate"),
-        ("none", "the backward is zero where the function has a slope"),
+        ("none", "the backward is zero, the other one is not"),
         ("subset", "input 1: with wanted=(False, True), which asks for it, the gradient is another one"),
         ("writes", "input 0 was overwritten by the function"),
     ],
@@ -130,6 +132,7 @@ def test_jax(jax):
     assert_gradient(*from_jax(jax_function(jax, 2), [x.astype("float32"), w.astype("float32")]), dtype=np.float32)
     assert "worst coordinate" in check_gradient(*from_jax(jax_function(jax, 1), [x, w])).message()
     assert check_batched(*from_jax(jax_function(jax, 2), [x, w]), shared=[1])
+    assert_gradient(*from_jax(lambda x, k: k * x, [x, 2.0]), subsets=True)
 
 
 def test_jax_nested_complex_integers(jax):

@@ -95,7 +95,7 @@ REFUSED = {
         square_backward,
         [X],
         {"project": {5: lambda v: v}},
-        "names the inputs .5., .* 0 to 0",
+        "by number of the input, 0 to 0: got .5",
     ),
     "no projection": (
         square,
