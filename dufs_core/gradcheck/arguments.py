@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.gradcheck.arrays import Array, is_float
+from dufs_core.gradcheck.arrays import Array, array_module, is_float, largest
 
 
 @dataclass(frozen=True)
@@ -83,5 +83,6 @@ def refuse_projected(project: Callable[[Array], Array], v: Array, shape: tuple[i
     """Raise ValueError unless v, which `project` has given, has this shape and is given again for itself."""
     if np.shape(v) != shape:
         raise ValueError(f"project gives shape {np.shape(v)} for {shape}: it must keep the shape")
-    if not float(abs(project(v) - v).max(initial=0.0)) <= 1e-5 * float(abs(v).max(initial=0.0)):
+    xp = array_module(v)
+    if not largest(xp, project(v) - v) <= 1e-5 * largest(xp, v):
         raise ValueError("project changes what it has projected: symmetric matrices need lambda v: (v + v.T) / 2")

@@ -65,7 +65,7 @@ class Problem:
         for i, (x, g) in enumerate(zip(self.inputs, self.gradients, strict=True)):
             if g is None and moves(x) and not self.held[i]:
                 self.nones.append(i)
-                self.gradients[i] = self.xp.zeros_like(x)
+                self.gradients[i] = self.xp.zeros(np.shape(x), dtype=getattr(x, "dtype", type(x)))
         self.active = [i for i, g in enumerate(self.gradients) if g is not None]
         if scales is not None:
             arguments.listed("scales", "[1.0], with one number for each input", scales, len(self.tree))

@@ -1,4 +1,4 @@
-"""Awkward points for hypothesis (``pip install 'dufs-core[gradcheck]'``)."""
+"""Awkward points for hypothesis (``pip install hypothesis``)."""
 
 from __future__ import annotations
 
