@@ -54,6 +54,8 @@ def compare(problem: Problem, v: Direction, where: str, rtol: float, step: float
         refutes = clear and (resolved or (h < smallest and gap > 32 * uncertainty))
         if found.status == "passed" or refutes:  # of tables that differ, the smaller step saw more
             best, trusted = found, True
+        elif gap <= uncertainty < abs(slope - best.numeric) / 4:  # even if it cannot confirm what it saw
+            trusted = False
     size = max(scale, abs(best.numeric), abs(analytic))
     if best.status == "failed" and _turns_sooner(phi, best, rounding + precision.eps * size):
         trusted = False

@@ -283,6 +283,20 @@ def test_a_function_that_moves_faster_than_every_step_is_not_judged():
     assert "NOT JUDGED" in report.message()
 
 
+@pytest.mark.parametrize("wrong", [False, True])
+def test_wide_steps_beyond_a_kink(wrong):
+    """Both sides of a narrow tent look straight from afar; smaller steps, short of digits, see its right side."""
+
+    def tent(x):
+        return float(1e4 + np.where(np.abs(x) < 1e-4, 3 * x, -2 * x).sum())
+
+    backward = (lambda x: np.full_like(x, 2.0)) if wrong else (lambda x: np.full_like(x, 3.0))
+    statuses = {
+        check_gradient(tent, backward, [np.array([2e-6, 1e-6])], scales=[1.0], seed=seed).status for seed in range(20)
+    }
+    assert statuses == {"failed" if wrong else "kink"}
+
+
 def test_steps_that_leave_the_domain():
     """What the function refuses beyond a margin is judged within it, the right gradient and the wrong one."""
 
