@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS
+from dufs_core import DUFS, report, stability_selection
 from dufs_core.backend import get_backend
+from dufs_core.baselines import LaplacianScore
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
@@ -172,6 +173,90 @@ def test_not_finite(make):
     X[3, 50], X[9, 40], X[11, 50] = np.nan, np.inf, -np.inf
     with pytest.raises(ValueError, match="3 of 5400 values, the first in column 40"):
         DUFS(fdr=None, **QUICK).fit(make(X))
+
+
+def damaged():
+    """Name -> a sparse matrix (90, 60) whose index arrays were changed after it was made, and what is said of them."""
+    made = {}
+
+    def add(name, kind, part, position, value, said):
+        X = getattr(sparse, kind)(counts())
+        array = getattr(X, part)
+        if position is None:
+            setattr(X, part, value(array))
+        else:
+            array[position] = value
+        made[name] = X, said
+
+    for kind in ("csr_array", "csc_matrix"):
+        minor = 59 if kind == "csr_array" else 89
+        add(f"{kind}: too large", kind, "indices", 5, 1 << 30, f"indices must be 0 to {minor}, and one is 1073741824")
+        add(f"{kind}: negative", kind, "indices", 5, -1, "and one is -1")
+        add(f"{kind}: falls", kind, "indptr", 30, 1 << 30, "indptr starts at 0, and falls after entry 30")
+        add(f"{kind}: start", kind, "indptr", 0, 1, "indptr starts at 1, and not at 0")
+        add(f"{kind}: end", kind, "indptr", -1, 1 << 30, "indptr ends at 1073741824, beyond")
+        add(f"{kind}: short", kind, "indptr", None, lambda a: a[:-1], "and must have")
+        add(f"{kind}: fewer values", kind, "data", None, lambda a: a[:-1], "values")
+        add(f"{kind}: fractions", kind, "indices", None, lambda a: a + 0.5, "the indices are float64")
+    add("coo row", "coo_array", "row", 5, 90, "rows must be 0 to 89, and one is 90")
+    add("coo column", "coo_array", "col", 5, -7, "columns must be 0 to 59, and one is -7")
+    add("coo values", "coo_array", "data", None, lambda a: a[:-1], "rows and")
+    add("bsr", "bsr_array", "indices", 5, 1 << 20, "and one is 1048576")
+    add("lil column", "lil_array", "rows", 3, [5, 99], "row 3 has not one column for each value")
+    X = sparse.lil_array(counts())
+    X.rows[3][0] = 60
+    made["lil index"] = X, "and one is 60"
+    X = sparse.dia_array((np.ones((2, 60)), [0, 1]), shape=(90, 60))
+    X.offsets = X.offsets[:-1]
+    made["dia"] = X, "offsets of shape"
+    return made
+
+
+DAMAGED = damaged()
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_damaged_index_arrays_are_refused(name):
+    X, said = DAMAGED[name]
+    fitted = DUFS(fdr=None, **QUICK).fit(counts())
+    for use in (DUFS().fit, LaplacianScore().fit, fitted.transform, lambda X: report(fitted, X)):
+        with pytest.raises(ValueError, match=rf"damaged index arrays: .*{said}"):
+            use(X)
+    with pytest.raises(ValueError, match="damaged index arrays"):
+        stability_selection(DUFS(**QUICK), X)
+
+
+def test_damaged_rows_on_a_disk():
+    class Stored:
+        shape, dtype = (90, 60), np.dtype(float)
+
+        def __getitem__(self, rows):
+            part = sparse.csr_array(counts()[rows])
+            part.indices[:] = 1 << 30
+            return part
+
+    for fit in (DUFS(batch_size=20), DUFS()):
+        with pytest.raises(ValueError, match="damaged index arrays"):
+            fit.fit(Stored())
+
+
+@pytest.mark.parametrize("make", [sparse.csr_array, sparse.csc_matrix])
+def test_what_a_matrix_says_of_its_order_is_not_believed(make):
+    """Duplicates and columns out of order, said to be canonical; spare room behind the entries, with NaN in it."""
+    X = np.ascontiguousarray(counts().T) if make is sparse.csc_matrix else counts()
+    indptr = np.concatenate([[0], np.cumsum(2 * np.count_nonzero(X, axis=1))])
+    columns = np.concatenate([np.repeat(np.flatnonzero(row)[::-1], 2) for row in X])
+    values = np.repeat(X, 2, axis=1)[:, ::-1]
+    values = values[values != 0] / 2
+    given = make((90, 60))
+    given.data, given.indices = np.append(values, np.nan), np.append(columns, -1).astype(np.int32)
+    given.indptr = indptr.astype(np.int32)
+    given.has_sorted_indices = given.has_canonical_format = True
+    X = X if make is sparse.csr_array else X.T
+    settings = {**QUICK, "dtype": "float64", "max_iter": 5, "engine": "sparse"}
+    fit, expected = DUFS(fdr=None, **settings).fit(given), DUFS(fdr=None, **settings).fit(make(X))
+    np.testing.assert_allclose(fit.mu_, expected.mu_, atol=1e-10)
+    assert given.indices[-1] == -1  # X is as it was
 
 
 def test_nothing_stored():

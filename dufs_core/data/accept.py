@@ -18,7 +18,7 @@ from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, 
 from dufs_core.data import dense
 from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, slices
 from dufs_core.data.scaling import ScaledData
-from dufs_core.data.sparse import scale_sparse
+from dufs_core.data.sparse import checked, scale_sparse
 from dufs_core.errors import DufsWarning, user_stacklevel
 
 _NAMED = 5  # columns in a message
@@ -96,10 +96,11 @@ def accept(
                 'X is a sparse matrix on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" '
                 "where CuPy works, or X.get()"
             )
-        X = X.get()  # columns are scaled on the host
+        X = checked(X.get())  # columns are scaled on the host
     elif kind == "on disk" and not (isinstance(batch_size, Integral) and batch_size < X.shape[0]):
         X = X[:]
         kind = "sparse host" if sparse.issparse(X) else "dense host"
+        X = checked(X) if kind == "sparse host" else X
     if backend == "auto" and kind.startswith("sparse"):
         backend = "cupy" if kind == "sparse device" else "numpy"
     bk = get_backend(backend)
@@ -120,7 +121,8 @@ def unwrap(X: Any) -> Any:
 
     An object that has DLPack alone becomes an array that shares its memory. Raises TypeError for what is no table (a
     path, an AnnData object, a lazy frame, a list of sparse matrices, a mapping, None), ValueError for another number of
-    dimensions, rows of different lengths, texts, columns or entries that are no real numbers, or masked ones.
+    dimensions, rows of different lengths, texts, columns or entries that are no real numbers, or masked ones, and
+    sparse matrices with damaged index arrays (`dufs_core.data.sparse.checked`).
     """
     if isinstance(X, (str, PathLike)):
         raise TypeError(
@@ -159,7 +161,7 @@ def unwrap(X: Any) -> Any:
             f"Complex data not supported: X has dtype {X.dtype}. Use X.real, or both parts as columns, "
             f"numpy.hstack([X.real, X.imag])"
         )
-    return X
+    return checked(X) if sparse.issparse(X) else X
 
 
 def _list_shape(X: Any) -> tuple[int, ...]:
@@ -283,7 +285,7 @@ def host_array(X: Any) -> Any:
         bk = get_backend("cupy")
         return bk.to_host(bk.to_device(X))
     if kind.startswith("sparse"):
-        return (X.get() if kind == "sparse device" else X).tocsr()
+        return (checked(X.get()) if kind == "sparse device" else X).tocsr()
     return X if kind == "on disk" else np.asarray(X)
 
 
@@ -332,5 +334,5 @@ def _stored_blocks(X: Any, rows: Array) -> Iterator[Any]:
     for start, stop in slices(rows, X.shape[1]):
         last = int(np.searchsorted(rows, stop))
         block = X[start:stop]
-        yield (block.tocsr() if sparse.issparse(block) else np.asarray(block))[rows[done:last] - start]
+        yield (checked(block).tocsr() if sparse.issparse(block) else np.asarray(block))[rows[done:last] - start]
         done = last

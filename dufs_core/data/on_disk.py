@@ -17,6 +17,7 @@ from scipy import sparse
 from dufs_core.backend import Array, Backend
 from dufs_core.data.dense import not_finite
 from dufs_core.data.scaling import check_peaks, common_deviation
+from dufs_core.data.sparse import checked
 
 CHUNK_BYTES = 1 << 24  # of the float64 rows in hand
 _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another read does
@@ -152,7 +153,7 @@ def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
 def _read(X: Any, start: int, stop: int) -> Array:
     """Rows start to stop as a float64 array of its own."""
     rows = X[start:stop]
-    return np.array(rows.toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")
+    return np.array(checked(rows).toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")
 
 
 def chunked_bytes(rows: int, d: int, itemsize: int) -> int:
