@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.backend.memory import check_room
 
 
 class Dataset(NamedTuple):
@@ -24,13 +25,14 @@ def two_moons(n_samples: int = 100, n_features: int = 10, noise: float = 0.1, ra
     N(0, noise^2) in both columns; `noise` is a standard deviation. Rows are shuffled.
     Source: arXiv 2007.04728, section 5.1.
 
-    Raises ValueError unless n_samples >= 2, n_features >= 2 and noise >= 0.
+    Raises ValueError unless n_samples >= 2, n_features >= 2 and noise >= 0, MemoryLimitError if they are too many.
     """
     if n_samples < 2 or n_features < 2 or noise < 0:
         raise ValueError(
             "two moons need at least 2 samples, 2 features and a noise of at least 0; "
             f"got {n_samples} samples, {n_features} features, noise {noise}"
         )
+    check_room(f"two moons of {n_samples} x {n_features} numbers", 3 * 8 * n_samples * n_features)
     rng = np.random.default_rng(random_state)
     n_upper = n_samples // 2
     upper = np.linspace(0, np.pi, n_upper)

@@ -3,12 +3,14 @@
 import errno
 import json
 import os
+import re
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import warnings
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -345,6 +347,70 @@ def test_an_archive_of_something_else(saved, moons):
     for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array(little)}):
         saved.write_bytes(atomic_io.pack_npz(arrays))
         with pytest.raises(CheckpointError, match="is not a checkpoint of a fit"):
+            DUFS.resume(saved, moons)
+
+
+@pytest.fixture(scope="module", params=["dense", "reference"])
+def whole(request, tmp_path_factory):
+    """The arrays of a checkpoint in the second run of a search, its data, and where to put others."""
+    X = np.random.default_rng(0).normal(size=(30, 6))  # nothing to find: every run fails
+    changes = {"max_iter": 400, "learning_rate": 0.02, "max_runs": 4, "tol": 0.01, "engine": request.param}
+    path = tmp_path_factory.mktemp("whole") / "fit.ckpt"
+    stop = iter(lambda: path.exists() and b"run0/mu" in path.read_bytes(), None)
+    with pytest.raises(InterruptedFit):
+        fit(X, callbacks=[Checkpoint(path, 0.0, lambda: next(stop))], **changes)
+    return atomic_io.unpack_npz(path.read_bytes(), path), X, path
+
+
+CRAFTED = {
+    "mu too long": {"steps/mu": lambda a: np.append(a, a[:1])},
+    "mu too short": {"steps/mu": lambda a: a[:-1]},
+    "two gates more": {"steps/mu": lambda a: np.append(a, a[:2])},
+    "mu of another dtype": {"steps/mu": lambda a: a.astype(np.float64)},
+    "mu of two dimensions": {"steps/mu": lambda a: a[None]},
+    "NaN in mu": {"steps/mu": lambda a: np.where(a == a.max(), np.nan, a).astype(a.dtype)},
+    "no mu": {"steps/mu": None},
+    "infinite memory": {"steps/running": lambda a: a + np.inf},
+    "memory of another shape": {"steps/running": lambda a: np.zeros(3)},
+    "no step": {"records": lambda a: a[:0]},
+    "NaN in the records": {"records": lambda a: np.where(a > 0, np.nan, a)},
+    "other records": {"records": lambda a: a[:, :-1]},
+    "records that are text": {"records": lambda a: a.astype(str)},
+    "an unknown part": {"steps/third": lambda a: np.zeros(1)},
+    "columns beyond the data": {"run0/columns": lambda a: a + 1},
+    "negative columns": {"run0/columns": lambda a: a - 1},
+    "a column twice": {"run0/columns": lambda a: a * 0},
+    "columns that are fractions": {"run0/columns": lambda a: a + 0.5},
+    "no columns": {"run0/columns": None},
+    "gates of a run too short": {"run0/mu": lambda a: a[:-1]},
+    "NaN in a test": {"about": lambda a: np.array(re.sub('"runs": .*', '"runs": [[true, NaN, 0.5]]}', str(a)))},
+    "runs that are none": {"about": lambda a: np.array(str(a).replace('"runs": [', '"runs": [3, '))},
+    "an unknown setting": {"about": lambda a: np.array(str(a).replace('"max_iter"', '"max_itre"'))},
+    "a dtype that is none": {"about": lambda a: np.array(str(a).replace('"float32"', '"float31"'))},
+    "nested a thousand times": {"about": lambda a: np.array("[" * 100_000)},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("craft", CRAFTED)
+def test_a_state_that_no_fit_wrote(whole, craft):
+    """The checksum is right: someone made the file. Compiled code must not see it."""
+    arrays, X, path = whole
+    changes = {name: None if f is None else f(arrays.get(name)) for name, f in CRAFTED[craft].items()}
+    path.with_name("fit.ckpt.previous").unlink(missing_ok=True)
+    packed = atomic_io.pack_npz({name: a for name, a in (arrays | changes).items() if a is not None})
+    path.write_bytes(packed)
+    with pytest.raises(CheckpointError) as caught:
+        DUFS.resume(path, X)
+    assert "Traceback" not in str(caught.value)
+    assert path.read_bytes() == packed
+
+
+def test_bytes_with_the_right_checksum_that_are_no_archive(saved, moons):
+    whole = atomic_io.pack_npz({"about": np.array("x"), "a": np.zeros(10**6)})
+    for data in (b"nothing" * 20, whole[:500], whole.replace(b"(1000000,)", b"(9000000,)", 1)):
+        saved.write_bytes(data[:-64] + sha256(data[:-64]).hexdigest().encode())
+        saved.with_name("fit.ckpt.previous").unlink(missing_ok=True)
+        with pytest.raises(CheckpointError, match="is no archive of arrays"):
             DUFS.resume(saved, moons)
 
 

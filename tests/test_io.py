@@ -6,8 +6,12 @@ import builtins
 import csv
 import io
 import re
+import struct
 import time
+import tracemalloc
 import warnings
+import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +21,9 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dufs_core.data.files import read_table
+from dufs_core.data.files import mat, read_table
 from dufs_core.data.fingerprint import array_fingerprint, file_fingerprint
-from dufs_core.errors import DufsWarning, FileFormatError
+from dufs_core.errors import DufsWarning, FileFormatError, MemoryLimitError
 
 X = np.array([[1.0, 2.5, -3.0], [4.0, 5.0, 6.25], [7.0, 8.0, 9.0], [0.5, 1e-3, 2e6]])
 Y = np.array([[0], [1], [1], [0]])
@@ -213,6 +217,99 @@ def test_mat_variables_that_are_no_tables(tmp_path):
     assert "complex" in refused(path, variable="c")
     scipy.io.savemat(path, {"s": {"a": 1}})
     assert "no two-dimensional array of numbers, but s" in refused(path)
+
+
+def test_matlab_files_read_as_by_scipy(tmp_path, shared_data):
+    """Numbers of every type and layout, text, cells; big-endian and compressed files; those that SciPy tests with."""
+    values = {f"v{i}": X.astype(t) for i, t in enumerate(["?", *"bBhHiIqQfdD"])}
+    values |= {"t": "hellö", "c": np.array(["a", "bb", 3.0], dtype=object), "names": np.array(["ab", "cde"])}
+    values |= {"S": scipy.sparse.csc_array(X > 1), "Z": scipy.sparse.csc_array((3, 4)), "e": np.zeros((0, 3))}
+    values |= {"s": {"a": 1}, "cube": np.ones((2, 3, 4))}
+    paths = [tmp_path / "plain.mat", tmp_path / "packed.mat"]
+    for path in paths:
+        scipy.io.savemat(path, values, do_compression=path.name == "packed.mat", oned_as="column")
+    theirs = Path(scipy.io.matlab.__file__).parent / "tests" / "data"
+    paths += [path for path in theirs.glob("*.mat") if path.read_bytes()[:19] == b"MATLAB 5.0 MAT-file"]
+    compared = 0
+    for path in paths:
+        try:
+            expected = scipy.io.loadmat(path)
+        except Exception:
+            if "name" not in path.name:  # they are refused for a name beyond ASCII
+                with pytest.raises((ValueError, zlib.error)):
+                    [variable.value() for variable in mat.variables(path).values()]
+            continue
+        for name, found in mat.variables(path).items():
+            want, got = expected[name], found.value()
+            if want.dtype.kind == "O" or want.dtype.kind == "V":
+                continue  # cells of text are what labels need
+            if scipy.sparse.issparse(want):
+                want, got = want.toarray(), got.toarray()
+            assert got.dtype.newbyteorder("=") == want.dtype.newbyteorder("="), (path, name)
+            np.testing.assert_array_equal(got, want)
+            compared += 1
+    assert compared >= 18
+    assert mat.variables(paths[0])["c"].value().tolist() == [["a"], ["bb"], ["3.0"]]
+
+
+def edited(path: Path, old: bytes, new: bytes) -> Path:
+    content = path.read_bytes()
+    assert old in content
+    path.write_bytes(content.replace(old, new))
+    return path
+
+
+def test_damaged_sparse_matrices_are_refused_before_compiled_code_sees_them(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    for bad in ({"indices": [1 << 30]}, {"indices": [-1]}, {"indptr": [0, 1 << 30, 1, 1, 1]}, {"indptr": [1] * 5}):
+        parts = {"data": np.ones(1), "indices": [0], "indptr": [0, 0, 1, 1, 1]} | bad
+        parts = {name: np.asarray(part) for name, part in parts.items()}
+        for kind, shape in (("csr", (4, 3)), ("csc", (3, 4))):
+            np.savez(tmp_path / "a.npz", format=np.array(kind), shape=shape, **parts)
+            assert "it is damaged" in refused(tmp_path / "a.npz")
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            group = file.create_group("S")
+            group.attrs["MATLAB_sparse"] = 3
+            group["data"], group["ir"], group["jc"] = parts["data"], parts["indices"], parts["indptr"]
+        assert "it is damaged" in refused(tmp_path / "a.h5")
+    whole = scipy.sparse.csc_array(np.eye(5))
+    for part, at, value in (("indices", 3, 1 << 20), ("indptr", 2, 4)):
+        scipy.io.savemat(tmp_path / "a.mat", {"X": whole})
+        before = getattr(whole, part).astype("i4").tobytes()
+        after = getattr(whole, part).astype("i4")
+        after[at] = value
+        assert "damaged index arrays" in refused(edited(tmp_path / "a.mat", before, after.tobytes()))
+    np.savez(tmp_path / "a.npz", format=np.array("coo"), shape=(3, 3), data=np.ones(1), row=[7], col=[0])
+    assert "it is damaged" in refused(tmp_path / "a.npz")
+
+
+def test_headers_that_promise_too_much_are_refused_before_anything_is_allocated(tmp_path):
+    h5py = pytest.importorskip("h5py")
+    np.save(tmp_path / "a.npy", np.ones((3, 3)))
+    for shape in (b"(3, 1000000000000), }", b"(-3, -3), }", b"(3, 4), }"):
+        np.save(tmp_path / "a.npy", np.ones((3, 3)))
+        sentence = refused(edited(tmp_path / "a.npy", b"(3, 3), }".ljust(len(shape)), shape))
+        assert "its header says" in sentence
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.write(tmp_path / "a.npy", "X.npy")
+    assert "its header says" in refused(tmp_path / "a.npz")
+    with zipfile.ZipFile(tmp_path / "b.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("X.npy", bytes(100))
+    inflated = edited(tmp_path / "b.npz", struct.pack("<I", 100), struct.pack("<I", 10**9))
+    assert "cannot hold 1 GB in" in refused(inflated)
+    scipy.io.savemat(tmp_path / "a.mat", {"X": X})
+    tag = struct.pack("<II", 9, X.nbytes)
+    assert "bytes where" in refused(edited(tmp_path / "a.mat", tag, struct.pack("<II", 9, 1 << 31)))
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("X", shape=(10**6, 10**7), chunks=(100, 100), dtype="f8")
+    scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.csr_array((10**6, 10**7)))
+    tracemalloc.start()
+    for name in ("a.h5", "s.npz"):
+        with pytest.raises(MemoryLimitError, match=r"would take 80 TB; .* are available"):
+            read_table(tmp_path / name)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 50e6
 
 
 # --- MATLAB 7.3 ----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import re
 import resource
 import subprocess
 import sys
+import tempfile
 import tracemalloc
 
 import generators as gen
@@ -154,6 +155,27 @@ def test_available_memory():
         assert available is None
     else:
         assert 10**7 < available < 2**46
+
+
+def test_a_limit_of_the_process_counts():
+    """As of ulimit -v: what is left below it, and no data file that would not fit is begun."""
+    if not hasattr(resource, "RLIMIT_AS"):
+        pytest.skip("this system cannot limit a process's memory")
+    code = (
+        "import resource, scipy.sparse, sys\n"
+        "from dufs_core.backend import get_backend\n"
+        "from dufs_core.backend.memory import available_bytes\n"
+        "from dufs_core.cli.main import main\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))\n"
+        "assert 1 << 29 < available_bytes(get_backend('numpy')) < 4 << 30\n"
+        "scipy.sparse.save_npz(sys.argv[1], scipy.sparse.csr_array((10**4, 10**5)))\n"
+        "sys.exit(main(['fit', sys.argv[1]]))\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/wide.npz"
+        run = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True)
+    assert run.returncode == 2, run.stderr
+    assert "made dense, would take 8 GB;" in run.stderr
 
 
 def test_a_failed_allocation_leaves_the_next_fit_whole():

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from mmap import PAGESIZE
 from pathlib import Path
 
-from dufs_core.backend import Backend
+from dufs_core.backend import Backend, get_backend
 from dufs_core.errors import MemoryLimitError
 
 
@@ -24,6 +25,12 @@ def available_bytes(bk: Backend) -> int | None:
             limits.append(int(most) - int((group / "memory.current").read_text()))
     except (OSError, ValueError):
         pass
+    try:
+        for line in Path("/proc/self/limits").read_text().splitlines():
+            if line.startswith("Max address space") and "unlimited" not in line.split()[3]:  # ulimit -v
+                limits.append(int(line.split()[3]) - int(Path("/proc/self/statm").read_text().split()[0]) * PAGESIZE)
+    except (OSError, ValueError):
+        pass
     return min(limits, default=None)
 
 
@@ -31,6 +38,13 @@ def step_limit(bk: Backend, data: int, max_memory: int | None) -> int | None:
     """Bytes that a step may allocate beside `data`; None where that cannot be told."""
     available = available_bytes(bk) if max_memory is None else max_memory
     return None if available is None else available - data
+
+
+def check_room(what: str, needed: int) -> None:
+    """Raise MemoryLimitError, with the numbers, if `needed` bytes of `what` exceed what the host has available."""
+    available = available_bytes(get_backend("numpy"))
+    if available is not None and needed > available:
+        raise MemoryLimitError(f"{what} would take {byte_text(needed)}; {byte_text(max(available, 0))} are available")
 
 
 def check_squares(bk: Backend, method: str, n: int, count: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from dufs_core.data.files.headers import check_members
 from dufs_core.errors import DamagedFileError
 
 _DIGEST = 64  # hexadecimal digits
@@ -101,8 +102,15 @@ def unpack_npz(data: bytes, name: object) -> dict[str, Any]:
             f"{name} is damaged: its {len(data):,} bytes do not match the checksum that they end with (it was cut, or "
             f"changed on the disk)"
         )
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return dict(archive)
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            check_members(archive.zip, len(data))
+            return dict(archive)
+    except Exception as error:  # whatever led the readers astray
+        reason = f"{type(error).__name__}: {error}"
+        raise DamagedFileError(
+            f"{name} ends with the right checksum, and is no archive of arrays ({reason})"
+        ) from error
 
 
 def json_value(value: Any) -> Any:

@@ -8,6 +8,7 @@ a fingerprint of the data. It is an archive of `dufs_core.selection.atomic_io`: 
 from __future__ import annotations
 
 import json
+import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
@@ -22,6 +23,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data import fingerprint
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, InterruptedFit, user_stacklevel
 from dufs_core.objective.protocol import RunState
+from dufs_core.objective.rules import RECORD
 from dufs_core.selection import atomic_io
 from dufs_core.selection.search import Outcome, SearchState
 from dufs_core.significance.permutation_test import PermutationTest
@@ -109,11 +111,14 @@ class Checkpoint:
             message = f"{problems[0]}. The state before it is used."
             warnings.warn(message, CheckpointWarning, stacklevel=user_stacklevel())
         try:
-            identity = json.loads(str(found["about"]))["identity"]
+            about = json.loads(str(found["about"]))
+            identity = about["identity"]
             settings: dict[str, Any] = identity["settings"] | {"random_state": identity["seed"]}
             settings |= {name: identity[name] for name in ("engine", "backend")}
-        except (KeyError, ValueError, TypeError) as error:
-            raise CheckpointError(f"{source} is not a checkpoint of a fit, but an archive of something else") from error
+            _check_state(about["runs"], found, np.dtype(settings["dtype"]))
+        except (KeyError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise CheckpointError(f"{source} is not a checkpoint of a fit, but something else ({reason})") from error
         atomic_io.remove_temporaries(other.path)
         self._found, self._is_new = found, other.path.resolve() != self.path.resolve()
         self._keeps_previous = self._is_new or not problems
@@ -239,6 +244,35 @@ def _arrays(bk: Backend, identity: Any, progress: SearchState) -> dict[str, Any]
         arrays |= {f"steps/{name}": part for name, part in progress.position.steps.items()}
         arrays["records"] = progress.position.records
     return arrays
+
+
+def _check_state(runs: Sequence[Any], arrays: Mapping[str, Array], dtype: Any) -> None:
+    """Raise KeyError, TypeError or ValueError if no fit can have written this state: compiled code will believe it."""
+
+    def part(name: str, kind: str, *shape: int | None) -> Array:
+        array = arrays[name]
+        fits = array.ndim == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
+        if not fits or array.dtype.kind != kind or not np.isfinite(array).all():
+            raise ValueError(f"{name} ({array.dtype}, shape {array.shape}) has another shape or type, or is not finite")
+        return array
+
+    for i, (converged, excess, p_value) in enumerate(runs):
+        columns = part(f"run{i}/columns", "i", None)
+        mu = part(f"run{i}/mu", "f", len(columns))
+        part(f"run{i}/records", "f", None, len(RECORD))
+        test = isinstance(converged, bool) and math.isfinite(excess) and math.isfinite(p_value)
+        if not test or mu.dtype != dtype or len(np.unique(columns)) < len(columns) or columns.min(initial=0) < 0:
+            raise ValueError(f"run {i} has no columns, gates and tests of a fit")
+    names = {name.removeprefix("steps/") for name in arrays if name.startswith("steps/")}
+    if "records" in arrays or names:
+        steps, d = len(part("records", "f", None, len(RECORD))), len(part("steps/mu", "f", None))
+        if not steps or names - {"mu", "step", "first", "second", "running"}:
+            raise ValueError(f"{steps} steps, with {', '.join(sorted(names))}")
+        for name in names - {"mu"}:
+            size = () if (shape := arrays[f"steps/{name}"].shape) == () else (d if shape == (d,) else 1,)
+            part(f"steps/{name}", "i" if name == "step" else "f", *size)
+        if "step" in names and int(arrays["steps/step"]) != steps:
+            raise ValueError(f"step {arrays['steps/step']} after {steps} steps")
 
 
 def _search_state(bk: Backend, runs: Sequence[Any], arrays: Mapping[str, Array]) -> SearchState:

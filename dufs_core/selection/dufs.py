@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from dufs_core.errors import invalid_choice
+from dufs_core.errors import CheckpointError, invalid_choice
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.presets import PRESETS
 
@@ -259,7 +259,10 @@ class DUFS(ColumnSelector):
         if saving is None:
             saving = checkpoint.Checkpoint(path)
             callbacks = (saving, *callbacks)
-        return cls(**(saving.read(path) | parameters | {"callbacks": callbacks})).fit(X)
+        settings = saving.read(path)
+        if unknown := settings.keys() - cls().get_params():
+            raise CheckpointError(f"{path} has settings that DUFS has not: {', '.join(sorted(unknown))}")
+        return cls(**(settings | parameters | {"callbacks": callbacks})).fit(X)
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Learn the gates.

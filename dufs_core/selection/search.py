@@ -12,6 +12,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_columns
+from dufs_core.errors import CheckpointError
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.optimizers import Optimizer
 from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule
@@ -96,6 +97,10 @@ class Search:
             last = next(earlier, None)
             if last is None:
                 last = self._outcome(bk, X, self.training_run(bk, looked_at, seed, outcomes, saver), first, outcomes)
+            elif not np.isin(last.columns, columns).all():
+                raise CheckpointError(
+                    f"The checkpoint is not of this fit: it has other columns in run {len(outcomes) + 1}"
+                )
             first = None
             outcomes.append(last)
             chosen = last.columns[bk.to_host(last.run.mu) > 0]

@@ -5,7 +5,7 @@ Every random number is a function of (seed, step), so the state of a run is (ste
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from time import perf_counter
@@ -15,7 +15,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_rows
-from dufs_core.errors import InterruptedFit
+from dufs_core.errors import CheckpointError, InterruptedFit
 from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import State
 from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, StepSize, undecided
@@ -189,12 +189,15 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
     all of them once each has been saved.
 
     X (n, d): scaled data in Fortran order, or a `dufs_core.data.matrix.ScaledMatrix`.
-    Raises ValueError for an odd number of draws above 1.
+    Raises ValueError for an odd number of draws above 1, CheckpointError for a start that these runs cannot have had.
     """
     specs = [run.spec for run in runs]
     schedule = specs[0].schedule
     if schedule.n_draws < 1 or (schedule.n_draws > 1 and schedule.n_draws % 2):
         raise ValueError(f"n_draws must be 1 or an even number (draws come in pairs eps, -eps); got {schedule.n_draws}")
+    for run in runs:
+        if run.start is not None:
+            _check_parts(run.start.steps, {"mu": np.empty(len(run.spec.columns), X.dtype)})
     if len(runs) == 1 and runs[0].start is not None and runs[0].is_over:
         return [make_run(bk.to_device(runs[0].start.steps["mu"]), runs[0].start.records, schedule)]
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
@@ -207,6 +210,8 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
     starts = [run.start for run in runs if run.start is not None]
     records = [[start.records] for start in starts] or [[] for _ in runs]
     if starts:
+        for start in starts:
+            _check_parts(start.steps, steps.save(0))
         steps.load([start.steps for start in starts])
     step, count = starts[0].step if starts else 0, 1
     for rows, batch in _batches(bk, specs[0].seed, X, schedule, step):
@@ -224,6 +229,16 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
             break
         _save_all(runs, steps, records)
     return [make_run(mu, np.concatenate(table), schedule) for mu, table in zip(steps.mu, records, strict=True)]
+
+
+def _check_parts(saved: Mapping[str, Array], own: Mapping[str, Array]) -> None:
+    """Raise CheckpointError unless what was saved has the parts of a run's own state, in their shapes and dtypes."""
+    for name, part in own.items():
+        found = saved.get(name)
+        if found is None or (found.shape, found.dtype) != (part.shape, part.dtype):
+            what = "missing" if found is None else f"{found.dtype} of shape {found.shape}"
+            wanted = f"it must be {part.dtype} of shape {part.shape}"
+            raise CheckpointError(f"The checkpoint is not of this fit: its {name} is {what}, and {wanted}")
 
 
 def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec], saved: bool) -> Steps | None:

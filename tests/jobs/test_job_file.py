@@ -19,7 +19,7 @@ def job(tmp_path):
     (tmp_path / "x.csv").write_text("name,a,b\n" + "".join(f"s{i},{i},{i * i}\n" for i in range(6)))
 
     def read(text):
-        (tmp_path / "job.toml").write_text(text)
+        (tmp_path / "job.toml").write_text(text, errors="surrogateescape")
         return read_job(tmp_path / "job.toml")
 
     return read
@@ -120,7 +120,7 @@ MISTAKES = {
     "threads as parameter": (MOONS + "[settings]\nn_jobs = 1", "set by threads = 1"),
     "seeds": (MOONS.join(["seeds = 3\n", ""]), "seeds must be a list"),
     "seed twice": ("seeds = [1, 1]\n" + MOONS, "would be computed twice"),
-    "threads": ("threads = 0\n" + MOONS, "threads must be a whole number of at least 1; got 0"),
+    "threads": ("threads = 0\n" + MOONS, "threads must be a whole number from 1 to 1024; got 0"),
     "seconds": ('checkpoint_seconds = "x"\n' + MOONS, "checkpoint_seconds must be a number"),
     "grid of one": (MOONS + "[grid]\nlam = 1", r"as in lam = \[1, 2\]"),
     "value twice": (MOONS + "[grid]\nlam = [1, 2, 1]", "would be computed twice"),
@@ -140,6 +140,22 @@ MISTAKES = {
     "same name": (MOONS + MOONS, 'two data sets are called "two-moons"'),
     "same data": (MOONS + MOONS + 'name = "b"', "would be computed twice"),
     "name of a path": (MOONS + 'name = "../a"', "a name is made of letters"),
+    "nested": ("a = " + "[" * 100_000, "job.toml is not a TOML file"),
+    "endless number": ("threads = " + "9" * 5000, "job.toml is not a TOML file"),
+    "endless hexadecimal number": ("threads = 0x" + "f" * 5000, "job.toml: "),
+    "not UTF-8": ("a = '\udcff'", "job.toml is not a TOML file"),
+    "number beyond float64": (MOONS + "[settings]\nlam = 1" + "0" * 400, "int too large"),
+    "moons beyond float64": (MOONS + "noise = 1" + "0" * 400, "int too large"),
+    "moons beyond the memory": (MOONS + "samples = 1000000000000", "would take 240 TB; .* are available"),
+    "seconds beyond time": ("checkpoint_seconds = 1" + "0" * 400 + "\n" + MOONS, "a number from 0 to 10\\^9"),
+    "home of nobody": ('[[data]]\npath = "~nobody-of-this-name/x"', "home directory"),
+    "a path with a zero": ('[[data]]\npath = "a\\u0000b"\nname = "x"', "null"),
+    "too many fits": (
+        MOONS
+        + "[grid]\n"
+        + "".join(f"{name} = {list(range(1, 201))}\n" for name in ("power", "max_iter", "n_neighbors")),
+        "make 8,000,000 fits, more than 1,000,000",
+    ),
     "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be true or false; got 1"),
 }
 
@@ -166,7 +182,7 @@ def test_all_mistakes_at_once(job):
 def test_the_guide_s_job_file(tmp_path, monkeypatch):
     guide = Path(__file__).resolve().parents[2] / "docs" / "batch-jobs.md"
     (text,) = re.findall("```toml\n(.*?)```", guide.read_text(), re.DOTALL)
-    (tmp_path / "job.toml").write_text(text)
+    (tmp_path / "job.toml").write_text(text, errors="surrogateescape")
     (tmp_path / "cells.mat").write_bytes(b"not read before it is fitted")
     monkeypatch.setenv("SCRATCH", str(tmp_path))
     assert len(read_job(tmp_path / "job.toml").fits) == 2 * 4 * 2 * 5

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import re
 import tomllib
@@ -25,6 +26,7 @@ from dufs_core.selection.dufs import DUFS
 from dufs_core.selection.parameters import check_parameters
 
 MOONS = "two-moons"
+_MOST_FITS = 10**6  # they are listed before the first
 _MANY = 10**6  # rows and columns with which parameters are checked before the data are read
 _REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
 _ELSEWHERE = {
@@ -45,8 +47,8 @@ def _are_seeds(value: Any) -> bool:
 
 _NUMBERS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {  # default, check, in words
     "seeds": ([0], _are_seeds, "a list of whole numbers from 0 to 2^32 - 1, as in [0, 1, 2]"),
-    "threads": (1, lambda v: type(v) is int and v >= 1, "a whole number of at least 1"),
-    "checkpoint_seconds": (60, lambda v: type(v) in (int, float) and v >= 0, "a number of at least 0"),
+    "threads": (1, lambda v: type(v) is int and 1 <= v <= 1024, "a whole number from 1 to 1024"),
+    "checkpoint_seconds": (60, lambda v: type(v) in (int, float) and 0 <= v <= 1e9, "a number from 0 to 10^9"),
 }
 
 
@@ -107,11 +109,11 @@ def read_job(path: str | Path) -> Job:
         document = tomllib.loads(path.read_bytes().decode("utf-8"))
     except OSError as error:
         raise JobError(f"{path} cannot be read: {os_reason(error)}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise JobError(f"{path} is not a TOML file: {error}") from error
+    except Exception as error:  # also RecursionError of deep nesting, ValueError of endless numbers, MemoryError
+        raise JobError(f"{path} is not a TOML file: {error or type(error).__name__}") from error
     try:
         return _job(document, path.absolute().parent)
-    except JobError as error:
+    except (ValueError, OverflowError, RuntimeError, MemoryError) as error:  # JobError, and what endless numbers raise
         raise JobError(f"{path}: {error}") from error
 
 
@@ -133,6 +135,8 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
     sets = [part(_data, entry, f"[[data]] number {i}", folder) for i, entry in enumerate(entries, start=1)]
     if mistakes:
         raise JobError("; ".join(mistakes))
+    if (count := math.prod(map(len, grid.values())) * len(seeds) * len(sets)) > _MOST_FITS:
+        raise JobError(f"the grid, the seeds and the data make {count:,} fits, more than {_MOST_FITS:,}")
     fits: dict[str, Fit] = {}
     described: dict[str, Any] = {"version": __version__, "seeds": seeds, "threads": threads, "grid": grid, "data": {}}
     described["settings"] = _without_limit(common)
@@ -241,6 +245,6 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
             digest = file_fingerprint(path)
     except OSError as error:
         raise JobError(f"{where}: {path} cannot be read: {os_reason(error)}") from error
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError, MemoryError) as error:
         raise JobError(f"{where}: {error}") from error
     return DataSet(name, path, tuple(given.items()), digest), own

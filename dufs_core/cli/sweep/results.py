@@ -122,7 +122,7 @@ class Store:
             return
         try:
             changed = differences(json.loads(self.plan.read_text("utf-8")), now)
-        except (ValueError, AttributeError, TypeError) as error:
+        except (ValueError, AttributeError, TypeError, RecursionError) as error:
             advice = "if the directory is that of this job, delete the file: fits that are done are kept"
             raise JobError(f"{self.plan} is damaged ({error}); {advice}") from error
         if changed:
@@ -144,13 +144,16 @@ class Store:
         path = self._fits / f"{fit.id}.npz"
         try:
             arrays = atomic_io.unpack_npz(path.read_bytes(), path)
+            row = json.loads(str(arrays.pop("row")))
+            if row["status"] not in ("done", "failed"):
+                raise DamagedFileError(f"{path} holds no result of a fit")
         except FileNotFoundError:
             return None
-        except DamagedFileError as error:
+        except (KeyError, ValueError, TypeError, RecursionError) as error:  # DamagedFileError is a ValueError
             self.log("damaged", fit=fit.id, error=str(error))
             path.unlink()
             return None
-        return Result(json.loads(str(arrays.pop("row"))), arrays)
+        return Result(row, arrays)
 
     def log(self, event: str, **fields: Any) -> None:
         """Append one line, after ending a line that a crash has cut off."""

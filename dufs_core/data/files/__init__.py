@@ -2,18 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from dufs_core.data.files.arrays import read_hdf5, read_mat, read_npy, read_npz
 from dufs_core.data.files.table import Table
 from dufs_core.data.files.text import read_text
-from dufs_core.errors import FileFormatError
+from dufs_core.errors import FileFormatError, MemoryLimitError
 
 __all__ = ["Table", "read_table"]
 _TEXT = (".csv", ".tsv", ".txt")
 _FORMATS = (".npy", ".npz", ".mat", *_TEXT, ".h5", ".hdf5")
 _HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+
+
+@contextmanager
+def _reading(path: Path, form: str) -> Iterator[None]:
+    """Turn whatever the reader of a format raises, led astray by damaged bytes, into one sentence."""
+    try:
+        yield
+    except (FileFormatError, MemoryLimitError, Warning):
+        raise
+    except MemoryError as error:
+        raise FileFormatError(f"{path} is damaged, or larger than the memory: {error or 'no more is known'}") from error
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        sentence = f"{path} cannot be read as {form}; it is damaged or something else ({reason})"
+        if "allow_pickle" in reason:
+            sentence += (
+                ". Only unpickling can read Python objects, and unpickling runs code from the file; save plain numbers "
+                "instead, numpy.save(path, numpy.asarray(X, dtype=float))"
+            )
+        raise FileFormatError(sentence) from error
 
 
 def read_table(
@@ -52,6 +73,8 @@ def read_table(
     ------
     FileFormatError
         If the file cannot be understood; the sentence says what was found and what to do.
+    MemoryLimitError
+        If its table is larger than the memory that is available.
     OSError
         If it cannot be opened.
     """
@@ -79,15 +102,20 @@ def read_table(
 
     if suffix in _TEXT:
         columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
-        return read_text(path, labels, transpose, header, columns)
+        with _reading(path, "text"):
+            return read_text(path, labels, transpose, header, columns)
     if suffix == ".npy":
         if head[:2] == b"PK":
             raise FileFormatError(f"{path} is an .npz file by its contents; rename it")
-        return read_npy(path, transpose, on_disk)
+        with _reading(path, "an .npy array"):
+            return read_npy(path, transpose, on_disk)
     if suffix == ".npz":
-        return read_npz(path, variable, labels, transpose)
+        with _reading(path, "an .npz archive"):
+            return read_npz(path, variable, labels, transpose)
     if _HDF5_SIGNATURE in (head[:8], head[512:520]):
-        return read_hdf5(path, variable, labels, transpose, on_disk and not transpose)
+        with _reading(path, "HDF5"):
+            return read_hdf5(path, variable, labels, transpose, on_disk and not transpose)
     if suffix == ".mat":
-        return read_mat(path, variable, labels, transpose)
+        with _reading(path, "a MATLAB file"):
+            return read_mat(path, head, variable, labels, transpose)
     raise FileFormatError(f"{path} is not an HDF5 file, whatever its ending says")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -12,34 +12,21 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.backend.memory import check_room
+from dufs_core.data.files import mat
+from dufs_core.data.files.headers import check_members, check_npy
 from dufs_core.data.files.table import Table
+from dufs_core.data.sparse import checked
 from dufs_core.errors import FileFormatError
 
 _LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
 
 
-@contextmanager
-def _reading(path: Path, form: str) -> Iterator[None]:
-    """Turn whatever the reader of a format raises, led astray by damaged bytes, into one sentence."""
-    try:
-        yield
-    except (FileFormatError, MemoryError):
-        raise
-    except Exception as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        sentence = f"{path} cannot be read as {form}; it is damaged or something else ({reason})"
-        if "allow_pickle" in reason:
-            sentence += (
-                ". Only unpickling can read Python objects, and unpickling runs code from the file; save plain numbers "
-                "instead, numpy.save(path, numpy.asarray(X, dtype=float))"
-            )
-        raise FileFormatError(sentence) from error
-
-
 def read_npy(path: Path, transpose: bool, on_disk: bool) -> Table:
     """The table of an .npy file, or a numpy.memmap of it."""
-    with _reading(path, "an .npy array"):
-        X = np.load(path, mmap_mode="r" if on_disk else None, allow_pickle=False)
+    with path.open("rb") as file:
+        check_npy(file, path.stat().st_size, in_memory=not on_disk)
+    X = np.load(path, mmap_mode="r" if on_disk else None, allow_pickle=False)
     _check(path, "the array", X)
     return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
 
@@ -47,11 +34,12 @@ def read_npy(path: Path, transpose: bool, on_disk: bool) -> Table:
 def read_npz(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
     """The table of an .npz file, that of scipy.sparse.save_npz too."""
     arrays: dict[str, Any] = {}
-    with _reading(path, "an .npz archive"), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        check_members(archive.zip, path.stat().st_size)
         if {"format", "shape", "data"} <= set(archive.files):
             from scipy import sparse
 
-            arrays["X"] = sparse.load_npz(path)
+            arrays["X"] = checked(sparse.load_npz(path))
         for name in () if arrays else _needed(path, archive.files, variable, labels):
             try:
                 arrays[name] = archive[name]
@@ -61,14 +49,17 @@ def read_npz(path: Path, variable: str | None, labels: str | None, transpose: bo
     return _choose(path, "npz", arrays, variable, labels, transpose)
 
 
-def read_mat(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
+def read_mat(path: Path, head: bytes, variable: str | None, labels: str | None, transpose: bool) -> Table:
     """The table of a MATLAB file up to version 7."""
-    from scipy import io
+    if 0 in head[:4]:  # version 4
+        from scipy import io
 
-    with _reading(path, "a MATLAB file"):
         names = _needed(path, [name for name, _, _ in io.whosmat(path)], variable, labels)
-        found = io.loadmat(path, variable_names=names)
-        arrays = {name: found[name] for name in names}
+        arrays = io.loadmat(path, variable_names=names)
+        arrays = {name: arrays[name] for name in names}
+    else:
+        found = mat.variables(path)
+        arrays = {name: found[name].value() for name in _needed(path, list(found), variable, labels)}
     return _choose(path, "mat", arrays, variable, labels, transpose)
 
 
@@ -79,12 +70,11 @@ def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: b
     except ImportError:
         matlab = ", or save it in MATLAB with save(name, vars, '-v7')" if path.suffix.lower() == ".mat" else ""
         raise FileFormatError(f"{path} is HDF5, which needs h5py: pip install h5py{matlab}") from None
-    with _reading(path, "HDF5"):
-        opened = h5py.File(path, "r")  # left open, it closes with the dataset that is handed out
-        with nullcontext(opened) if on_disk else opened as file:
-            names = _needed(path, [name for name in file if name[0] != "#"], variable, labels)  # "#refs#" is MATLAB's
-            arrays = {name: array for name in names if (array := _hdf5_array(file[name])) is not None}
-            return _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
+    opened = h5py.File(path, "r")  # left open, it closes with the dataset that is handed out
+    with nullcontext(opened) if on_disk else opened as file:
+        names = _needed(path, [name for name in file if name[0] != "#"], variable, labels)  # "#refs#" is MATLAB's
+        arrays = {name: array for name in names if (array := _hdf5_array(file[name])) is not None}
+        return _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
 
 
 def _hdf5_array(item: Any) -> Any:
@@ -93,12 +83,21 @@ def _hdf5_array(item: Any) -> Any:
     if "MATLAB_sparse" in item.attrs:
         from scipy import sparse
 
-        stored = [item[part][()] if part in item else np.empty(0) for part in ("data", "ir")]  # missing if all are 0
-        jc = item["jc"][()]
-        return sparse.csc_array((*stored, jc), shape=(int(item.attrs["MATLAB_sparse"]), len(jc) - 1))
+        stored = [
+            _whole(item[part]) if part in item else np.empty(0) for part in ("data", "ir")
+        ]  # missing if all are 0
+        jc = _whole(item["jc"])
+        return checked(sparse.csc_array((*stored, jc), shape=(int(item.attrs["MATLAB_sparse"]), len(jc) - 1)))
     if not hasattr(item, "dtype") or matlab_class in (b"char", "char"):
         return None
-    return item if matlab_class is None else item[()].T
+    return item if matlab_class is None else _whole(item).T
+
+
+def _whole(X: Any) -> Array:
+    """The entries of a dataset; HDF5 fills what a file has none for, which may be more than there is memory."""
+    if not isinstance(X, np.ndarray):
+        check_room(_size(X), math.prod(X.shape) * X.dtype.itemsize)
+    return np.asarray(X[()])
 
 
 def _needed(path: Path, names: Sequence[str], variable: str | None, labels: str | None) -> list[str]:
@@ -136,9 +135,10 @@ def _choose(
             f"{path.name}: {name} is sparse and is made dense here, {math.prod(shape):,} numbers; in Python "
             f"DUFS().fit takes it sparse, read by scipy.sparse.load_npz (.npz) or scipy.io.loadmat (.mat)"
         )
-        X = X.toarray()
+        check_room(f"{path}: {name} ({_size(X)}), made dense,", math.prod(shape) * X.dtype.itemsize)
+        X = checked(X).toarray()
     elif not on_disk:
-        X = X[()]
+        X = _whole(X)
     read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
     found = None if labels is None else _flat_labels(arrays[labels])
     return Table(X.T if transpose else X, labels=found, read_as=read_as, notes=tuple(notes))
