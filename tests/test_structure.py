@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.data.dense import scale_columns
@@ -372,3 +373,14 @@ def test_columns_of_few_values_hide_no_structure(few):
     found = find_structure(bk, pool_of(X), 1, LOCAL)
     assert set(range(8)) <= set(found.members.tolist())
     assert len(found.members) <= 12
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_columns_whose_squares_vanish_beside_others_do_not_compete():
+    X = np.random.default_rng(0).normal(size=(20, 6))
+    X[:, 4:] *= 1e30
+    with np.errstate(divide="raise", invalid="raise"):
+        fitted = DUFS(scaling="global", random_state=0, max_iter=3, backend="numpy").fit(X)
+    assert np.isfinite(fitted.scores_).all()
+    assert np.isnan(fitted.decoy_evidence_[:, :4]).all()
+    assert np.isfinite(fitted.decoy_evidence_[:, 4:]).all()

@@ -86,7 +86,7 @@ def n_calibration(d: int) -> int:
 
 
 def build_pool(bk: Backend, X: Any, columns: Array, seed: int, threads: int = 1) -> Pool:
-    """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary in too few rows are left out."""
+    """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary too little are left out."""
     xp = bk.xp
     rows = random.sample(bk, seed, random.Stream.DECOYS, 1, X.shape[0], ROWS)
     x = xp.ascontiguousarray(dense_block(bk, X, rows, columns).T)  # (d, n)
@@ -94,6 +94,8 @@ def build_pool(bk: Backend, X: Any, columns: Array, seed: int, threads: int = 1)
     varies = bk.to_host(differs >= _FEWEST_ROWS)
     columns, x = columns[varies], x[xp.asarray(varies)]
     deviation = bk.to_host(x.std(axis=1))
+    if not (spread := deviation > 0).all():  # beside columns 1e20 times as large the squares of others vanish
+        columns, x, deviation = columns[spread], x[xp.asarray(spread)], deviation[spread]
     x = standardised(bk, x)
     d, n = x.shape
     M, C = n_decoys(d), n_calibration(d)

@@ -28,6 +28,7 @@ def _reading(path: Path, form: str) -> Iterator[None]:
         raise FileFormatError(f"{path} is damaged, or larger than the memory: {error or 'no more is known'}") from error
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
+        reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
         sentence = f"{path} cannot be read as {form}; it is damaged or something else ({reason})"
         if "allow_pickle" in reason:
             sentence += (

@@ -1,0 +1,1 @@
+"""Damaged and hostile inputs: see `__main__`."""

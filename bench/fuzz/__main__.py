@@ -1,0 +1,161 @@
+"""Damaged and hostile files, read and fitted by the command line: whether each ends in a result or in a sentence.
+
+    python -m bench.fuzz [--quick] [--minutes M] [--replay I] [--json FILE]
+
+Files of every format, checkpoints and job files are changed (files.py): bits, cuts, insertions, pieces of other files,
+numbers of headers and indices made huge, also within archives whose checksums are right. File I is made of the number I
+alone: --replay I runs it in this process, and shows what happens. Workers take many files each, with 2 GiB of address
+space, and 30 s for a file. Where bench/fuzz/matrices.py is, its matrices follow the files.
+
+crashes: files that ended a worker by a signal; tracebacks: exceptions that are no sentence; hangs; over_memory: files
+for which memory ran out; nan: results that are not finite; peak_mib: the largest resident set of a worker.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from bench.common import ROOT, parser, save
+from bench.fuzz.files import mutated, table, valid
+from dufs_core import DUFS
+from dufs_core.cli.main import main as command
+from dufs_core.errors import DufsError
+
+LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 500
+FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3", "--max-runs", "1", "--n-draws", "2"]
+VARIANTS = "--fdr none", "--fdr none --transpose", "--fdr none --batch-size 7", "--fdr 0.1", "--scaling global"
+BAD = ("crashes", "tracebacks", "hangs", "over_memory", "nan")
+
+
+def outcome(number: int, files: dict[str, bytes], folder: Path) -> tuple[str, str, str]:
+    """The name of the valid file, what became of the changed one, and the last that was said."""
+    seeded, name = random.Random(number), list(files)[number % len(files)]
+    path = folder / ("changed.toml" if name == "job.toml" else f"changed{Path(name).suffix}")
+    path.write_bytes(mutated(seeded, name, files))
+    if name.endswith(".ckpt"):
+        return name, *resumed(path)
+    fit = ["fit", str(path), *FIT, *seeded.choice(VARIANTS).split()]
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = command(["sweep", str(path), "--dry-run", "--json"] if name == "job.toml" else fit)
+    said = err.getvalue()
+    last = said.strip().rpartition("\n")[2]
+    if "out of memory" in last:
+        return name, "over_memory", last
+    if "Traceback" in said or code not in (0, 2) or (code == 2 and not last.startswith("dufs-core: ")):
+        return name, "tracebacks", said
+    result = json.loads(out.getvalue()) if code == 0 and name != "job.toml" else {"scores": [0.0]}
+    if None in (*result["scores"], result.get("loss", 0), result.get("bandwidth", 0)):
+        return name, "nan", out.getvalue()
+    return name, "refused" if code else "taken", last
+
+
+def resumed(path: Path) -> tuple[str, str]:
+    try:
+        with warnings.catch_warnings(action="ignore"):
+            fit = DUFS.resume(path, table(), n_jobs=1, callbacks=[lambda info: True])
+        return ("taken" if abs(fit.mu_).max() < float("inf") else "nan"), ""
+    except Exception as error:
+        inner = traceback.extract_tb(error.__traceback__)[-1].filename
+        a_sentence = isinstance(error, DufsError) or (isinstance(error, ValueError) and "dufs_core" in inner)
+        what = "refused" if a_sentence else "over_memory" if isinstance(error, MemoryError) else "tracebacks"
+        return what, traceback.format_exc()
+
+
+def work(first: int, stop: int) -> None:
+    """Print a line before and after each file; SIGALRM ends the process where one takes too long."""
+    with tempfile.TemporaryDirectory() as name:
+        files = valid(Path(name))
+        resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        for number in range(first, stop):
+            print(json.dumps([number]), flush=True)
+            signal.alarm(SECONDS)
+            kind, what, said = outcome(number, files, Path(name))
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            print(json.dumps([number, kind, what, said[-1500:] if what in BAD else "", peak]), flush=True)
+
+
+def share(numbers: range, end: float) -> tuple[Counter[str], int, list[dict[str, Any]]]:
+    """Counts, peak and bad files of some numbers; a worker that dies is replaced by one for the numbers that follow."""
+    counts, peak, bad, at = Counter[str](), 0, [], numbers.start
+
+    def note(kind: str, what: str, said: str) -> None:
+        counts[what] += 1
+        if what in BAD:
+            bad.append({"number": at, "kind": kind, "what": what, "said": said[-300:]})
+            print(f"file {at} ({kind}): {what}: {said}", flush=True)
+
+    while at < numbers.stop and time.monotonic() < end:
+        argv = [sys.executable, "-m", "bench.fuzz", "--one", json.dumps([at, numbers.stop])]
+        with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as worker:
+            for line in worker.stdout or ():
+                at, *found = json.loads(line)
+                if found:
+                    note(*found[:3])
+                    peak, at = max(peak, found[3]), at + 1
+                if time.monotonic() > end:
+                    worker.kill()
+        if worker.returncode and time.monotonic() < end:
+            note("?", "hangs" if worker.returncode == -signal.SIGALRM else "crashes", f"ended with {worker.returncode}")
+            at += 1
+    return counts, peak, bad
+
+
+def run(files: int, minutes: float) -> dict[str, Any]:
+    """The files 0 to `files`, by as many workers as there are processors, for so many minutes at most."""
+    began = time.monotonic()
+    shares = [range(i, min(i + SHARE, files)) for i in range(0, files, SHARE)]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        done = list(pool.map(lambda numbers: share(numbers, began + 60 * minutes), shares))
+    counts = sum((counts for counts, _, _ in done), Counter[str]())
+    found = {"inputs": counts.total(), **{name: counts[name] for name in ("taken", "refused", *BAD)}}
+    found |= {"peak_mib": max(peak for _, peak, _ in done), "seconds": round(time.monotonic() - began, 1)}
+    return found | {"bad": [one for _, _, bad in done for one in bad][:50]}
+
+
+def matrices(count: int) -> dict[str, Any]:
+    """The counts of bench.fuzz.matrices, where it is."""
+    if not Path(__file__).with_name("matrices.py").exists():
+        return {}
+    argv = [sys.executable, "-m", "bench.fuzz.matrices", "0", str(count)]
+    return {"matrices": json.loads(subprocess.check_output(argv, cwd=ROOT, text=True).strip().splitlines()[-1])}
+
+
+def main() -> int:
+    made = parser(__doc__)
+    made.add_argument("--quick", action="store_true", help=f"{QUICK:,} files instead of {FILES:,}")
+    made.add_argument("--minutes", type=float, default=float("inf"), metavar="M", help="stop after so many")
+    made.add_argument("--replay", type=int, metavar="I", help="take file I alone, in this process")
+    args = made.parse_args()
+    if args.one is not None:
+        work(*args.one)
+        return 0
+    if args.replay is not None:
+        with tempfile.TemporaryDirectory() as name:
+            print(*outcome(args.replay, valid(Path(name)), Path(name)), sep="\n")
+        return 0
+    found = run(QUICK if args.quick else FILES, args.minutes) | matrices(50 if args.quick else 2_000)
+    save(args.json, found)
+    print(json.dumps(found))
+    return int(any(found[name] for name in BAD))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
