@@ -10,7 +10,22 @@ from typing import Any
 _NOT_THE_USER = (__name__.split(".")[0], "sklearn", "joblib", "contextlib", "functools")  # packages that stand between
 
 
-class DufsError(Exception):
+def printable(text: object) -> str:
+    """The text with escapes in place of what no terminal should be sent: control characters, marks of direction.
+
+    Names of columns and files may hold any.
+    """
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+class _Sentence(Exception):
+    """What is said is `printable`."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
+
+
+class DufsError(_Sentence):
     """Base class of the errors that are neither a bad value nor a bad type."""
 
 
@@ -41,7 +56,7 @@ class InterruptedFit(DufsError):
     """A fit was asked to stop; the message says whether its checkpoint was written."""
 
 
-class DufsWarning(UserWarning):
+class DufsWarning(_Sentence, UserWarning):
     """Base class of the warnings."""
 
 

@@ -24,9 +24,10 @@ import dufs_core.backend.cupy
 from dufs_core.cli import info, output
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
+from dufs_core.data.files import read_table
 from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import FileFormatError, SelectionWarning
 from dufs_core.inspection import html
 from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
 from dufs_core.selection.atomic_io import json_value
@@ -458,6 +459,39 @@ def test_directories_that_cannot_be(capsys, tmp_path, monkeypatch):
 def test_bad_input_leaves_no_directory(capsys, tmp_path):
     refused(capsys, "fit", str(tmp_path / "no.csv"), "--out", str(tmp_path / "out"))
     assert list(tmp_path.iterdir()) == []
+
+
+HOSTILE = ["\x1b[31mred", "=1+1", "+cmd", "-1", "@sum", "'quoted", "\u202ename", "\x9b2J", "<b>"]
+
+
+def test_names_neither_steer_a_terminal_nor_run_in_a_spreadsheet(capsys, tmp_path):
+    X = two_moons(40, len(HOSTILE), random_state=0).X
+    with (tmp_path / "data.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([HOSTILE, *X])
+    argv = ["fit", str(tmp_path / "data.csv"), "--out", str(tmp_path / "out"), *QUICK]
+    assert main(argv) == 0
+    said = capsys.readouterr()
+    assert all(c.isprintable() or c == "\n" for c in said.out + said.err)
+    assert "\\x1b[31mred" in said.out
+    with (tmp_path / "out" / "selection.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["name"] for row in rows if row["name"].lstrip()[0] in "=+-@"] == []
+    names = {row["name"].removeprefix("'"): int(row["index"]) for row in rows}
+    assert {name: j for j, name in enumerate(HOSTILE)} == names
+    assert "<b>" not in (tmp_path / "out" / "report.html").read_text().partition("<body>")[2]
+    result = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert set(result["selected_names"]) <= set(HOSTILE)
+
+
+def test_errors_and_paths_do_not_steer_a_terminal(capsys, tmp_path):
+    path = tmp_path / "\x1b]0;title\x07.csv"
+    path.write_text("a,\x1b[2Jb\n1,2\n3,x\n")
+    for argv in ([str(path)], [str(path), "--labels", "c"], [str(path), "--seed", "\x1b[1m"], [f"{path}.xls"]):
+        said = refused(capsys, "fit", *argv)
+        assert said.strip().isprintable()
+    with pytest.raises(FileFormatError) as caught:
+        read_table(path)
+    assert str(caught.value).isprintable()
 
 
 def test_a_full_disk(capsys, tmp_path, monkeypatch):

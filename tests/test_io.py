@@ -560,6 +560,17 @@ def test_broken_text(tmp_path, content, said):
     assert said in refused(text_file(tmp_path, content))
 
 
+def test_dates_are_no_numbers(tmp_path):
+    assert 'column number 1 holds text ("2020-01-01")' in refused(text_file(tmp_path, "1,2020-01-01\n2,2020-01-02\n"))
+    assert 'column number 1 holds text ("NaT")' in refused(text_file(tmp_path, "1,2\n2,3\n3,NaT\n4,5\n"))
+    h5py = pytest.importorskip("h5py")
+    for kind in ("M8[s]", "m8[s]"):
+        with h5py.File(tmp_path / "a.h5", "w") as file:
+            file["X"] = np.arange(6).reshape(3, 2).astype(kind).astype(h5py.opaque_dtype(np.dtype(kind)))
+        for on_disk in (False, True):
+            assert "not real numbers" in refused(tmp_path / "a.h5", on_disk=on_disk)
+
+
 def test_a_quotation_mark_that_is_never_closed(tmp_path):
     body = "".join(f"{i},2,3\n" for i in range(20))
     assert re.search(r"line 12\b", refused(text_file(tmp_path, body.replace("11,2,3", '11,"2,3'))))

@@ -19,6 +19,7 @@ RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6))
 LABELS = np.arange(40) % 3
 NAMES = list("abcdef")
+DATES = np.datetime64("2020-01-01") + np.arange(240).reshape(40, 6)
 
 
 def quick(**changes):
@@ -63,6 +64,17 @@ WRONG_DATA = {
     "a column of long texts": (frame(text=["word " * 200] * 40), ValueError, r"first begins with 'word .{0,40}\.\.\."),
     "categories": (frame(kind=pd.Categorical(list("xyzt") * 10)), ValueError, "do not hold numbers: 'kind'"),
     "dates": (frame(day=pd.date_range("2020-01-01", periods=40)), ValueError, "do not hold numbers: 'day'"),
+    "durations": (frame(wait=pd.to_timedelta(np.arange(40), "h")), ValueError, "do not hold numbers: 'wait'"),
+    "durations among objects": (
+        frame(wait=pd.Series(list(np.arange(40).astype("m8[s]")), dtype=object)), ValueError,
+        "do not hold numbers: 'wait'",
+    ),
+    "an array of dates": (DATES, ValueError, r"X holds times \(datetime64\[D\]\).*1, 'D'\) for days"),
+    "an array of durations": (DATES - DATES.min(), ValueError, r"X holds times \(timedelta64\[D\]\)"),
+    "no time": (changed(3, 2, np.timedelta64("NaT"), "m8[s]"), ValueError, r"X holds times \(timedelta64\[s\]\)"),
+    "durations as objects": ((DATES - DATES.min()).astype(object), ValueError, r"holds times \(timedelta\)"),
+    "a duration among numbers": (changed(3, 2, np.timedelta64(5, "s"), object), ValueError, r"times \(timedelta64\)"),
+    "a list of dates": (list(DATES), ValueError, r"X holds times \(datetime64\[D\]\)"),
     "text": (X.astype(str), ValueError, r"X holds text \(dtype <U32\): X.astype\(float\) if these are numbers"),
     "complex numbers": (X + 1j, ValueError, r"Complex data not supported: X has dtype complex128. Use X.real"),
     "rows of two lengths": ([[1, 2], [3, 4], [5]], ValueError, "row 0 has 2 and row 2 has 1"),

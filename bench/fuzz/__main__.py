@@ -37,7 +37,7 @@ from dufs_core import DUFS
 from dufs_core.cli.main import main as command
 from dufs_core.errors import DufsError
 
-LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 500
+LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 2_500
 FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3", "--max-runs", "1", "--n-draws", "2"]
 VARIANTS = "--fdr none", "--fdr none --transpose", "--fdr none --batch-size 7", "--fdr 0.1", "--scaling global"
 BAD = ("crashes", "tracebacks", "hangs", "over_memory", "nan")
@@ -120,9 +120,10 @@ def share(numbers: range, end: float) -> tuple[Counter[str], int, list[dict[str,
 
 def run(files: int, minutes: float) -> dict[str, Any]:
     """The files 0 to `files`, by as many workers as there are processors, for so many minutes at most."""
-    began = time.monotonic()
-    shares = [range(i, min(i + SHARE, files)) for i in range(0, files, SHARE)]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+    began, workers = time.monotonic(), os.cpu_count() or 1
+    size = min(SHARE, -(-files // workers))
+    shares = [range(i, min(i + size, files)) for i in range(0, files, size)]
+    with ThreadPoolExecutor(workers) as pool:
         done = list(pool.map(lambda numbers: share(numbers, began + 60 * minutes), shares))
     counts = sum((counts for counts, _, _ in done), Counter[str]())
     found = {"inputs": counts.total(), **{name: counts[name] for name in ("taken", "refused", *BAD)}}

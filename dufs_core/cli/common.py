@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from dufs_core._version import __version__
 
 DONE, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+_COMPUTED = re.compile(r"\s*['=+\-@\uff1d\uff0b\uff0d\uff20]|[\t\r\n]")  # the last four: as wide as Chinese characters
 _REQUIRED = ("numpy", "scipy", "numba", "scikit-learn")
 _OPTIONAL = ("matplotlib", "h5py", "tqdm", "threadpoolctl", "cupy", "cupy-cuda11x", "cupy-cuda12x", "cupy-cuda13x")
 
@@ -33,7 +35,14 @@ def usage_errors() -> Iterator[None]:
 
 
 def single_line(message: object) -> str:
-    return " ".join(str(message).split())
+    from dufs_core.errors import printable
+
+    return printable(" ".join(str(message).split()))
+
+
+def csv_cell(value: Any) -> Any:
+    """The value of a table's cell; text that a spreadsheet would compute, or that begins with ', gets a ' in front."""
+    return f"'{value}" if isinstance(value, str) and _COMPUTED.match(value) else value
 
 
 def versions(optional: bool = False) -> dict[str, str]:

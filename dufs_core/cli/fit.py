@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     read = time.perf_counter()
     if not args.quiet:
         for note in data.notes:
-            print(f"dufs-core: {note}", file=sys.stderr)
+            print(f"dufs-core: {single_line(note)}", file=sys.stderr)
 
     given = {name: getattr(args, name) for name in OPTIONS if hasattr(args, name)}
     if args.seed is not None and args.file != "two-moons" and given.get("random_state", seed) != seed:
@@ -82,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
     elif not (args.quiet and args.out is not None):
         print(_summary(selector, result, rows))
         if written:
-            print(f"written to {args.out}: {', '.join(written)}")
+            print(f"written to {single_line(args.out)}: {', '.join(written)}")
     return DONE
 
 
@@ -163,6 +163,7 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
 
 def _summary(selector: Any, result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """The printed result: a table of the best features, and the notes of `dufs_core.report` on the fit."""
+    from dufs_core.errors import printable
     from dufs_core.inspection.report import fit_notes
     from dufs_core.selection.fit_warnings import rate_text
 
@@ -171,12 +172,13 @@ def _summary(selector: Any, result: dict[str, Any], rows: Sequence[dict[str, Any
     if result["fdr"] is not None:
         columns = {"evidence": ("evidence", "{:.2f}".format), "q_value": ("q-value", rate_text)}
     shown = rows[: min(_ROWS_SHOWN, max(n_selected + 3, 10))]
-    width = min(40, max(4, *(len(row["name"]) for row in shown)))
+    names = [printable(row["name"]) for row in shown]
+    width = min(40, max(4, *map(len, names)))
     heads = "  ".join(head for head, _ in columns.values())
-    lines = [f"{result['input']['source']}: {n} samples, {d} features", ""]
+    lines = [f"{printable(result['input']['source'])}: {n} samples, {d} features", ""]
     lines.append(f"rank   index  {'name':<{width}}  {heads}  selected")
-    for row in shown:
-        name = row["name"] if len(row["name"]) <= width else row["name"][: width - 3] + "..."
+    for row, name in zip(shown, names, strict=True):
+        name = name if len(name) <= width else name[: width - 3] + "..."
         numbers = "  ".join(f"{text(row[key]):>{len(head)}}" for key, (head, text) in columns.items())
         chosen = "yes" if row["selected"] else "no"
         lines.append(f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {numbers}  {chosen}")

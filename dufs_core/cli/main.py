@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as end:  # argparse, after --help or an error that it has printed
         return end.code if isinstance(end.code, int) else DONE if end.code is None else FAILED
     except UsageError as error:
-        print(f"dufs-core: {error}", file=sys.stderr)
+        print(f"dufs-core: {single_line(error)}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt as interruption:
         print(f"dufs-core: interrupted, {single_line(interruption) or 'nothing was written'}", file=sys.stderr)

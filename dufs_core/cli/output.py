@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.cli.common import csv_cell
 from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.report import report
 from dufs_core.selection.atomic_io import disk_is_full, json_value, os_reason, write_bytes
@@ -107,7 +108,8 @@ def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(header)
     for row in rows:
-        writer.writerow([str(value).lower() if isinstance(value, (bool, np.bool_)) else str(value) for value in row])
+        cells = [str(value).lower() if isinstance(value, (bool, np.bool_)) else csv_cell(value) for value in row]
+        writer.writerow(map(str, cells))
     return file.getvalue().encode()
 
 

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from dufs_core._version import __version__
-from dufs_core.cli.common import BAD_INPUT
+from dufs_core.cli.common import BAD_INPUT, single_line
 
 COMMANDS = {
     "fit": "select features of a data file, or of noisy two moons",
@@ -126,7 +126,7 @@ class _Parser(argparse.ArgumentParser):
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
-        self.exit(BAD_INPUT, f"dufs-core: {message} (see {self.prog} --help)\n")
+        self.exit(BAD_INPUT, f"dufs-core: {single_line(message)} (see {self.prog} --help)\n")
 
 
 def build_parser(command: str | None) -> argparse.ArgumentParser:

@@ -6,6 +6,7 @@ import reprlib
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from datetime import date, timedelta
 from numbers import Integral
 from os import PathLike
 from typing import Any, Literal, NamedTuple
@@ -21,6 +22,7 @@ from dufs_core.data.scaling import ScaledData
 from dufs_core.data.sparse import checked, scale_sparse
 from dufs_core.errors import DufsWarning, user_stacklevel
 
+_TIMES = (np.datetime64, np.timedelta64, date, timedelta)
 _NAMED = 5  # columns in a message
 _MOST = 0.9  # share of the squared distances
 _SCALE_ROWS, _SCALE_ENTRIES = 512, 1 << 22  # that it is estimated from
@@ -152,6 +154,11 @@ def unwrap(X: Any) -> Any:
         )
     if module in ("pandas", "polars"):
         _check_frame(X, module)
+    elif (time := _first_time(X)) is not None:
+        raise ValueError(
+            f"X holds times ({time}), and a number made of one depends on its unit: say which is meant, as by "
+            f"(X - X.min()) / numpy.timedelta64(1, 'D') for days"
+        )
     elif isinstance(X, np.ndarray) and kind in "SUT":
         raise ValueError(
             f"X holds text (dtype {X.dtype}): X.astype(float) if these are numbers, else encode them first"
@@ -162,6 +169,17 @@ def unwrap(X: Any) -> Any:
             f"numpy.hstack([X.real, X.imag])"
         )
     return checked(X) if sparse.issparse(X) else X
+
+
+def _first_time(X: Any) -> str | None:
+    """The type of the first date or duration of an array or a list, which others take for a number."""
+    if not isinstance(X, (np.ndarray, list, tuple)):
+        return None
+    array = np.asarray(X)
+    if array.dtype.kind in "mM":
+        return str(array.dtype)
+    found = (type(v).__name__ for v in array.flat if isinstance(v, _TIMES)) if array.dtype.kind == "O" else iter(())
+    return next(found, None)
 
 
 def _list_shape(X: Any) -> tuple[int, ...]:
@@ -271,7 +289,7 @@ def _check_frame(X: Any, module: str) -> None:
 
 
 def _are_numbers(column: Any) -> bool:
-    return all(isinstance(value, (int, float, np.number, np.bool_)) for value in column)
+    return all(isinstance(v, (int, float, np.number, np.bool_)) and not isinstance(v, np.timedelta64) for v in column)
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------

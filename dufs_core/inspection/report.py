@@ -12,6 +12,7 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
+from dufs_core.errors import printable
 from dufs_core.inspection import html as html_page
 from dufs_core.inspection.fitted import column_mask, host_data, is_judged, order_rule, selector_kind, shuffled_copies
 from dufs_core.objective.protocol import undecided
@@ -69,14 +70,15 @@ class Report:
         lines = [self.title, "", *self.notes]
         for what, kept in (("kept", True), ("dropped", False)):
             rows = [row for row in self.rows if row["selected"] == kept]
-            width = max((len(row["feature"]) for row in rows[:most]), default=0)
+            shown = [(row, printable(row["feature"])) for row in rows[:most]]
+            width = max((len(name) for _, name in shown), default=0)
             lines += ["", f"{what} ({len(rows)}):"]
-            lines += [f"  {row['rank']:>5}  {row['feature']:<{width}}  {row['reason']}" for row in rows[:most]]
+            lines += [f"  {row['rank']:>5}  {name:<{width}}  {row['reason']}" for row, name in shown]
             if len(rows) > most:
                 lines.append(f"  ... and {len(rows) - most} more, lower in rank")
         if self.groups:
             lines += ["", "groups of correlated features, best first:"]
-            lines += [f"  {group}" for group in self._named_groups()]
+            lines += [f"  {printable(group)}" for group in self._named_groups()]
         return "\n".join([*lines, "", f"settings: {self._settings_text()}"])
 
     def html(self) -> str:

@@ -8,6 +8,8 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
+from dufs_core.cli.common import single_line
+
 DONE, FAILED, INTERRUPTED = 0, 1, 3
 EXAMPLES = """\
 examples:
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"out": str(store.directory), **asdict(report)}, allow_nan=False))
     elif not args.quiet:
         counts = f"{report.done} done, {report.failed} failed, {report.pending} not computed"
-        print(f"{counts}, in {report.seconds:.1f} s; results in {store.directory}/results.csv")
+        print(f"{counts}, in {report.seconds:.1f} s; results in {single_line(store.directory)}/results.csv")
     kept = f"{report.done} of {report.fits} fits are complete and kept"
     if report.disk_full is not None:
         _say(f"nothing more can be written to {store.directory} ({report.disk_full}): {kept}. Make room, then {again}")
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _say(message: str) -> None:
-    print(f"dufs-core: {message}", file=sys.stderr)
+    print(f"dufs-core: {single_line(message)}", file=sys.stderr)
 
 
 def _dry_run(job: Any, args: argparse.Namespace) -> int:

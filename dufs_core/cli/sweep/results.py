@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.cli.common import single_line
+from dufs_core.cli.common import csv_cell, single_line
 from dufs_core.cli.sweep.job_file import Fit, Job, JobError
 from dufs_core.errors import DamagedFileError
 from dufs_core.selection import atomic_io
@@ -173,5 +173,6 @@ class Store:
             result = self.result(fit)
             if result is not None:
                 settings = [fit.settings[name] for name in job.varied]
-                writer.writerow([fit.id, fit.data.name, fit.seed, *settings, *map(result.row.get, _COLUMNS)])
+                cells = [fit.id, fit.data.name, fit.seed, *settings, *map(result.row.get, _COLUMNS)]
+                writer.writerow(map(csv_cell, cells))
         atomic_io.write_bytes(self.directory / "results.csv", buffer.getvalue().encode())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -70,11 +70,14 @@ def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: b
     except ImportError:
         matlab = ", or save it in MATLAB with save(name, vars, '-v7')" if path.suffix.lower() == ".mat" else ""
         raise FileFormatError(f"{path} is HDF5, which needs h5py: pip install h5py{matlab}") from None
-    opened = h5py.File(path, "r")  # left open, it closes with the dataset that is handed out
-    with nullcontext(opened) if on_disk else opened as file:
+    with ExitStack() as stack:
+        file = stack.enter_context(h5py.File(path, "r"))
         names = _needed(path, [name for name in file if name[0] != "#"], variable, labels)  # "#refs#" is MATLAB's
         arrays = {name: array for name in names if (array := _hdf5_array(file[name])) is not None}
-        return _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
+        table = _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
+        if on_disk:
+            stack.pop_all()  # the file closes with the dataset that is handed out
+        return table
 
 
 def _hdf5_array(item: Any) -> Any:

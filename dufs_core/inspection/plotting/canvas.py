@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.errors import printable
 from dufs_core.inspection.fitted import column_mask, is_judged, selector_kind
 
 BLUE, ORANGE, GREY, PALE = "#1f5fa8", "#c8590a", "#8a8a8a", "#d9d9d9"
@@ -108,7 +109,7 @@ def feature_name(names: Sequence[Any] | None, column: int) -> str:
 
 def escape_mathtext(text: Any) -> str:
     """Text that matplotlib shows as it is: $ would begin mathematics, and a first _ hide a legend's entry."""
-    shown = str(text).replace("$", r"\$")
+    shown = printable(text).replace("$", r"\$")
     return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width
 
 
