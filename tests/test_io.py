@@ -590,6 +590,16 @@ def test_twenty_thousand_columns_fast(tmp_path):
     assert table.feature_names == tuple(names)
 
 
+@pytest.mark.parametrize("line", ["1," * 300_000, "1 " * 300_000, ",".join(str(i % 97) for i in range(300_000))])
+def test_the_memory_for_one_endless_line_is_bounded_by_its_length(tmp_path, line):
+    path = text_file(tmp_path, line + "\n")
+    tracemalloc.start()
+    assert read_table(path).X.shape == (1, 300_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 35 * path.stat().st_size
+
+
 # --- files -----------------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ import csv
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -15,6 +15,7 @@ from textwrap import shorten
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.backend.memory import check_room
 from dufs_core.data.files.table import Table
 from dufs_core.errors import DufsWarning, FileFormatError, user_stacklevel
 
@@ -63,11 +64,16 @@ def read_text(
     if names is not None and width > 1 and names[0] == "" and 0 not in (*left_out, label_column):
         left_out.append(0)
         notes.append(f"{path.name}: the first column has no name and is left out as the names of the samples")
-    features = [j for j in range(width) if j not in left_out and j != label_column]
+    apart = {*left_out, label_column} - {None}
+    features: Sequence[int] = [j for j in range(width) if j not in apart] if apart else range(width)
     if not features:
         raise FileFormatError(f"{path} has no columns left that could be features")
-    called = [name or j for j, name in enumerate(names or [""] * width)]  # by name, else by number
-    if suspicious := [called[j] for j in features if str(called[j]).lower() in _NOT_FEATURES]:
+
+    def called(j: int) -> str | int:
+        """The name of a column, else its number."""
+        return (names[j] if names else "") or j
+
+    if suspicious := [names[j] for j in features if names[j].lower() in _NOT_FEATURES] if names else []:
         _warn(
             f'{path.name}: the column "{suspicious[0]}" is used as a feature; if it holds labels or identifiers, '
             f'leave it out with --labels "{suspicious[0]}" or --index-column "{suspicious[0]}"'
@@ -79,15 +85,16 @@ def read_text(
         for place, cells in chain(sample, rows):
             if label_column is not None:
                 label_cells.append(cells[label_column])
-            yield _convert(path, place, [cells[j] for j in features], features, called, decimal)
+            own = [cells[j] for j in features] if apart else cells
+            yield _convert(path, place, own, features, called, decimal)
 
     X = np.fromiter(numbers(), dtype=np.dtype((np.float64, (len(features),))))
     if len(features) > 1 and features[-1] == width - 1 and not (names and names[-1]) and np.isnan(X[:, -1]).all():
         X, features = X[:, :-1], features[:-1]  # every line ends with a delimiter
     read_as = {
         "format": "text", "delimiter": _DELIMITERS[delimiter], "decimal_mark": decimal, "header": header,
-        "labels": None if label_column is None else called[label_column],
-        "index_columns": [called[j] for j in left_out], "transposed": transpose,
+        "labels": None if label_column is None else called(label_column),
+        "index_columns": [called(j) for j in left_out], "transposed": transpose,
     }  # fmt: skip
     feature_names = tuple(names[j] or f"x{j}" for j in features) if names else None
     whole = all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in label_cells)
@@ -101,6 +108,7 @@ def _warn(sentence: str) -> None:
 
 def _lines(path: Path) -> list[str]:
     raw = path.read_bytes()
+    check_room(f"the lines of {path}", 3 * len(raw))
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     if encoding != "utf-16" and b"\x00" in raw[:4096]:
         raise FileFormatError(f"{path} is not text: it holds zero bytes")
@@ -108,6 +116,7 @@ def _lines(path: Path) -> list[str]:
         text = raw.decode(encoding)
     except UnicodeDecodeError:
         text = raw.decode("latin-1")  # only names can be affected
+    del raw
     return re.split("\r\n|\r|\n", text)
 
 
@@ -165,13 +174,14 @@ def _find_delimiter(lines: Sequence[str]) -> str:
     """The delimiter under which most cells are numbers and the rows agree in length; a comma for a single column."""
     best, best_score = ",", (-1.0, -1.0)
     for delimiter in _DELIMITERS:
-        rows = [_split(line, delimiter) for line in lines[:_SAMPLE_ROWS]]
-        body = rows[1:] or rows
-        ((width, agreeing),) = Counter(map(len, body)).most_common(1)
-        cells = [cell for row in body for cell in row]
         marks = "." if delimiter == "," else ".,"
-        numbers = sum(any(_number(cell, mark) is not None for mark in marks) for cell in cells)
-        score = (round(numbers / len(cells), 2), agreeing / len(rows))
+        looked_at, widths, numbers = lines[:_SAMPLE_ROWS], [], 0
+        for line in looked_at[1:] or looked_at:
+            cells = _split(line, delimiter)  # of one line at a time: it may have millions
+            widths.append(len(cells))
+            numbers += sum(any(_number(cell, mark) is not None for mark in marks) for cell in cells)
+        ((width, agreeing),) = Counter(widths).most_common(1)
+        score = (round(numbers / sum(widths), 2), agreeing / len(looked_at))
         if width > 1 and score > best_score:
             best, best_score = delimiter, score
     return best
@@ -224,7 +234,12 @@ def _column(path: Path, wanted: str, names: Sequence[str] | None, width: int) ->
 
 
 def _convert(
-    path: Path, place: str, cells: Sequence[str], features: Sequence[int], called: Sequence[str | int], decimal: str
+    path: Path,
+    place: str,
+    cells: Sequence[str],
+    features: Sequence[int],
+    called: Callable[[int], str | int],
+    decimal: str,
 ) -> Array:
     """The numbers of a row; missing values become NaN, and text is an error that names its column."""
     if decimal == "." and "_" not in "".join(cells):
@@ -233,7 +248,7 @@ def _convert(
     numbers = [_number(cell, decimal) for cell in cells]
     if None in numbers:
         k = numbers.index(None)
-        name = called[features[k]]
+        name = called(features[k])
         which = f'"{name}" (number {features[k]})' if isinstance(name, str) else f"number {name}"
         raise FileFormatError(
             f'{path}, {place}: column {which} holds text ("{cells[k][:30]}"); features are numbers: leave labels out '
