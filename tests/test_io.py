@@ -170,6 +170,17 @@ def test_sparse_matrices_become_dense(tmp_path):
         assert "X is sparse and is made dense here, 12 numbers; in Python" in read_table(tmp_path / name).notes[-1]
 
 
+def test_a_heap_that_hdf5_would_read_for_ever(tmp_path):
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"], file["labels"] = X, np.array(["lung", "skin"] * 2, dtype=h5py.string_dtype())
+    assert read_table(tmp_path / "a.h5").labels.tolist() == ["lung", "skin"] * 2
+    content = (tmp_path / "a.h5").read_bytes()
+    last = max(map(content.rindex, (b"lung", b"skin"))) + 8  # then what is left of the heap: object 0
+    (tmp_path / "a.h5").write_bytes(content[:last] + bytes(16) + content[last + 16 :])
+    assert "an object of no size" in refused(tmp_path / "a.h5")
+
+
 class Harmful:
     def __reduce__(self):
         return (builtins.exec, ("raise SystemExit('code from the file ran')",))

@@ -14,11 +14,12 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.backend.memory import check_room
 from dufs_core.data.files import mat
-from dufs_core.data.files.headers import check_members, check_npy
+from dufs_core.data.files.headers import check_heaps, check_members, check_npy
 from dufs_core.data.files.table import Table
 from dufs_core.data.sparse import checked
 from dufs_core.errors import FileFormatError
 
+_MARKS = ("MATLAB_class", "MATLAB_sparse")  # attributes
 _LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
 
 
@@ -82,15 +83,16 @@ def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: b
 
 def _hdf5_array(item: Any) -> Any:
     """A dataset, or one of MATLAB's arrays, which are stored transposed; None for what is neither."""
-    matlab_class = item.attrs.get("MATLAB_class")
-    if "MATLAB_sparse" in item.attrs:
+    marks = {k: item.attrs[k] for k in _MARKS if k in item.attrs and item.attrs.get_id(k).dtype.kind != "O"}
+    matlab_class = marks.get("MATLAB_class")
+    if "MATLAB_sparse" in marks:
         from scipy import sparse
 
         stored = [
             _whole(item[part]) if part in item else np.empty(0) for part in ("data", "ir")
         ]  # missing if all are 0
         jc = _whole(item["jc"])
-        return checked(sparse.csc_array((*stored, jc), shape=(int(item.attrs["MATLAB_sparse"]), len(jc) - 1)))
+        return checked(sparse.csc_array((*stored, jc), shape=(int(marks["MATLAB_sparse"]), len(jc) - 1)))
     if not hasattr(item, "dtype") or matlab_class in (b"char", "char"):
         return None
     return item if matlab_class is None else _whole(item).T
@@ -143,7 +145,7 @@ def _choose(
     elif not on_disk:
         X = _whole(X)
     read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
-    found = None if labels is None else _flat_labels(arrays[labels])
+    found = None if labels is None else _flat_labels(path, arrays[labels])
     return Table(X.T if transpose else X, labels=found, read_as=read_as, notes=tuple(notes))
 
 
@@ -189,9 +191,10 @@ def _listed(arrays: Mapping[str, Any]) -> str:
     return shorten(listed or "nothing", 800, placeholder=" ...")
 
 
-def _flat_labels(values: Any) -> Array:
+def _flat_labels(path: Path, values: Any) -> Array:
     """One entry per sample; MATLAB's cells of text, and HDF5's text, become text."""
     if hasattr(values, "asstr") and values.dtype.kind == "O":
+        check_heaps(path)
         values = values.asstr(errors="replace")
     flat = np.asarray(values[()]).ravel()
     if flat.dtype.kind == "S":

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import math
+import mmap
+import struct
 import zipfile
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dufs_core.backend.memory import byte_text, check_room
 
+_HEAP = b"GCOL\1\0\0\0"
 _MOST_INFLATED = 1032  # bytes that deflate makes of one, at most
 
 
@@ -42,3 +46,21 @@ def check_members(archive: zipfile.ZipFile, size: int) -> None:
         if member.filename.endswith(".npy"):
             with archive.open(member) as file:
                 check_npy(file, member.file_size)
+
+
+def check_heaps(path: Path) -> None:
+    """Raise ValueError for an HDF5 file that HDF5 would read for ever: text of any length lies in heaps of objects.
+
+    A heap is its signature, its size (8 bytes) and objects: number (2), 6 other bytes, size (8), and what it holds. The
+    object 0 is what is left, with its head: of no size, it is followed by itself.
+    """
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        start = data.find(_HEAP)
+        while start >= 0:
+            at, end = start + 16, min(len(data), start + int.from_bytes(data[start + 8 : start + 16], "little"))
+            while end - at >= 16:
+                number, size = struct.unpack_from("<H6xQ", data, at)
+                if number == size == 0:
+                    raise ValueError(f"an object of no size at byte {at:,}, in the heap of its texts")
+                at += 16 + size + -size % 8 if number else size
+            start = data.find(_HEAP, start + 8)
