@@ -255,11 +255,11 @@ HEAD = """\
 
 What X may be, and what each operation does with it. Every cell is run by `tests/test_containers.py`, which compares the
 numbers with those of the plain array, and this table with what it finds. `python tests/test_containers.py` writes it
-anew.
+anew. Its fits are with `fdr=None`; with decoys the few columns that have gates are dense, on the dense engine.
 
 """
 TAIL = """
-Arrays on a GPU (CuPy, PyTorch, JAX) are used where they lie, see README; matrices of cupyx.scipy.sparse are copied to
+Arrays on a GPU (CuPy, PyTorch, JAX) are used where they lie ([On a GPU](gpu.md)); matrices of cupyx.scipy.sparse are copied to
 the host and scaled there. Their tests are in `tests/cuda/`. Data on disk: [large-data.md](large-data.md). Columns of
 frames that hold anything but numbers are named in the error. `dufs-core fit` reads .txt, .tsv and .mat as well.
 """
