@@ -467,3 +467,9 @@ def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
     with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now None"):
         DUFS.resume(path, X, fdr=None)
+    arrays = atomic_io.unpack_npz(path.read_bytes(), path)
+    for fewer in (slice(-1), slice(None, None, -1)):
+        changed = {name: arrays[name][fewer] for name in ("run0/columns", "run0/mu")}
+        path.write_bytes(atomic_io.pack_npz(arrays | changed))
+        with pytest.raises(CheckpointError, match="it has other columns in run 1"):
+            DUFS.resume(path, X)

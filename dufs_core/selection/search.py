@@ -97,7 +97,7 @@ class Search:
             last = next(earlier, None)
             if last is None:
                 last = self._outcome(bk, X, self.training_run(bk, looked_at, seed, outcomes, saver), first, outcomes)
-            elif not np.isin(last.columns, columns).all():
+            elif not (np.isin(last.columns, columns).all() if outcomes else np.array_equal(last.columns, columns)):
                 raise CheckpointError(
                     f"The checkpoint is not of this fit: it has other columns in run {len(outcomes) + 1}"
                 )

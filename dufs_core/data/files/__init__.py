@@ -25,7 +25,9 @@ def _reading(path: Path, form: str) -> Iterator[None]:
     except (FileFormatError, MemoryLimitError, Warning):
         raise
     except MemoryError as error:
-        raise FileFormatError(f"{path} is damaged, or larger than the memory: {str(error) or 'no more is known'}") from error
+        raise FileFormatError(
+            f"{path} is damaged, or larger than the memory: {str(error) or 'no more is known'}"
+        ) from error
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
