@@ -5,7 +5,7 @@
 Files of every format, checkpoints and job files are changed (files.py): bits, cuts, insertions, pieces of other files,
 numbers of headers and indices made huge, also within archives whose checksums are right. File I is made of the number I
 alone: --replay I runs it in this process, and shows what happens. Workers take many files each, with 2 GiB of address
-space, and 30 s for a file. Where bench/fuzz/matrices.py is, its matrices follow the files.
+space, and 30 s of a processor for a file. Where bench/fuzz/matrices.py is, its matrices follow the files.
 
 crashes: files that ended a worker by a signal; tracebacks: exceptions that are no sentence; hangs; over_memory: files
 for which memory ran out; nan: results that are not finite; peak_mib: the largest resident set of a worker.
@@ -79,14 +79,15 @@ def resumed(path: Path) -> tuple[str, str]:
 
 
 def work(first: int, stop: int) -> None:
-    """Print a line before and after each file; SIGALRM ends the process where one takes too long."""
+    """Print a line before and after each file; a signal of a clock ends the process where one takes too long."""
     with tempfile.TemporaryDirectory() as name:
         files = valid(Path(name))
         resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         for number in range(first, stop):
             print(json.dumps([number]), flush=True)
-            signal.alarm(SECONDS)
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
+            signal.alarm(20 * SECONDS)  # beside other programs a second takes long
             kind, what, said = outcome(number, files, Path(name))
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             print(json.dumps([number, kind, what, said[-1500:] if what in BAD else "", peak]), flush=True)
@@ -113,7 +114,8 @@ def share(numbers: range, end: float) -> tuple[Counter[str], int, list[dict[str,
                 if time.monotonic() > end:
                     worker.kill()
         if worker.returncode and time.monotonic() < end:
-            note("?", "hangs" if worker.returncode == -signal.SIGALRM else "crashes", f"ended with {worker.returncode}")
+            what = "hangs" if -worker.returncode in (signal.SIGALRM, signal.SIGPROF) else "crashes"
+            note("?", what, f"ended with {worker.returncode}")
             at += 1
     return counts, peak, bad
 
