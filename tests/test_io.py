@@ -315,9 +315,12 @@ def test_headers_that_promise_too_much_are_refused_before_anything_is_allocated(
         file.create_dataset("X", shape=(10**6, 10**7), chunks=(100, 100), dtype="f8")
     scipy.sparse.save_npz(tmp_path / "s.npz", scipy.sparse.csr_array((10**6, 10**7)))
     tracemalloc.start()
-    for name in ("a.h5", "s.npz"):
-        with pytest.raises(MemoryLimitError, match=r"would take 80 TB; .* are available"):
-            read_table(tmp_path / name)
+    for on_disk in (False, True):
+        assert "X (1000000 x 10000000) would take 80 TB, and the file has" in refused(
+            tmp_path / "a.h5", on_disk=on_disk
+        )
+    with pytest.raises(MemoryLimitError, match=r"would take 80 TB; .* are available"):
+        read_table(tmp_path / "s.npz")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 50e6

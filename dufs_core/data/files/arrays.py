@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.backend.memory import check_room
+from dufs_core.backend.memory import byte_text, check_room
 from dufs_core.data.files import mat
-from dufs_core.data.files.headers import check_heaps, check_members, check_npy
+from dufs_core.data.files.headers import MOST_INFLATED, check_heaps, check_members, check_npy
 from dufs_core.data.files.table import Table
 from dufs_core.data.sparse import checked
 from dufs_core.errors import FileFormatError
@@ -99,10 +99,18 @@ def _hdf5_array(item: Any) -> Any:
 
 
 def _whole(X: Any) -> Array:
-    """The entries of a dataset; HDF5 fills what a file has none for, which may be more than there is memory."""
+    """The entries of a dataset."""
     if not isinstance(X, np.ndarray):
+        _check_promise(X)
         check_room(_size(X), math.prod(X.shape) * X.dtype.itemsize)
     return np.asarray(X[()])
+
+
+def _check_promise(X: Any) -> None:
+    """Raise ValueError for a dataset beyond what its file can hold: HDF5 would make up what is not there."""
+    needed, size = math.prod(X.shape) * X.dtype.itemsize, Path(X.file.filename).stat().st_size
+    if needed > MOST_INFLATED * size:
+        raise ValueError(f"{X.name} ({_size(X)}) would take {byte_text(needed)}, and the file has {byte_text(size)}")
 
 
 def _needed(path: Path, names: Sequence[str], variable: str | None, labels: str | None) -> list[str]:
@@ -142,7 +150,9 @@ def _choose(
         )
         check_room(f"{path}: {name} ({_size(X)}), made dense,", math.prod(shape) * X.dtype.itemsize)
         X = checked(X).toarray()
-    elif not on_disk:
+    elif on_disk:
+        _check_promise(X)
+    else:
         X = _whole(X)
     read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
     found = None if labels is None else _flat_labels(path, arrays[labels])

@@ -14,7 +14,7 @@ import numpy as np
 from dufs_core.backend.memory import byte_text, check_room
 
 _HEAP = b"GCOL\1\0\0\0"
-_MOST_INFLATED = 1032  # bytes that deflate makes of one, at most
+MOST_INFLATED = 1032  # bytes that deflate makes of one, at most
 
 
 def check_npy(file: Any, size: int, in_memory: bool = True) -> None:
@@ -39,7 +39,7 @@ def check_npy(file: Any, size: int, in_memory: bool = True) -> None:
 def check_members(archive: zipfile.ZipFile, size: int) -> None:
     """`check_npy` of every member of an archive of `size` bytes."""
     for member in archive.infolist():
-        if not 0 <= member.compress_size <= size or member.file_size > _MOST_INFLATED * member.compress_size:
+        if not 0 <= member.compress_size <= size or member.file_size > MOST_INFLATED * member.compress_size:
             raise ValueError(
                 f"{member.filename} cannot hold {byte_text(member.file_size)} in {byte_text(member.compress_size)}"
             )

@@ -17,6 +17,7 @@ from scipy import sparse
 
 from dufs_core.backend import Array
 from dufs_core.backend.memory import check_room
+from dufs_core.data.files.headers import MOST_INFLATED
 from dufs_core.data.sparse import checked
 
 _MATRIX, _COMPRESSED = 14, 15
@@ -38,7 +39,6 @@ _DTYPES = {
 _CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text
 _CELL, _CHAR, _SPARSE, _NUMBERS = 1, 4, 5, range(6, 16)  # classes of variables; all others are kinds of records
 _COMPLEX = 0x0800
-_MOST_INFLATED = 1032  # bytes that zlib makes of one, at most
 
 
 class Variable(NamedTuple):
@@ -133,7 +133,7 @@ def _inflated(data: memoryview, order: str) -> memoryview:
     stream = zlib.decompressobj()
     tag = stream.decompress(data, 8)
     _, count = struct.unpack(f"{order}II", tag)
-    if count > _MOST_INFLATED * len(data):
+    if count > MOST_INFLATED * len(data):
         raise ValueError(f"{len(data):,} compressed bytes cannot hold {count:,}")
     check_room("a variable", count)
     rest = stream.decompress(stream.unconsumed_tail, count + 1)
