@@ -1,10 +1,10 @@
 """Damaged and hostile files, read and fitted by the command line: whether each ends in a result or in a sentence.
 
-    python -m bench.fuzz [--quick] [--minutes M] [--replay I] [--json FILE]
+    python -m bench.fuzz [--quick] [--minutes M] [--json FILE]
 
 Files of every format, checkpoints and job files are changed (files.py): bits, cuts, insertions, pieces of other files,
 numbers of headers and indices made huge, also within archives whose checksums are right. File I is made of the number I
-alone: --replay I runs it in this process, and shows what happens. Workers take many files each, with 2 GiB of address
+alone (`outcome`). Workers take many files each, with 2 GiB of address
 space, and 30 s of a processor for a file. Where bench/fuzz/matrices.py is, its matrices follow the files.
 
 crashes: files that ended a worker by a signal; tracebacks: exceptions that are no sentence; hangs; over_memory: files
@@ -133,28 +133,18 @@ def run(files: int, minutes: float) -> dict[str, Any]:
     return found | {"bad": [one for _, _, bad in done for one in bad][:50]}
 
 
-def matrices(count: int) -> dict[str, Any]:
-    """The counts of bench.fuzz.matrices, where it is."""
-    if not Path(__file__).with_name("matrices.py").exists():
-        return {}
-    argv = [sys.executable, "-m", "bench.fuzz.matrices", "0", str(count)]
-    return {"matrices": json.loads(subprocess.check_output(argv, cwd=ROOT, text=True).strip().splitlines()[-1])}
-
-
 def main() -> int:
     made = parser(__doc__)
     made.add_argument("--quick", action="store_true", help=f"{QUICK:,} files instead of {FILES:,}")
     made.add_argument("--minutes", type=float, default=float("inf"), metavar="M", help="stop after so many")
-    made.add_argument("--replay", type=int, metavar="I", help="take file I alone, in this process")
     args = made.parse_args()
     if args.one is not None:
         work(*args.one)
         return 0
-    if args.replay is not None:
-        with tempfile.TemporaryDirectory() as name:
-            print(*outcome(args.replay, valid(Path(name)), Path(name)), sep="\n")
-        return 0
-    found = run(QUICK if args.quick else FILES, args.minutes) | matrices(50 if args.quick else 2_000)
+    found = run(QUICK if args.quick else FILES, args.minutes)
+    if Path(__file__).with_name("matrices.py").exists():
+        argv = [sys.executable, "-m", "bench.fuzz.matrices", "0", "50" if args.quick else "2000"]
+        found["matrices"] = json.loads(subprocess.check_output(argv, cwd=ROOT, text=True).strip().splitlines()[-1])
     save(args.json, found)
     print(json.dumps(found))
     return int(any(found[name] for name in BAD))

@@ -27,21 +27,10 @@ _CHANGES = "bits bits bits cut insert repeat remove splice word word word digits
 _JOB = """seeds = [0, 1]
 threads = 1
 checkpoint_seconds = 5.5
-[[data]]
-path = "two-moons"
-samples = 40
-noise = 0.1
-[[data]]
-path = "turned.npy"
-name = "table"
-transpose = true
-settings = {batch_size = 7}
-[settings]
-fdr = "none"
-max_iter = 30
-[grid]
-lam = ["none", 0.05]
-n_neighbors = [2, 3]
+settings = {fdr = "none", max_iter = 30}
+grid = {lam = ["none", 0.05], n_neighbors = [2, 3]}
+data = [{path = "two-moons", samples = 40, noise = 0.1},
+        {path = "turned.npy", name = "table", transpose = true, settings = {batch_size = 7}}]
 """
 
 
@@ -56,13 +45,15 @@ def valid(folder: Path) -> dict[str, bytes]:
     S = sparse.csc_array(np.where(abs(X) > 0.7, X, 0))
     names = ["id", "gene a", '"b"', "µ", "=1+1", "\x1b[31mred"]
 
-    def lines(delimiter: str, decimal: str = ".") -> str:
-        return "\n".join(delimiter.join(str(v).replace(".", decimal) for v in row) for row in X) + "\n"
+    def text(name: str, delimiter: str, decimal: str = ".", header: bool = True, encoding: str = "utf-8") -> None:
+        rows = ([names] if header else []) + [[str(value).replace(".", decimal) for value in row] for row in X]
+        (folder / name).write_text("\n".join(map(delimiter.join, rows)) + "\n", encoding)
 
-    def text(name: str, content: str, encoding: str = "utf-8") -> None:
-        (folder / name).write_text(content, encoding)
-
-    text("job.toml", _JOB)
+    (folder / "job.toml").write_text(_JOB)
+    text("a.csv", ",")
+    text("bare.tsv", "\t", header=False)
+    text("comma.txt", ";", ",")
+    text("wide.txt", " ", header=False, encoding="utf-16")
     np.save(folder / "turned.npy", X.T)
     np.save(folder / "fortran.npy", np.asfortranarray(X, ">f4"))
     np.savez(folder / "plain.npz", X=X, Y=Y, text=np.array(names))
@@ -80,14 +71,8 @@ def valid(folder: Path) -> dict[str, bytes]:
         file.create_dataset("X", data=X, chunks=(5, 6), compression="gzip", shuffle=True)
         file.create_dataset("labels", data=["a", "b"] * 7, dtype=h5py.string_dtype())
     with h5py.File(folder / "new.mat", "w", userblock_size=512) as file:
-        group = file.create_group("X")
-        group.attrs["MATLAB_class"], group.attrs["MATLAB_sparse"] = np.bytes_("double"), np.uint64(14)
-        group["data"], group["ir"], group["jc"] = S.data, S.indices, S.indptr
-        file.create_dataset("Y", data=Y[None]).attrs["MATLAB_class"] = np.bytes_("double")
-    text("a.csv", ",".join(names) + "\n" + lines(","))
-    text("bare.tsv", lines("\t"))
-    text("comma.txt", ";".join(names) + "\n" + lines(";", ","))
-    text("wide.txt", lines(" "), "utf-16")
+        file["X/data"], file["X/ir"], file["X/jc"], file["Y"] = S.data, S.indices, S.indptr, Y[None]
+        file["X"].attrs["MATLAB_sparse"], file["Y"].attrs["MATLAB_class"] = np.uint64(14), np.bytes_("double")
     for engine in ("dense", "reference"):
         path = folder / f"{engine}.ckpt"
         seen = iter(lambda path=path: path.exists() and b"run0/mu" in path.read_bytes(), None)  # in the second run
@@ -110,31 +95,29 @@ def mutated(random: Random, name: str, files: dict[str, bytes]) -> bytes:
 def _changed(random: Random, original: bytes, files: dict[str, bytes]) -> bytes:
     data = bytearray(original or b"\0")
     for _ in range(random.choice((1, 1, 1, 2, 5))):
-        how, at, size = random.choice(_CHANGES), random.randrange(len(data)), random.randrange(1, 200)
+        at, size, width = random.randrange(len(data)), random.randrange(1, 200), random.choice((1, 2, 4, 8))
+        other, number = files[random.choice(list(files))], at // width * width
+        written = [found.span() for found in re.finditer(rb"\d+", data)] or [(at, at)]
+        how = random.choice(_CHANGES)
         if how == "bits":
             for _ in range(random.choice((1, 1, 2, 8))):
                 data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-        elif how == "cut":
-            del data[max(at, 1) :]
-        elif how == "insert":
-            data[at:at] = random.randbytes(size)
-        elif how == "repeat":
-            data[at:at] = data[at : at + size]
-        elif how == "remove":
-            del data[max(at, 1) : at + size]
-        elif how == "splice":
-            other = files[random.choice(list(files))]
-            begin = random.randrange(len(other))
-            data[at : at + size] = other[begin : begin + size]
-        elif how == "word":  # a binary number of a header or an index
-            width = random.choice((1, 2, 4, 8))
-            data[at // width * width : at // width * width + width] = struct.pack("<Q", random.choice(_WORDS))[:width]
-        elif how == "digits":  # a number of a header or a table
-            if places := [found.span() for found in re.finditer(rb"\d+", data)]:
-                begin, end = random.choice(places)
-                data[begin:end] = random.choice(_NUMBERS)
-        elif how == "nest":
-            data[at:at] = random.choice((b"[", b"(", b"{", b'"', b"a.", b"1,")) * random.choice((1, 100, 20_000))
+            continue
+        places = {
+            "cut": slice(max(at, 1), None),
+            "remove": slice(max(at, 1), at + size),
+            "splice": slice(at, at + size),
+        }
+        places |= {
+            "word": slice(number, number + width),
+            "digits": slice(*random.choice(written)),
+        }  # of headers, indices
+        contents = {
+            "insert": random.randbytes(size), "repeat": data[at : at + size], "splice": other[at : at + size],
+            "word": random.choice(_WORDS).to_bytes(8, "little")[:width], "digits": random.choice(_NUMBERS),
+            "nest": random.choice((b"[", b"(", b"{", b'"', b"a.", b"1,")) * random.choice((1, 100, 20_000)),
+        }  # fmt: skip
+        data[places.get(how, slice(at, at))] = contents.get(how, b"")
     return bytes(data)
 
 
