@@ -1,4 +1,4 @@
-"""What .npy files and archives of them promise, compared with what they hold, before anything is allocated."""
+"""What files promise, compared with what they hold, before anything is allocated or given to compiled code."""
 
 from __future__ import annotations
 

@@ -21,21 +21,11 @@ from dufs_core.data.files.headers import MOST_INFLATED
 from dufs_core.data.sparse import checked
 
 _MATRIX, _COMPRESSED = 14, 15
-_DTYPES = {
-    1: "i1",
-    2: "u1",
-    3: "i2",
-    4: "u2",
-    5: "i4",
-    6: "u4",
-    7: "f4",
-    9: "f8",
-    12: "i8",
-    13: "u8",
-    16: "u1",
-    17: "u2",
-    18: "u4",
-}  # fmt: skip  (of elements; the last three are UTF-8, 16 and 32)
+# of elements; the last three are UTF-8, 16 and 32
+# fmt: off
+_DTYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
+           16: "u1", 17: "u2", 18: "u4"}
+# fmt: on
 _CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text
 _CELL, _CHAR, _SPARSE, _NUMBERS = 1, 4, 5, range(6, 16)  # classes of variables; all others are kinds of records
 _COMPLEX = 0x0800
