@@ -17,6 +17,7 @@ from dufs_core.baselines.concrete_network import softmax, value_and_grad
 from dufs_core.objective.optimizers import State, adam
 from dufs_core.selection.parameters import check_choice, check_whole, is_whole
 
+_LARGE = 20  # gradients of data beyond 2^20 are divided by a power of 4: Adam's steps stay, its squares are finite
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
 
 
@@ -69,6 +70,7 @@ def train(
     xp, n, step = bk.xp, len(X), 0
     update, states = adam(learning_rate), [State() for _ in parameters]
     largest = 1 - xp.finfo(X.dtype).epsneg
+    shrink = 2.0 ** (2 * min(0, _LARGE - int(np.frexp(float(abs(X).max()))[1])))
     start, end = temperatures
     history: dict[str, list[float]] = {"loss": [], "temperature": [], "mean_max_probability": []}
     for epoch in range(epochs):
@@ -78,6 +80,8 @@ def train(
             u = uniforms(bk, seed, Stream.GUMBEL, step, len(parameters[0]), columns).astype(X.dtype)
             gumbel = -xp.log(-xp.log(xp.minimum(u, largest)))
             loss, gradients = value_and_grad(bk, parameters, X[rows], gumbel, T)
+            if shrink < 1:
+                gradients = [gradient * shrink for gradient in gradients]
             moved = [update(bk, *these) for these in zip(parameters, gradients, states, strict=True)]
             parameters, states = [p for p, _ in moved], [s for _, s in moved]
             total += loss * len(rows)

@@ -11,7 +11,6 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 from sklearn.cluster import KMeans
-from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.neighbors import NearestNeighbors
 from sklearn.utils import gen_batches
 
@@ -22,11 +21,14 @@ from dufs_core.objective.ops.bandwidth import quantile_of
 
 Rule = str | float
 _DENSE_ROWS = 800  # up to so many rows all distances are computed, and the whole matrix is decomposed
+_TREE_COLUMNS = 15  # up to so many columns scikit-learn's search uses a tree, which loses no digits
 _BLOCK_ELEMENTS = 1 << 17  # entries of one block of differences: 1 MiB, which stays in cache
-_CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
+CANCELLED = 1e-3  # squared distances below this share of the squared norms have lost digits
 _LARGEST_EXPONENT = 650.0  # exp(-650) = 5e-283: its square root and ratios stay finite
 _ISOLATED_WEIGHT, _ISOLATED_SHARE = 1e-12, 0.1  # a row whose every weight is below; the share worth a warning
 _SAME = 1e-11  # eigenvalues (of size 1) nearer than this count as equal
+_RESTARTS = 60  # of ARPACK, after which LAPACK takes over
+_ROUGHLY = 1e-6  # error of an eigenvalue that decides only whether there is a vector between others
 
 
 class Neighbours(NamedTuple):
@@ -36,28 +38,45 @@ class Neighbours(NamedTuple):
     squared: Array  # (n, k) squared distances
 
 
-def neighbours(X: Array, k: int) -> Neighbours:
+def neighbours(X: Array, k: int, gram: Array | None = None) -> Neighbours:
     """The k nearest other rows; a row is excluded by its index, so that equal rows find each other.
 
     Squared distances that are small beside the rows' norms, where the search's expanded form loses digits, are summed
-    again from differences: exactly 0 between equal rows.
+    again from differences: exactly 0 between equal rows. gram: X X', where it is there.
     """
     n, d = X.shape
-    if n <= _DENSE_ROWS:
-        D = euclidean_distances(X, squared=True)
-        np.fill_diagonal(D, np.inf)
-        indices = np.argsort(D, axis=1, kind="stable")[:, :k]
-        squared = np.take_along_axis(D, indices, axis=1)
-    else:
+    norms = np.einsum("ij,ij->i", X, X)
+    if n > _DENSE_ROWS and (gram is None or d <= _TREE_COLUMNS):
         distances, indices = NearestNeighbors(n_neighbors=k).fit(X).kneighbors()
         squared = distances * distances
-    norms = np.einsum("ij,ij->i", X, X)
-    row, place = np.nonzero(squared <= _CANCELLED * (norms[:, None] + norms[indices]))
+    else:
+        indices, squared = _nearest(X @ X.T if gram is None else gram, norms, k)
+    row, place = np.nonzero(squared <= CANCELLED * (norms[:, None] + norms[indices]))
     for pairs in blocks(len(row), d):
         i, p = row[pairs], place[pairs]
         difference = X[i] - X[indices[i, p]]
         squared[i, p] = np.einsum("ij,ij->i", difference, difference)
     return Neighbours(indices, squared)
+
+
+def _nearest(gram: Array, norms: Array, k: int) -> tuple[Array, Array]:
+    """Indices and squared distances (n, k) of the k nearest other rows, from X X' and its diagonal; ties by index."""
+    n = len(gram)
+    indices, squared = np.empty((n, k), dtype=np.intp), np.empty((n, k))
+    for rows in blocks(n, n):
+        D = gram[rows] * -2.0
+        D += norms[rows, None]
+        D += norms
+        np.maximum(D, 0, out=D)
+        own = np.arange(len(D))
+        D[own, own + rows.start] = np.inf
+        furthest = np.partition(D, k - 1, axis=1)[:, k - 1 : k]
+        row, column = np.nonzero(furthest >= D)
+        near = D[row, column]
+        first = np.searchsorted(row, own)[:, None] + np.arange(k)
+        chosen = np.lexsort((near, row))[first]
+        indices[rows], squared[rows] = column[chosen], near[chosen]
+    return indices, squared
 
 
 def blocks(n: int, width: int) -> list[slice]:
@@ -73,12 +92,17 @@ def symmetric_graph(near: Neighbours, weights: Array) -> Any:
     return W.maximum(W.T).tocsr()
 
 
+def kernel_weights(squared: Array, t: float) -> Array:
+    """exp(-squared / t), each exponent at least -650, so that no row loses all its weight; t a normal number."""
+    return np.exp(np.minimum(squared, _LARGEST_EXPONENT * t) / -t)
+
+
 def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
     """W_ij = exp(-||x_i - x_j||^2 / t) between neighbours, 0 elsewhere; symmetric, zero diagonal.      csr (n, n).
 
     t = factor times the median, 0.9 quantile or maximum over the rows of the squared distance to the k-th neighbour,
-    or factor times the number given; where the rule gives 0 (duplicates), the smallest positive distance, or 1. Each
-    exponent is at least -650, so that no row loses all its weight. A row without a weight above 1e-12 is isolated.
+    or factor times the number given; where the rule gives 0 (duplicates), the smallest positive distance, or 1. A row
+    without a weight above 1e-12 is isolated.
     """
     if isinstance(rule, str):
         furthest = near.squared[:, -1]
@@ -87,8 +111,9 @@ def heat_kernel(near: Neighbours, rule: Rule, factor: float = 1.0) -> Any:
         t = t or (float(positive.min()) if positive.size else 1.0)
     else:
         t = float(rule)
-    weights = np.exp(-np.minimum(near.squared / (factor * t), _LARGEST_EXPONENT))
-    effect = f"(t = {factor * t:.3g}): the graph says little about them"
+    t = max(factor * t, np.finfo(float).tiny)
+    weights = kernel_weights(near.squared, t)
+    effect = f"(t = {t:.3g}): the graph says little about them"
     warn_isolated(weights[:, 0] < _ISOLATED_WEIGHT, effect, rule, factor, near.indices.shape[1])
     return symmetric_graph(near, weights)
 
@@ -98,6 +123,11 @@ def warn_isolated(isolated: Array, effect: str, rule: Rule, factor: float, n_nei
     if (share := float(isolated.mean())) > _ISOLATED_SHARE:
         said = f"{share:.0%} of the rows have no neighbour within the bandwidth {effect}"
         warnings.warn(isolated_rows(said, rule, factor, n_neighbors), stacklevel=user_stacklevel())
+
+
+def is_large(n: int, k: int) -> bool:
+    """Whether a Krylov method is to look for k of n eigenvectors."""
+    return n > _DENSE_ROWS and k + 20 < n
 
 
 def degrees(W: Any) -> Array:
@@ -124,7 +154,7 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     A, root = normalised(W), np.sqrt(degrees(W))
     trivial = root / np.linalg.norm(root)
     U = None
-    if n > _DENSE_ROWS and k + 20 < n:
+    if is_large(n, k):
         U = _largest_sparse(A, root, k, X)
     if U is None:
         check_squares(get_backend("numpy"), "A dense eigen-decomposition", n, 3)  # its matrix, and two on the way to it
@@ -172,6 +202,37 @@ def lowest_eigenvectors(M: Array, k: int, X: Array) -> Array:
         if size == n or values[-1] > values[k - 1] + _SAME:  # the eigenspace that the cut touches is complete
             return fixed_sign(distinct(values, V, X)[:, :k])
         size = min(n, 2 * size)
+
+
+def lowest_right_singular(E: Any, k: int) -> Array | None:
+    """An orthonormal basis of the right singular vectors of the k smallest singular values of a sparse E (n, n).
+
+    None where Lanczos takes long or may have missed one of several vectors of one value: where more than one component
+    of the graph of E has no way out (each gives a 0), the value after the k-th is as small as that or nearly 0, or a
+    second run, without the vectors found, finds a smaller one.
+    """
+    n, (i, j) = E.shape[0], E.nonzero()
+    components, label = connected_components(E, connection="strong")
+    if components - len(np.unique(label[i[label[i] != label[j]]])) > 1:
+        return None
+    transposed, found = E.T.tocsr(), np.empty((n, 0))
+
+    def lowered(v: Array) -> Array:
+        v = v.ravel()
+        return np.asarray(v - transposed @ (E @ v) - found @ (2.0 * (found.T @ v)))
+
+    operator, angles = LinearOperator((n, n), lowered, dtype=np.float64), np.arange(n, dtype=np.float64)
+    try:
+        values, V = eigsh(
+            operator, k=k + 1, which="LA", v0=np.cos(angles), tol=0, ncv=max(40, 4 * k), maxiter=_RESTARTS
+        )
+        following, last = np.sort(values)[:2]
+        found = V[:, values > following]
+        missed = eigsh(operator, k=1, which="LA", v0=np.sin(angles), tol=_ROUGHLY, return_eigenvectors=False)[0]
+    except ArpackNoConvergence:
+        return None
+    unsure = last - following <= _SAME or following > 1 - 10 * _ROUGHLY or missed > following + _ROUGHLY
+    return None if unsure else found
 
 
 def distinct(values: Array, V: Array, X: Array) -> Array:

@@ -19,7 +19,8 @@ _SMALLEST = 1e-200  # weighted variances below have lost digits
 def locality(X: Array, W: Any) -> Array:
     """1 - LS(f) = f~' W f~ / f~' Dg f~ of every column f of X, f~ = f - (f' Dg 1 / 1' Dg 1) 1.      (d,) in [-1, 1].
 
-    X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees.
+    X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees. A column that scaling has left
+    nothing of, beside others of 1e300 times its size, scores -1.
     """
     deg, scores = degrees(W), np.empty(X.shape[1])
     for columns in blocks(X.shape[1], len(X)):
@@ -27,9 +28,11 @@ def locality(X: Array, W: Any) -> Array:
         F = F - np.einsum("i,ij->j", deg, F) / deg.sum()  # a BLAS thread takes longer to wake than this product
         denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
         if not (denominator > _SMALLEST * deg.sum()).all():  # squares of tiny columns underflow: scale them
-            F /= np.maximum(F.max(axis=0), -F.min(axis=0))
+            peaks = np.abs(F).max(axis=0)
+            F /= np.where(peaks > 0, peaks, 1)
             denominator = np.einsum("ij,ij->j", F, deg[:, None] * F)
-        scores[columns] = np.einsum("ij,ij->j", F, W @ F) / denominator
+        numerator, given = np.einsum("ij,ij->j", F, W @ F), denominator > 0
+        scores[columns] = np.divide(numerator, denominator, out=np.full(len(given), -1.0), where=given)
     return scores
 
 

@@ -155,7 +155,15 @@ class NDFS(Baseline):
         n = len(X)
         L = np.eye(n) - normalised(heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth)).toarray()
         F = cluster_indicators(X, self._clusters(n), seed) + _OFFSET
-        return self._iterate(X, L, F)
+        try:
+            return self._iterate(X, L, F)
+        except np.linalg.LinAlgError:
+            column = int((peak := np.abs(X).max(axis=0)).argmax())
+            raise ValueError(
+                f"Column {column} reaches {peak[column]:.3g} from its mean; beside its squares the ridge of beta = "
+                f"{self.beta:.3g} is lost in rounding. Use scaling='columns' or 'global', a larger beta, or divide X "
+                f"first."
+            ) from None
 
     def _iterate(self, X: Array, L: Array, F: Array) -> Array:
         """||b_j|| at the end; sets history_, n_iter_ and converged_."""

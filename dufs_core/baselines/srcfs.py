@@ -9,7 +9,7 @@ import numpy as np
 from dufs_core.backend import Array, get_backend
 from dufs_core.backend.random import Stream, words
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import neighbours, symmetric_graph
+from dufs_core.baselines.graphs import kernel_weights, neighbours, symmetric_graph
 from dufs_core.baselines.laplacian_score import locality
 
 
@@ -21,8 +21,8 @@ def subspace_scores(X: Array, k: int) -> Array:
     """
     near = neighbours(X, k)
     sigma = float(np.sqrt(near.squared).mean())
-    exponent = near.squared / (2 * sigma * sigma) if sigma > 0 else np.zeros_like(near.squared)
-    return locality(X, symmetric_graph(near, np.exp(-np.minimum(exponent, 650.0))))
+    t = max(2 * sigma * sigma, np.finfo(float).tiny)
+    return locality(X, symmetric_graph(near, kernel_weights(near.squared, t)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -292,6 +292,47 @@ def test_huge_columns_give_finite_results_or_name_the_column(make, column, conta
     assert_consistent(fit(selector, X.astype(container)))
 
 
+def hostile(seed):
+    """2 to 8 rows of 1 to 30 columns: sizes from 1e-300 to 1e300, integers, offsets, equal rows, constant columns."""
+    rng = np.random.default_rng(seed)
+    n, d = rng.integers(2, 9), rng.integers(1, 31)
+    X = rng.normal(size=(n, d))
+    X = [
+        X, X * 10.0 ** rng.uniform(-300, 300, d), X * 10.0 ** rng.uniform(-300, 300), rng.integers(-3, 4, (n, d)),
+        X + 10.0 ** rng.uniform(0, 16, d), 10.0 ** rng.uniform(-300, 300, (n, d)),
+        np.where(rng.random((n, d)) < 0.5, 0.0, X * 10.0 ** rng.uniform(-300, 300, (n, d))),
+        np.round(2 * X) * 10.0 ** rng.uniform(-20, 20),
+    ][rng.integers(8)]  # fmt: skip
+    if rng.random() < 0.4:
+        X = X[rng.integers(0, n, n)]
+    if rng.random() < 0.3:
+        X[:, rng.random(d) < 0.4] = X[0, 0]
+    if rng.random() < 0.2:
+        X[:, rng.integers(0, d)] = X[:, 0]
+    return X
+
+
+@every
+def test_hostile_matrices_give_finite_scores_or_a_sentence(make):
+    refused = []
+    for seed in range(80):
+        X, rng = hostile(seed), np.random.default_rng([seed, 1])
+        options = {
+            "scaling": str(rng.choice(["columns", "global", "none"])), "dtype": str(rng.choice(["float32", "float64"])),
+            "n_neighbors": int(rng.integers(1, len(X))), "n_clusters": int(rng.integers(1, len(X))),
+            "n_subspaces": int(rng.integers(1, 21)), "max_iter": 3,
+        }  # fmt: skip
+        selector = make(**{name: options[name] for name in options.keys() & make().get_params()})
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", RuntimeWarning)
+                assert_consistent(fit(selector, X))
+        except ValueError as error:
+            refused.append((selector.scaling, "Use scaling='columns' or 'global'" in str(error)))
+    assert set(refused) == {("none", True)}
+    assert len(refused) < 40
+
+
 @every
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_bad_cell_is_counted_and_located(make, bad):

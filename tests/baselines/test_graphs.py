@@ -30,6 +30,7 @@ def test_both_searches_agree(monkeypatch, d):
     monkeypatch.setattr(graphs, "_DENSE_ROWS", 0)
     other = graphs.neighbours(X, 6)
     np.testing.assert_array_equal(dense.indices, other.indices)
+    np.testing.assert_array_equal(graphs.neighbours(X, 6, X @ X.T).indices, other.indices)
     twins = graphs.neighbours(gen.twins(20, 3), 3)
     np.testing.assert_array_equal(twins.indices[:, 0], np.arange(20) ^ 1)
 
@@ -146,6 +147,39 @@ def test_lowest_eigenvectors_take_whole_eigenspaces():
     assert np.degrees(subspace_angles(V, best)).max() < 1e-5
     largest = np.take_along_axis(V, abs(V).argmax(axis=0)[None], axis=0)
     assert (largest > 0).all()
+
+
+def local_predictions(n, parts, k=4, seed=0):
+    """I - A (n, n), each row of A with k entries that sum to 1, in so many parts that nothing joins."""
+    rng = np.random.default_rng(seed)
+    A, of = np.zeros((n, n)), np.arange(n) % parts
+    for i in range(n):
+        near = rng.choice(np.flatnonzero((of == of[i]) & (np.arange(n) != i)), k, replace=False)
+        A[i, near] = rng.normal(size=k)
+        A[i, near] += (1 - A[i].sum()) / k
+    return np.eye(n) - A
+
+
+@pytest.mark.parametrize("k", [2, 3, 8])
+def test_lowest_right_singular_vectors_are_those_of_lapack(k):
+    E = local_predictions(90, 1)
+    found = graphs.lowest_right_singular(csr_array(E), k)
+    assert_close(found.T @ found, np.eye(k), 1e-12)
+    expected = np.linalg.svd(E)[2][-k:].T
+    assert subspace_angles(found, expected).max() < 1e-9
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_lowest_right_singular_vectors_are_left_to_lapack_in_several_parts(parts):
+    assert graphs.lowest_right_singular(csr_array(local_predictions(90, parts)), 2) is None
+
+
+def test_lowest_right_singular_vectors_are_left_to_lapack_where_one_may_be_missed():
+    """Four copies of one block, joined by nothing that counts: every value four times."""
+    E = np.kron(np.eye(4), local_predictions(30, 1))
+    E[30, :30] += 1e-9 * np.random.default_rng(0).normal(size=30)
+    E[60, 0] = E[90, 0] = E[0, 30] = 1e-9
+    assert graphs.lowest_right_singular(csr_array(E), 2) is None
 
 
 def test_cluster_indicators():

@@ -238,6 +238,38 @@ def test_llcfs(n, d, iterations):
     assert_close(fitted.scores_.sum(), 1.0, 1e-12)
 
 
+@pytest.mark.parametrize(("clusters", "noise_first"), [(5, True), (2, False)])
+def test_llcfs_by_its_equations_prefers_noise_when_told_too_many_clusters(clusters, noise_first):
+    """Two groups, 6 apart in columns 0 and 1 of 20: as coded from the paper, so ours."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 20))
+    X[:, :2] += 6.0 * (np.arange(120)[:, None] % 2)
+    X = standardise(X)
+    fitted = LLCFS(n_clusters=clusters, max_iter=3).fit(X)
+    assert_close(fitted.scores_, slow.llcfs(X, clusters, 5, 1.0, 3), 1e-7)
+    assert (fitted.order_[0] > 1) == noise_first
+
+
+@pytest.mark.parametrize("beta", [1.0, 1e6])
+def test_local_models_of_rows_nearer_to_each_other_than_to_the_mean(beta):
+    """Entries of the Gram matrix differ from each other in their last digits alone."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.normal(size=(4, 5)), 6, axis=0) + 1e-5 * rng.normal(size=(24, 5))
+    tau, y = rng.dirichlet(np.ones(5)), rng.normal(size=24)
+    models = local_models(X, tau, 4, beta)
+    for i, near in enumerate(models.indices):
+        w, b = slow.local_regression(X[near], y[near], tau, beta)
+        assert_close(tau * (X[near].T @ models.R[i] @ y[near]), w, 1e-6)
+        assert_close(models.alpha[i] @ y[near], X[i] @ w + b, 1e-6)
+
+
+def test_columns_that_weigh_nothing_do_not_change_local_models():
+    X, tau = overlapping(20, 9), np.array([0.3, 1e-60, 0.2, 1e-25, 0.1, 0.0, 0.3, 1e-40, 0.1])
+    found, without = local_models(X, tau, 4, 1.0), local_models(X[:, tau > 1e-3], tau[tau > 1e-3], 4, 1.0)
+    np.testing.assert_array_equal(found.indices, without.indices)
+    assert_close(found.alpha, without.alpha, 1e-12)
+
+
 # --- SRCFS ----------------------------------------------------------------------------------------------------------
 
 
