@@ -23,11 +23,12 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from threading import Lock, Thread
+from threading import Thread
 from typing import Any
 
 import numpy as np
 
+from dufs_core.backend.threads import fork_safe_lock
 from dufs_core.objective import rules
 
 _NAMES = {bool: "boolean", int: "int64", float: "float64"}
@@ -40,9 +41,9 @@ from dufs_core.kernels.native import Kernel
 Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
 """
 _OPTIONS = tuple(f"NUMBA_{name}" for name in ("CPU_NAME", "CPU_FEATURES", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE"))
-_lock = Lock()  # of compiling and loading
+_lock = fork_safe_lock()  # of compiling and loading
 _engines: list[Any] = []  # of LLVM, which own loaded code
-_children: list[Any] = []  # processes that compile
+_children: dict[Path, Any] = {}  # processes of this one that compile, by the files that they write
 
 
 class Kernel:
@@ -54,7 +55,6 @@ class Kernel:
     def __init__(self, module: str, name: str, function: Callable[..., None] | None = None) -> None:
         self._module, self._name, self._function = module, name, function
         self._codes: dict[Any, Any] = {}
-        self._compiling: dict[Any, Any] = {}  # processes
 
     @property
     def py_func(self) -> Callable[..., None]:
@@ -78,9 +78,9 @@ class Kernel:
         path = None if signature in self._codes else self._file(signature)
         if path is None or path.exists() or not os.access(path.parent, os.W_OK):
             return True  # without a cache nothing can come from another process
-        if signature not in self._compiling:
-            self._compiling[signature] = _start(self._module, self._name, signature, path)
-        child = self._compiling[signature]
+        if path not in _children:
+            _children[path] = _start(self._module, self._name, signature, path)
+        child = _children[path]
         return child is None or child.poll() is not None
 
     def _file(self, signature: Any) -> Path | None:
@@ -198,13 +198,15 @@ def _formats(signature: Any) -> list[str]:
 @cache
 def _build() -> str:
     """All that machine code depends on beside the signature."""
-    from llvmlite import binding
+    with _lock:
+        from llvmlite import binding
 
+        processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
+        triple = binding.get_process_triple()
     sources = (*sorted(Path(__file__).parent.glob("*.py")), Path(rules.__file__))
     digest = sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()
     options = sorted(item for item in os.environ.items() if item[0] in _OPTIONS)
-    processor = binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten()
-    return f"{digest} {version('numba')} {version('llvmlite')} {binding.get_process_triple()} {processor} {options}"
+    return f"{digest} {version('numba')} {version('llvmlite')} {triple} {processor} {options}"
 
 
 def _load(data: bytes) -> Any:
@@ -240,23 +242,17 @@ def _start(module: str, name: str, signature: Any, path: Path) -> Any:
         )  # fmt: skip
     except (OSError, ValueError):
         return None
-    _children.append(child)
     Thread(target=child.wait, daemon=True).start()  # nobody else may ask for its end: no zombie stays
     return child
 
 
-def _after_fork() -> None:
-    """A lock that another thread held at a fork would never be free in the new process."""
-    global _lock
-    _lock = Lock()
+@atexit.register
+def _let_go() -> None:
+    """Children may go on after this process, without a warning that they are still running; a fork has none."""
+    for child in filter(None, _children.values()):
+        child.returncode = child.returncode or 0
+    _children.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
-
-
-@atexit.register
-def _let_go() -> None:
-    """Children may go on after this process, without a warning that they are still running."""
-    for child in _children:
-        child.returncode = child.returncode or 0
+    os.register_at_fork(after_in_child=_let_go)

@@ -7,6 +7,7 @@ test needs no allowance for the search that found them.
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from dufs_core.selection.presets import graph_rules, order_of
 from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, permutation_test
 from dufs_core.training.progress import progress_bar
 
-_CATCHING = RLock()  # held while warnings are caught
+_catching = RLock()  # held while warnings are caught
 _LEVEL = 0.05  # a p-value up to which a lambda is better than chance
 _TOGETHER = 2  # lambdas added to the grid at once: each knows of the earlier ones, and shares the machine
 
@@ -327,8 +328,18 @@ def one_of_each() -> Iterator[None]:
 
     Python's warning filters belong to all threads: paths in several threads are fitted in turn.
     """
-    with _CATCHING, warnings.catch_warnings(record=True) as caught:
+    with _catching, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
     for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():
         warnings.warn(warning.message, stacklevel=user_stacklevel())
+
+
+def _after_fork() -> None:
+    """The thread that holds the lock may not be in the child."""
+    global _catching
+    _catching = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
