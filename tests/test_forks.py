@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import threading
-from contextlib import nullcontext
+import warnings
 
 import pytest
 from threadpoolctl import threadpool_info
@@ -158,7 +158,7 @@ def test_a_child_has_its_own_state(monkeypatch):
     thread = threading.Thread(target=other)
     thread.start()
     entered.wait()
-    with pytest.warns(DeprecationWarning) if sys.version_info >= (3, 12) else nullcontext():
+    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # Python's, of threads
         pid = os.fork()
     if not pid:
         good = not blas._users and not native._children and lambda_path._catching.acquire(blocking=False)

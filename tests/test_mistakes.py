@@ -124,6 +124,21 @@ WRONG_SETTINGS = {
         {"lam": -0.1},
         r"lam must be None \(parameter-free loss\) or a number of at least 0; got -0.1",
     ),
+    "a lam beyond float32": ({"lam": 1e39}, r"lam must .*0, in float32 from 1.2e-38 to 3.4e\+38; got 1e\+39"),
+    "a lam too small for float32": ({"lam": 1e-45}, r"lam must be .* from 1.2e-38 .*; got 1e-45"),
+    "a lam beyond float64": ({"lam": 10**400, "dtype": "float64"}, r"in float64 from 2.2e-308 to 1.8e\+308; got 1000"),
+    "a sigma too small for float32": ({"gate_sigma": 1e-45}, r"gate_sigma must .* positive number, in float32 .*1e-45"),
+    "a factor beyond float32": ({"bandwidth_factor": 1e300}, r"bandwidth_factor must .* in float32 .*; got 1e\+300"),
+    "a bandwidth beyond float32": ({"bandwidth": 1e-320}, r"bandwidth must .* in float32 .*; got 1e-320"),
+    "a huge bandwidth": ({"bandwidth": 10**400}, r"bandwidth must .* in float32 .*; got 1000"),
+    "a rate that is no number": ({"learning_rate": float("nan")}, "learning_rate must be a positive number; got nan"),
+    "a momentum in words": ({"momentum": "0.5"}, "momentum must be at least 0 and below 1; got '0.5'"),
+    "a huge power": (
+        {"power": 2**31},
+        "power must be a whole number of at least 1 and at most 2147483647; got 2147483648",
+    ),
+    "a huge number of draws": ({"n_draws": 2**40}, "n_draws must be None, 1 or an even number .*; got 1099511627776"),
+    "a huge number of threads": ({"n_jobs": 10**400}, "n_jobs must be None, -1 or a whole number .*; got 1000"),
     "several lams": ({"lam": [0.1, 0.2]}, r"lam must be .* a number .*got \[0.1, 0.2\]"),
     "bandwidth": ({"bandwidth": "meidan"}, "did you mean 'median'"),
     "scaling": ({"scaling": "column"}, "did you mean 'columns'"),
@@ -138,6 +153,26 @@ WRONG_SETTINGS = {
     "a Generator": ({"random_state": RNG}, r"a whole number by rng.integers\(2\*\*31\)"),
     "one callback": ({"callbacks": print}, r"as in callbacks=\[print\]"),
 }
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of NumPy, on the way
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"optimizer": "sgd", "learning_rate": 3e38, "lam": 3e38}, "After step 1 of 1 the loss or a gate is not a fin"),
+        ({"gate_sigma": 3e38}, "mu_ would not be a finite number: with gate_sigma=3e[+]38"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["dense", "streaming", "reference"])
+def test_a_fit_without_finite_numbers_is_no_result(changes, said, engine):
+    with pytest.raises(ValueError, match=said):
+        quick(engine=engine, **changes).fit(np.c_[X, np.ones(40)])
+
+
+def test_the_lams_of_a_path_are_checked_alike():
+    for lams, said in (([1e39], "in float32 .* got 1e.39"), ([10**400], "lams must be None or a sequence of numbers")):
+        with pytest.raises(ValueError, match=said):
+            LambdaPath(quick(), lams=lams, n_splits=1, n_permutations=9).fit(X)
 
 
 @pytest.mark.parametrize("mistake", WRONG_SETTINGS)

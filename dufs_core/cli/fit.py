@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line, usage_errors, versions
 from dufs_core.cli.parser import OPTIONS
+from dufs_core.training.progress import stage
 
 _ROWS_SHOWN = 20  # most rows of the printed table
 # fitted attributes of the result, without their underscore
@@ -37,6 +38,7 @@ class Data(NamedTuple):
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     began = time.perf_counter()
+    shown = getattr(args, "verbose", int(not args.quiet and sys.stderr.isatty()))
     if args.force and args.out is None:
         raise UsageError("--force needs --out DIR")
     seed = 0 if args.seed is None else args.seed
@@ -45,7 +47,8 @@ def run(args: argparse.Namespace) -> int:
             from dufs_core.cli import output
 
             output.check_directory(args.out, args.force)
-        data = _load(args, seed)
+        with stage(shown, f"reading {args.file}"):
+            data = _load(args, seed)
     read = time.perf_counter()
     if not args.quiet:
         for note in data.notes:
@@ -55,11 +58,10 @@ def run(args: argparse.Namespace) -> int:
     if args.seed is not None and args.file != "two-moons" and given.get("random_state", seed) != seed:
         raise UsageError("--seed and --random-state are the same for a file; give one of them")
     given = {"random_state": seed} | given
-    if not (args.json or args.quiet) and sys.stderr.isatty():
-        given.setdefault("verbose", 1)
-    from dufs_core.selection.dufs import DUFS
+    given |= {"verbose": shown}
+    with usage_errors(), stage(shown, "fit of {} x {}".format(*data.X.shape)):
+        from dufs_core.selection.dufs import DUFS
 
-    with usage_errors():
         selector = DUFS(**given) if args.preset is None else DUFS.preset(args.preset, **given)
         started = time.perf_counter()
         selector.fit(data.X)
@@ -71,7 +73,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None:
         document = {key: value for key, value in result.items() if key != "scores"}  # selection.csv has them
         try:
-            written = output.save(args.out, rows, document, selector, data.X, data.names, data.labels)
+            with stage(shown, f"writing {args.out}"):
+                written = output.save(args.out, rows, document, selector, data.X, data.names, data.labels)
         except OSError as error:
             print(f"dufs-core: cannot write {args.out}: {single_line(error)}", file=sys.stderr)
             return FAILED

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from dufs_core.backend import get_backend
 from dufs_core.cli.common import UsageError, machine, single_line, versions
 from dufs_core.errors import BackendUnavailableError
 from dufs_core.gradcheck.suite.run import KINDS, run_suite
+from dufs_core.training.progress import stage
 
 EXAMPLES = """\
 examples:
@@ -48,13 +50,15 @@ def run(args: argparse.Namespace) -> int:
     results = []
     try:
         bk = get_backend(args.backend)
-        print(_LINE.format("operation", "engine", "kind", "examples", "worst", "seconds", "worst case"))
-        for result in run_suite(bk, kinds=(args.kind,) if args.kind else KINDS, **settings):
-            worst = "FAILED" if result.failures else f"{result.worst_relative_error:.1e}"
-            seconds = f"{result.seconds:.2f}"
-            cells = (result.name, result.engine, result.kind, result.examples, worst, seconds, result.worst_case)
-            print(_LINE.format(*cells).rstrip(), flush=True)
-            results.append(result)
+        print(_LINE.format("operation", "engine", "kind", "examples", "worst", "seconds", "worst case"), flush=True)
+        with stage(sys.stderr.isatty(), "checking") as bar:
+            for result in run_suite(bk, kinds=(args.kind,) if args.kind else KINDS, **settings):
+                worst = "FAILED" if result.failures else f"{result.worst_relative_error:.1e}"
+                seconds = f"{result.seconds:.2f}"
+                cells = (result.name, result.engine, result.kind, result.examples, worst, seconds, result.worst_case)
+                bar.clear()
+                print(_LINE.format(*cells).rstrip(), flush=True)
+                results.append(result)
     except (BackendUnavailableError, ValueError) as error:
         raise UsageError(single_line(error)) from error
     failures = sum(bool(r.failures) for r in results)

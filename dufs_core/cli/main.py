@@ -18,6 +18,7 @@ from typing import Any
 
 from dufs_core.cli.common import BAD_INPUT, DONE, FAILED, INTERRUPTED, UsageError, single_line
 from dufs_core.cli.parser import build_parser
+from dufs_core.training.progress import stage
 
 
 @contextmanager
@@ -58,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="backslashreplace")  # names of features may not be encodable
     try:
         with _clean_warnings():
-            code = _run(build_parser(argv[0] if argv else None).parse_args(argv))
+            command = argv[0] if argv else None
+            silent = command not in ("sweep", "gradcheck") or {"-q", "--quiet", "-h", "--help"} & {*argv}
+            with stage(not silent and sys.stderr.isatty(), "starting"):  # the parsers of these load all they use
+                parser = build_parser(command)
+            code = _run(parser.parse_args(argv))
             sys.stdout.flush()
             return code
     except SystemExit as end:  # argparse, after --help or an error that it has printed

@@ -114,7 +114,7 @@ OPTIONS = {
     "max_memory": Option("none", "bytes to allocate at most; none: what is available", _INT_OR_NONE, "BYTES|none"),
     "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _INT_OR_NONE, "N|none"),
     "random_state": Option("that of --seed", "seed of the fit", _SEED, "SEED"),
-    "verbose": Option("0; on a terminal 1, unless --json or --quiet", "1: a progress bar", _INT, "LEVEL"),
+    "verbose": Option("0; on a terminal 1, unless --quiet", "1: a progress bar", _INT, "LEVEL"),
     "convention": Option("standard", "follow the paper, or the published code", choices=("standard", "authors_code")),
 }
 

@@ -16,6 +16,7 @@ _ROOM = 1 << 20  # bytes, of all kernels
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
     from dufs_core.kernels.native import cache_directory
+    from dufs_core.training.progress import stage
 
     folder, began = cache_directory(), time.perf_counter()
     try:
@@ -27,8 +28,10 @@ def run(args: argparse.Namespace) -> int:
         advice = "name a directory that can be written in NUMBA_CACHE_DIR"
         print(f"dufs-core: kernels cannot be kept: {single_line(error)}; {advice}", file=sys.stderr)
         return FAILED
-    for what in compiled_kernels():
-        print(what, flush=True)
+    with stage(sys.stderr.isatty(), "compiling kernels") as bar:
+        for what in compiled_kernels():
+            bar.clear()
+            print(what, flush=True)
     print(f"all kernels are in {folder} ({time.perf_counter() - began:.1f} s)")
     return DONE
 

@@ -17,7 +17,7 @@ from dufs_core.selection.search import Outcome, ProgressSaver, Search
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
 from dufs_core.significance.pairs import pair_dependence_bytes
-from dufs_core.training.progress import progress_bar
+from dufs_core.training.progress import stage
 
 _QUANTILE, _SMALLEST_LAM = 0.99, 1e-3  # lambda closes this share of the calibration columns
 
@@ -56,7 +56,7 @@ def discover(
         trained on all rows, else on those that the structure was found on.
     """
     d = X.shape[1]
-    with progress_bar(search.verbose, 0, "", "decoys", bar_format="{desc} {elapsed}") as bar:
+    with stage(search.verbose, "decoys") as bar:
         pool = structure.build_pool(bk, X, columns, seed, threads)
         n_columns = len(pool.columns)
         evidence_of_all = np.full((1 + pool.n_decoys, d), np.nan)
@@ -83,7 +83,8 @@ def discover(
     is_open, weights = mu > 0, (np.clip(mu, 0, 1) * scales) ** 2
     if is_open.sum() < 2:  # a graph of one column shows only itself
         is_open, weights = np.ones(len(members), dtype=bool), scales**2
-    score = structure.scores(bk, pool, members[is_open], weights[is_open], objective, threads)
+    with stage(search.verbose, "scores"):
+        score = structure.scores(bk, pool, members[is_open], weights[is_open], objective, threads)
     before = structure.evidence_of(pool, at_start, found.dependence)
     evidence = structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, n_columns)
     q = q_values(evidence, np.exp(-evidence.max(axis=0)))

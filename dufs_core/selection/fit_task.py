@@ -33,6 +33,7 @@ from dufs_core.significance.hsic import hsic_bytes
 from dufs_core.significance.permutation_test import permutation_test_bytes
 from dufs_core.significance.structure import MOST_GATES, ROWS
 from dufs_core.training.loop import Run
+from dufs_core.training.progress import stage
 
 _MANY_DRAWS, _FEW_DRAWS = 16, 4  # more rows average over more of the data, and cost more per draw
 _SMALL_ROWS = 256
@@ -186,7 +187,15 @@ class FitTask:
                 judged = {f"{name}_": value for name, value in found._asdict().items() if name != "outcome"}
             gates = gate_attributes(selector, bk, data.constant, best)
             fitted = {"n_runs_": n_runs, "backend_": bk.name, "scores_": gates["mu_"].copy(), **gates, **judged}
-            fitted |= order_attributes(selector, bk, data.X, fitted, self.threads)
+            for name in ("mu_", "bandwidth_", "evidence_"):
+                if not np.isfinite(fitted.get(name, 0.0)).all():
+                    raise ValueError(
+                        f"{name} would not be a finite number: with gate_sigma={selector.gate_sigma!r}, "
+                        f"bandwidth={selector.bandwidth!r} and bandwidth_factor={selector.bandwidth_factor!r} numbers "
+                        f'leave the range of {selector.dtype}. Use values nearer to 1, or dtype="float64"'
+                    )
+            with stage(selector.verbose, "ranking"):
+                fitted |= order_attributes(selector, bk, data.X, fitted, self.threads)
         for name in [name for name in vars(selector) if name.endswith("_") and name not in _LASTING]:
             delattr(selector, name)  # of an earlier fit
         vars(selector).update(fitted)

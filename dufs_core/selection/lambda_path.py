@@ -195,7 +195,7 @@ class LambdaPath(ColumnSelector):
     def _given_lams(self) -> Array:
         try:
             lams = np.asarray(self.lams, dtype=np.float64)
-        except (TypeError, ValueError):  # no numbers
+        except (TypeError, ValueError, OverflowError):  # no numbers, or too large ones
             lams = np.empty(0)
         if lams.ndim != 1 or not lams.size or not np.isfinite(lams).all() or lams.min() < 0:
             raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")

@@ -17,6 +17,7 @@ from dufs_core.objective.ops.bandwidth import check_bandwidth, check_n_neighbors
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.selection.presets import graph_rules
 
+_MOST = 2**31 - 1  # of what is counted
 RANKINGS = ("diverse", "evidence", "gates")
 
 
@@ -30,14 +31,15 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         )
     for name in ("power", "n_neighbors", "max_iter", "max_runs"):
         check_whole(name, p[name])
+    check_choice("dtype", p["dtype"], ("float32", "float64"))
     for name in ("bandwidth_factor", "gate_sigma", "learning_rate"):
-        check_positive(name, p[name])
-    if p["lam"] is not None and not (is_real(p["lam"]) and 0 <= p["lam"] < float("inf")):
-        raise ValueError(f"lam must be None (parameter-free loss) or a number of at least 0; got {p['lam']!r}")
+        check_positive(name, p[name], p["dtype"])
+    if not (p["lam"] is None or (is_real(p["lam"]) and p["lam"] == 0) or is_positive(p["lam"], p["dtype"])):
+        allowed = f"a number of at least 0{_range(p['lam'], p['dtype'])}"
+        raise ValueError(f"lam must be None (parameter-free loss) or {allowed}; got {p['lam']!r}")
     if not is_real(p["tol"]) or not 0 <= p["tol"] < 1:
         raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {p['tol']!r}")
     check_choice("gate_noise", p["gate_noise"], ("batch", "sample"))
-    check_choice("dtype", p["dtype"], ("float32", "float64"))
     check_choice("scaling", p["scaling"], SCALINGS)
     check_choice("convention", p["convention"], ("standard", "authors_code"))
     if p["ranking"] is not None:
@@ -48,6 +50,10 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         if not isinstance(p[name], (bool, np.bool_)):
             raise ValueError(f"{name} must be True or False; got {p[name]!r}")
     check_bandwidth(p["bandwidth"])
+    if not isinstance(p["bandwidth"], str):
+        check_positive("bandwidth", p["bandwidth"], p["dtype"])
+    if not is_real(p["momentum"]):
+        raise ValueError(f"momentum must be at least 0 and below 1; got {p['momentum']!r}")
     get_optimizer(p["optimizer"], p["learning_rate"], p["momentum"])
     if p["max_memory"] is not None and not (is_whole(p["max_memory"]) and p["max_memory"] >= 1):
         raise ValueError(f"max_memory must be None or a positive number of bytes; got {p['max_memory']!r}")
@@ -56,7 +62,7 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
             f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {p['callbacks']!r}"
         )
     draws = p["n_draws"]
-    if draws is not None and not (is_whole(draws) and (draws == 1 or (draws > 1 and draws % 2 == 0))):
+    if draws is not None and not (is_whole(draws) and (draws == 1 or (1 < draws <= _MOST and draws % 2 == 0))):
         raise ValueError(f"n_draws must be None, 1 or an even number (pairs eps, -eps); got {draws!r}")
     check_n_neighbors(p["n_neighbors"], n)
     if p["batch_size"] is not None:
@@ -93,15 +99,29 @@ def is_real(value: Any) -> bool:
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Raise ValueError unless value is a whole number of at least `least`."""
-    if not is_whole(value) or value < least:
-        raise ValueError(f"{name} must be a whole number of at least {least}; got {value!r}")
+    """Raise ValueError unless value is a whole number of at least `least` that 32 bits hold."""
+    if not is_whole(value) or not least <= value <= _MOST:
+        most = f" and at most {_MOST}" * (is_whole(value) and value > _MOST)
+        raise ValueError(f"{name} must be a whole number of at least {least}{most}; got {value!r}")
 
 
-def check_positive(name: str, value: Any) -> None:
-    """Raise ValueError unless value is a positive finite number."""
-    if not is_real(value) or not 0 < float(value) < float("inf"):
-        raise ValueError(f"{name} must be a positive number; got {value!r}")
+def is_positive(value: Any, dtype: str = "float64") -> bool:
+    """Whether value is a positive number that arrays of this dtype can hold with all digits."""
+    limits = np.finfo(dtype)
+    return is_real(value) and float(limits.tiny) <= value <= float(limits.max)
+
+
+def check_positive(name: str, value: Any, dtype: str = "float64") -> None:
+    """Raise ValueError unless `is_positive`."""
+    if not is_positive(value, dtype):
+        raise ValueError(f"{name} must be a positive number{_range(value, dtype)}; got {value!r}")
+
+
+def _range(value: Any, dtype: str) -> str:
+    """In a sentence that refuses `value`: the numbers of this dtype, where it is beyond them."""
+    limits = np.finfo(dtype)
+    beyond = is_real(value) and 0 < value < float("inf")
+    return f", in {dtype} from {limits.tiny:.1e} to {limits.max:.1e}" * beyond
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:
@@ -139,6 +159,6 @@ def n_threads(n_jobs: int | None) -> int:
     """The number of threads that n_jobs asks for. Raises ValueError."""
     if n_jobs is None or n_jobs == -1:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not is_whole(n_jobs) or n_jobs < 1:
+    if not is_whole(n_jobs) or not 1 <= n_jobs <= _MOST:
         raise ValueError(f"n_jobs must be None, -1 or a whole number of at least 1; got {n_jobs!r}")
     return n_jobs

@@ -292,5 +292,13 @@ def _save_all(runs: Sequence[TrainingRun], steps: Steps, records: Sequence[Seque
 
 
 def make_run(mu: Array, records: Array, schedule: Schedule) -> Run:
-    """The result of a run from its records."""
+    """The result of a run from its records. Raises ValueError if they, or the gates, are not finite numbers."""
+    finite = np.isfinite(records[:, RECORD.index("loss")])
+    if not (finite.all() and bool((mu - mu == 0).all())):
+        step = len(finite) if finite.all() else int(finite.argmin()) + 1
+        raise ValueError(
+            f"After step {step} of {len(finite)} the loss or a gate is not a finite number: a parameter or the data "
+            f"lead beyond the numbers of {mu.dtype}. Use a lam, learning_rate, gate_sigma and bandwidth nearer to 1, "
+            f'scaling="columns", or dtype="float64"'
+        )
     return Run(mu, records, bool(records[-1][RECORD.index("undecided_gates")] <= schedule.tol * len(mu)))

@@ -35,14 +35,16 @@ def add_arguments(sweep: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the command. Raises JobError if the user has to change something."""
-    from tqdm import tqdm
+    from dufs_core.training.progress import progress_bar, stage
 
-    from dufs_core.cli.sweep import pool, results, runner
-    from dufs_core.cli.sweep.job_file import JobError, read_job
+    shown = not args.quiet and sys.stderr.isatty()
+    with stage(shown, f"reading {args.job}"):
+        from dufs_core.cli.sweep import pool, results, runner
+        from dufs_core.cli.sweep.job_file import JobError, read_job
 
-    if args.workers < 1:
-        raise JobError(f"--workers must be at least 1; got {args.workers}")
-    job = read_job(args.job)
+        if args.workers < 1:
+            raise JobError(f"--workers must be at least 1; got {args.workers}")
+        job = read_job(args.job)
     if args.dry_run:
         return _dry_run(job, args)
     if args.out is None:
@@ -52,8 +54,7 @@ def run(args: argparse.Namespace) -> int:
         workers = pool.cluster(args.scheduler)
     store = results.Store(args.out)
     again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
-    hidden = args.json or args.quiet or not sys.stderr.isatty()
-    with tqdm(total=len(job.fits), unit="fit", disable=hidden, smoothing=0.1) as bar:
+    with progress_bar(shown, len(job.fits), "fit", "sweep", smoothing=0.1) as bar:
 
         def show(report: Any) -> None:
             over = report.done + report.failed

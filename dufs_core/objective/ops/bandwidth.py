@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import did_you_mean
@@ -32,7 +32,7 @@ def check_bandwidth(rule: Any) -> None:
     """Raise ValueError unless rule is "median", "q90", "max" or a positive finite number."""
     if isinstance(rule, str):
         quantile_of(rule)
-    elif not isinstance(rule, Real) or isinstance(rule, bool) or not 0 < float(rule) < float("inf"):
+    elif not isinstance(rule, Real) or isinstance(rule, bool) or not 0 < cast(Any, rule) < float("inf"):
         raise ValueError(f'bandwidth must be "median", "q90", "max" or a positive number; got {rule!r}')
 
 
