@@ -13,6 +13,7 @@ from threadpoolctl import threadpool_info
 
 from dufs_core import DUFS
 from dufs_core.backend import blas
+from dufs_core.backend.threads import lazy
 from dufs_core.datasets import two_moons
 from dufs_core.kernels import native
 from dufs_core.selection import lambda_path
@@ -121,6 +122,26 @@ def test_a_pool_of_forks_while_a_fit_runs():
 def test_a_fork_waits_for_a_compiler(tmp_path):
     """What LLVM holds while it compiles in another thread would be locked in the child for ever."""
     run(COMPILER, NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+
+
+def test_threads_do_not_wait_for_each_other_at_a_lazy_property():
+    """Nor would a child for a thread that is not there."""
+    both = threading.Barrier(2, timeout=30)
+
+    class Task:
+        @lazy
+        def data(self):
+            both.wait()
+            return []
+
+    tasks = Task(), Task()
+    threads = [threading.Thread(target=getattr, args=(task, "data")) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not both.broken
+    assert tasks[0].data is tasks[0].data is not tasks[1].data
 
 
 def blas_threads():

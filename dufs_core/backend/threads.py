@@ -6,9 +6,11 @@ import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import RLock
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from dufs_core.backend.types import Backend
+
+Value = TypeVar("Value")
 
 
 def mapped(bk: Backend, function: Callable[[Any], Any], parts: Iterable[Any], threads: int) -> list[Any]:
@@ -32,3 +34,17 @@ def fork_safe_lock() -> Any:
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
     return lock
+
+
+class lazy(Generic[Value]):
+    """`functools.cached_property` without the lock of Python 3.11, which one class has for all its objects.
+
+    Fits in several threads waited for each other at it, and a child process for a thread that it does not have.
+    """
+
+    def __init__(self, function: Callable[[Any], Value]) -> None:
+        self._function = function
+
+    def __get__(self, instance: Any, owner: Any = None) -> Value:
+        value = instance.__dict__[self._function.__name__] = self._function(instance)  # found there from now on
+        return value

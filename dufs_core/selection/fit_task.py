@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
@@ -14,6 +13,7 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.memory import step_limit
+from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
 from dufs_core.data.on_disk import chunked_bytes
 from dufs_core.data.scaling import ScaledData
@@ -83,12 +83,12 @@ class FitTask:
         """The accepted data (n, d), not scaled."""
         return self.accepted.X
 
-    @cached_property
+    @lazy
     def seed(self) -> int:
         """The 64 bits that all draws are functions of; a RandomState is asked once."""
         return seed_of(self.selector.random_state)
 
-    @cached_property
+    @lazy
     def data(self) -> ScaledData:
         """The data scaled, where the backend computes."""
         by_rows = self.step_rows < self.X.shape[0]
@@ -105,7 +105,7 @@ class FitTask:
         """Noise draws of a step."""
         return int(self.selector.n_draws or (_MANY_DRAWS if self.step_rows <= _SMALL_ROWS else _FEW_DRAWS))
 
-    @cached_property
+    @lazy
     def memory(self) -> tuple[StepSize, int]:
         """What the time and the memory of one step depend on, and the bytes kept beside it."""
         selector, (n, d) = self.selector, self.X.shape
@@ -157,7 +157,7 @@ class FitTask:
         optimizer = get_optimizer(s.optimizer, rate, s.momentum)
         return Search(objective, engine, optimizer, schedule, s.max_runs, callbacks, s.verbose, poll=poll)
 
-    @cached_property
+    @lazy
     def saver(self) -> ProgressSaver | None:
         """What saves the progress of the fit, where the selector has a Checkpoint."""
         saving = checkpoint.find(self.selector.callbacks)

@@ -6,12 +6,12 @@ Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring Statistical Dependen
 
 from __future__ import annotations
 
-from functools import cached_property
 from math import sqrt
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
+from dufs_core.backend.threads import lazy
 from dufs_core.data.matrix import dense_block
 
 SHUFFLES = 19  # a dependence above the strongest of each of them has p <= 1/20
@@ -37,7 +37,7 @@ class PairwiseHSIC:
         rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, X.shape[0], _ROWS)
         self._bk, self._X = bk, dense_block(bk, X, rows, self.columns)
 
-    @cached_property
+    @lazy
     def z(self) -> Array:
         """`hsic_z_scores` of the columns."""
         return hsic_z_scores(self._bk, self._X)
