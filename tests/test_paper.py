@@ -8,7 +8,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from bench.paper import __main__ as command
-from bench.paper import chi_square, gates, pixels, score_demo, starts
+from bench.paper import chi_square, deflation, gates, pixels, score_demo, starts
 from bench.paper.cells import Cells
 from bench.paper.data import Data
 from dufs_core.baselines import LaplacianScore
@@ -73,7 +73,19 @@ def abs_difference(a, b):
 
 
 @pytest.mark.parametrize(
-    "name", ["chi-square", "coil", "convergence", "diffusion", "gates", "noisy-images", "power", "score-demo", "starts"]
+    "name",
+    [
+        "chi-square",
+        "coil",
+        "convergence",
+        "deflation",
+        "diffusion",
+        "gates",
+        "noisy-images",
+        "power",
+        "score-demo",
+        "starts",
+    ],
 )
 def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
     command.main([name, "--quick", "--out", str(tmp_path)])
@@ -148,7 +160,7 @@ def test_pixels_are_chosen_without_labels_only_by_a_gap_above_chance():
 
 
 def test_starts_of_kmeans(monkeypatch):
-    """k-means++ in the units of the file is the protocol of the tables; z-scoring finds what units hide."""
+    """scikit-learn's start in the units of the file; z-scoring finds what units hide, and so does a norm of 1."""
     rng = np.random.default_rng(0)
     labels = np.arange(60) % 4
     X = rng.normal(size=(60, 3))
@@ -157,10 +169,31 @@ def test_starts_of_kmeans(monkeypatch):
     monkeypatch.setattr(starts, "cached_load", lambda name: Data(X, labels))
     found = {v: starts.everything("x", *v, runs=5) for v in starts.VARIANTS}
     mean, deviation = kmeans_accuracy(X, labels, 5, 0)
-    assert found["file", "k-means++"] == {"accuracy": round(100 * mean, 2), "deviation": round(100 * deviation, 2)}
-    assert found["file", "random"] != found["file", "k-means++"]
+    expected = {"accuracy": round(100 * mean, 2), "deviation": round(100 * deviation, 2)}
+    assert found["file", "greedy-k-means++"] == expected
     for start in starts.STARTS:
-        assert found["columns", start]["accuracy"] > found["file", start]["accuracy"] + 5
+        for scaling in ("columns", "norm"):
+            assert found[scaling, start]["accuracy"] > found["file", start]["accuracy"] + 5
+
+
+def test_what_the_first_coordinate_hides_is_selected_without_it(monkeypatch):
+    """Two groupings of the rows, the stronger in ten columns, the classes in three."""
+    rng = np.random.default_rng(0)
+    strong, labels = np.arange(80) % 2, np.arange(80) // 2 % 2
+    X = rng.normal(size=(80, 13))
+    X[:, :10] += 3 * strong[:, None]
+    X[:, 10:] += 3 * labels[:, None]
+    monkeypatch.setattr(deflation, "cached_load", lambda name: Data(X, labels))
+    monkeypatch.setattr(deflation, "COUNTS", (3,))
+    deflation.coordinates.cache_clear()
+    for kind in deflation.REMOVED:
+        assert deflation.alone("x", kind)["accuracy"][0] < 65
+        assert deflation.selected("x", kind, 1, "LS", True)["accuracy"][0] > 95
+    each = deflation.alone("x", "principal")
+    assert each["value"][0] > 0.5
+    assert each["accuracy"][1] > 95
+    assert deflation.selected("x", "principal", 0, "LS", True)["accuracy"][0] < 65
+    deflation.coordinates.cache_clear()
 
 
 def test_distance_from_the_paper_is_over_the_rows_that_it_has():

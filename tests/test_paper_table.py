@@ -11,9 +11,9 @@ from scipy.io import savemat
 from bench import common
 from bench.common import data_file
 from bench.paper import __main__ as command
-from bench.paper import data, path, protocol, published, table1
+from bench.paper import data, path, protocol, published, readings, settings, table1
 from bench.paper.cells import Cells
-from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, SELECTORS, cached_load, score
+from bench.paper.protocol import ALL, COUNTS, DRAWS, DUFS_METHODS, RANDOM, SELECTORS, STARTS, cached_load
 from dufs_core import DUFS, LambdaPath
 
 
@@ -97,7 +97,7 @@ def test_rcv1_follows_the_papers_rule():
 
 
 def test_grid_is_fair():
-    grid = table1.grid()
+    grid = settings.grid()
     lengths = {m: len(grid[m]) for m in table1.OF_THE_PAPER}
     assert len(set(lengths.values())) == 1, lengths
     assert max(lengths.values()) <= 10
@@ -107,51 +107,119 @@ def test_grid_is_fair():
 
 def test_cells_of_both_orders_are_the_same_fits():
     """With the rows of a step that the grid has for the data, which are DUFS's alone."""
-    grid = table1.grid()
+    grid = settings.grid()
     for name, rows in (("ISOLET", 500), ("Yale", None)):
-        cells = table1.cells_of(grid, name, "DUFS", False)
-        assert cells == table1.cells_of(grid, name, "DUFS-R", False)
+        cells = settings.cells_of(grid, name, "DUFS", False)
+        assert cells == settings.cells_of(grid, name, "DUFS-R", False)
         assert {c["method"] for c in cells} == {"DUFS"}
         assert {c["settings"].get("batch_size") for c in cells} == {rows}
-        assert all("batch_size" not in c["settings"] for c in table1.cells_of(grid, name, "LS", False))
+        assert all("batch_size" not in c["settings"] for c in settings.cells_of(grid, name, "LS", False))
+
+
+def score(data, method, chosen, counts, runs, seed, start=STARTS[0]):
+    """A selection and what it is worth, in one."""
+    orders = protocol.rank(data, method, chosen, counts, seed)
+    return orders | protocol.judge(data, method, chosen, counts, runs, seed, start, orders["orders"])
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
 def test_every_setting_of_the_grid_can_be_used(folder):
     """On rows enough for 30 neighbours; a step or two each."""
-    grid = table1.grid()
+    grid = settings.grid()
     once = {"max_iter": 1}
     short = {"DUFS": once, "CAE": {"steps": 1}, "NDFS": once, "LLCFS": once}
-    for method in (*table1.OF_THE_PAPER, ALL):
+    for method in (*table1.OF_THE_PAPER, *table1.PLAIN, ALL):
         for s in grid.get(method, [{}]):
             counts = [] if method == ALL else [5]
-            settings = s | short.get(method, {})
-            result = score("Yale", method, settings, counts, 1, 0)
+            result = score("Yale", method, s | short.get(method, {}), counts, 1, 0)
             assert 100 / 3 <= result["accuracy"][0] <= 100, (method, s)
-    preset = table1.preset_cells(grid, "PROSTATE")[1]["settings"] | {"max_iter": 3}
-    assert score("Yale", "DUFS", preset, [5], 1, 0)["n_iter"] == 3
+    for extra in grid["extra"]:
+        lam = {"lam": extra["lam"][1]} if "lam" in extra else {}
+        assert score("Yale", "DUFS", extra["settings"] | lam | {"max_iter": 3, "tol": 0.0}, [5], 1, 0)["n_iter"] == 3
 
 
 def test_dufs_finds_the_clusters(folder):
     result = score("Yale", "DUFS", {}, [10], 5, 0)
     assert result["accuracy"] == result["diverse"]["accuracy"] == [100]
-    assert set(protocol.fitted(cached_load("Yale"), "DUFS", {}, 0).order_[:10]) == set(range(10))
+    assert result["nmi"] == result["ari"] == [100]
+    assert {*result["orders"]["gates"][0]} == {*result["orders"]["diverse"][0]} == set(range(10))
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
-def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder, monkeypatch):
-    judged = {}
-    monkeypatch.setattr(protocol, "kmeans_accuracy", lambda X, *_: (judged.setdefault(X.tobytes(), len(judged)), 0.0))
-    settings = {"max_iter": 5, "batch_size": 20}
-    result = score("Yale", "DUFS", settings, [4], 1, 3)
-    orders = [result["accuracy"], result["diverse"]["accuracy"]]
+def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder):
+    short = {"max_iter": 5, "batch_size": 20}
+    orders = protocol.rank("Yale", "DUFS", short, [4], 3)["orders"]
     data = cached_load("Yale")
-    for ranking, accuracy in zip(DUFS_METHODS.values(), orders, strict=True):
-        alone = DUFS(fdr=None, ranking=ranking, max_runs=1, random_state=3, **settings).fit(data.X)
-        assert accuracy == [100 * judged[data.X[:, alone.order_[:4]].tobytes()]], ranking
-    assert orders[0] != orders[1]
-    with pytest.raises(ValueError, match="no cells of its own"):
-        score("Yale", "DUFS-R", settings, [4], 1, 3)
+    for ranking in DUFS_METHODS.values():
+        alone = DUFS(fdr=None, ranking=ranking, max_runs=1, random_state=3, **short).fit(data.X)
+        np.testing.assert_array_equal(orders[ranking][0], alone.order_[:4])
+    assert list(orders["gates"][0]) != list(orders["diverse"][0])
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
+def test_columns_of_norm_1_are_on_one_scale(folder):
+    short = {"max_iter": 5}
+    X = cached_load("Yale").X
+    ours = [protocol.fitted(cached_load("Yale"), "DUFS", short | s, 0).mu_ for s in ({}, {"unit_norm": True})]
+    alone = DUFS(fdr=None, scaling="global", max_runs=1, random_state=0, **short)
+    np.testing.assert_array_equal(ours[1], alone.fit(X / np.linalg.norm(X, axis=0)).mu_)
+    assert not np.allclose(*ours)
+
+
+def test_rankings_that_need_no_method():
+    rng = np.random.default_rng(0)
+    common, other = rng.normal(size=(2, 200))
+    X = rng.normal(size=(200, 8))
+    X[:, :4] += 4 * common[:, None]
+    X[:, 4:6] += 2 * other[:, None]
+    X[:, 7] *= 100
+    assert protocol.simple(X, "variance")[0] == 7
+    assert {*protocol.simple(X, "correlation^4")[:4]} == {*protocol.simple(X, "PCA", (1, 1))[:4]} == {0, 1, 2, 3}
+    assert {*protocol.simple(X, "PCA", (2, 2))[:2]} == {4, 5}
+    correlation = np.corrcoef(X.T) ** 4
+    np.testing.assert_array_equal(protocol.simple(X, "correlation^4"), np.argsort(-correlation.sum(axis=0)))
+
+
+def test_random_columns_are_twenty_selections(folder):
+    result = score("Yale", RANDOM, {}, [5, 120], 2, 0)
+    assert np.shape(result["draws"]) == (DRAWS, 2)
+    np.testing.assert_allclose(np.mean(result["draws"], axis=0), result["accuracy"], atol=0.01)
+    few, every = np.array(result["draws"]).T
+    assert len(set(few)) > 5
+    assert len(set(every)) <= 2  # all columns: they differ by the order alone
+    found = table1.of_draws({"draws": [[i, 0.0] for i in range(20)]}, [0, 1])
+    assert (found["best"], found["best_of_eight"]) == (19, round(8 * 21 / 9 - 1, 2))  # the mean of a maximum
+    assert found["each"] == list(range(20))
+
+
+def test_starts_of_kmeans_are_three():
+    """Of many groups plain k-means++ finds fewer than the greedy variant, and random rows fewer still."""
+    labels = np.repeat(np.arange(25), 8)
+    X = 10 * np.stack([labels % 5, labels // 5], axis=1) + np.random.default_rng(0).normal(size=(200, 2))
+    found = {
+        start: np.mean([protocol.agreement(labels, protocol.clusters(X, 25, start, seed)) for seed in range(30)])
+        for start in STARTS
+    }
+    assert found["random rows"] < found["k-means++"] - 0.02
+    assert found["k-means++"] < found["greedy-k-means++"] - 0.02
+    assert protocol.agreement([0, 0, 1, 1], [1, 1, 0, 0]) == (1, 1, 1)
+    assert protocol.agreement([0, 0, 1, 1], [0, 1, 0, 1]) == (0.5, 0, -0.5)
+
+
+def test_a_selection_is_computed_once_for_all_starts(folder, monkeypatch):
+    cells = Cells(folder / "x.jsonl")
+    calls = []
+    rank = table1.rank
+    monkeypatch.setattr(table1, "rank", lambda **s: calls.append(s) or rank(**s))
+    table1.rank.__name__ = "rank"
+    for start in STARTS:
+        table1.compute(cells, settings.grid(start), True, ["Yale"], ["LS", RANDOM, ALL])
+    assert [c["method"] for c in calls] == ["LS", "LS", RANDOM, ALL]
+    cells = Cells(folder / "x.jsonl")  # as the file has them
+    for start in STARTS:
+        (s,) = settings.cells_of(settings.grid(start), "Yale", ALL, True)
+        expected = protocol.judge(**s, orders={})
+        assert settings.known(cells, s, ALL) == expected
 
 
 def fake(accuracy, **more):
@@ -160,16 +228,16 @@ def fake(accuracy, **more):
 
 def cells_with(path, grid, results):
     """A file of cells in which DUFS's settings on Yale have these results."""
-    wanted = table1.cells_of(grid, "Yale", "DUFS", False)
+    wanted = settings.cells_of(grid, "Yale", "DUFS", False)
     lines = [
-        {"function": "score", "settings": s, "result": r, "seconds": 1} for s, r in zip(wanted, results, strict=False)
+        {"function": "judge", "settings": s, "result": r, "seconds": 1} for s, r in zip(wanted, results, strict=False)
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     return Cells(path)
 
 
 def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
-    grid = table1.grid()
+    grid = settings.grid()
     first = fake([40, 41, 42, 43, 44, 39.0])
     cells = cells_with(tmp_path / "x.jsonl", grid, [first, fake([30, 50.5, 20, 20, 20, 20])])
     grid["label_free"] = {}
@@ -186,14 +254,14 @@ def test_oracle_takes_the_best_and_label_free_the_first(tmp_path):
 
 
 def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
-    grid = table1.grid()
+    grid = settings.grid()
     results = [fake([0, 0, 0, 0, 0, 30.0 + i]) for i in range(8)]
     cells = cells_with(tmp_path / "x.jsonl", grid, results)
     wide = {"Yale": True, "ISOLET": False, "GISETTE": None}
-    monkeypatch.setattr(table1, "is_wide", wide.get)
-    places = {data: table1.label_free(grid, data, "DUFS") for data in wide}
+    monkeypatch.setattr(settings, "is_wide", wide.get)
+    places = {data: settings.label_free(grid, data, "DUFS") for data in wide}
     assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
-    assert table1.label_free(grid, "GISETTE", "LS") == 0
+    assert settings.label_free(grid, "GISETTE", "LS") == 0
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
     wide = DUFS(fdr=None, power=2, bandwidth="max", **grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
     assert wide.get_params() == DUFS.preset("wide").get_params()
@@ -201,51 +269,82 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
 
 def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch, tmp_path):
     """Over rows that every method has; of DUFS the setting for the shape of the data."""
-    grid = table1.grid()
-    monkeypatch.setattr(table1, "is_wide", {"Yale": True, "ISOLET": False, "PIX10": True}.get)
+    grid = settings.grid()
+    monkeypatch.setattr(settings, "is_wide", {"Yale": True, "ISOLET": False, "PIX10": True}.get)
     rows = [("Yale", SELECTORS, 10), ("ISOLET", SELECTORS, 20), ("PIX10", ["DUFS", "LS"], 90)]
     lines = [
-        json.dumps({"function": "score", "settings": s, "seconds": 1, "result": fake(
+        json.dumps({"function": "judge", "settings": s, "seconds": 1, "result": fake(
             [base + i] * len(s["counts"]), diverse=fake([base + i + 1] * len(s["counts"])))})
-        for name, methods, base in rows for method in methods if method != "DUFS-R"
-        for i, s in enumerate(table1.cells_of(grid, name, method, False))
+        for name, methods, base in rows for method in (*methods, *table1.PLAIN) if method != "DUFS-R"
+        for i, s in enumerate(settings.cells_of(grid, name, method, False))
     ]  # fmt: skip
     path = tmp_path / "x.jsonl"
     path.write_text("\n".join(lines))
     found = table1.by_count(Cells(path), grid, False)
     assert found["data"] == ["Yale", "ISOLET"]
-    assert set(found["mean"]) == set(SELECTORS) - {"CAE"}
+    assert set(found["mean"]) == {*SELECTORS, *table1.PLAIN} - {"CAE"}
     assert found["mean"]["LS"] == [15] * 6
     assert found["mean"]["DUFS"] == [(10 + 5 + 20 + 2) / 2] * 6
     assert found["mean"]["DUFS-R"] == [(10 + 5 + 20 + 2) / 2 + 1] * 6
 
 
-def test_spreads_say_whether_the_papers_value_lies_among_the_settings(tmp_path):
-    """Of Yale (42.7 for LS, 41.7 for MCFS); a row without all of its settings, and other data, are left out."""
-    grid = {"seed": 0, "counts": {}, "batch_size": {}, "LS": [{}, {"n_neighbors": 2}], "MCFS": [{}, {"n_neighbors": 2}]}
-    results = {"LS": [[30.0, 35], [40, 10]], "MCFS": [[44.3, 20], [47, 46]]}
+def test_readings_of_the_papers_numbers(tmp_path):
+    """Of Yale (42.7 for LS, 41.7 for MCFS); other data, and settings that are not computed, have none."""
+    grid = settings.grid() | {"LS": [{}, {"n_neighbors": 2}], "MCFS": [{}]}
+    results = {("LS", 0): [30.0, 35], ("LS", 1): [43.5, 10], ("MCFS", 0): [38, 38.5]}
     lines = [
-        json.dumps({"function": "score", "settings": s, "result": fake(values), "seconds": 1})
-        for name in ("Yale", "RCV1") for method in ("LS", "MCFS")
-        for s, values in zip(table1.cells_of(grid, name, method, False), results[method], strict=True)
+        json.dumps({"function": "judge", "settings": settings.cells_of(grid, name, method, False)[i] | {"start": start},
+                    "result": fake([v + (start == STARTS[1]) for v in values]), "seconds": 1})
+        for name in ("Yale", "RCV1") for (method, i), values in results.items() for start in STARTS[:2]
     ]  # fmt: skip
-    path = tmp_path / "x.jsonl"
-    path.write_text("\n".join(lines))
-    found = table1.spreads(Cells(path), grid, ["Yale", "RCV1"])
-    assert found == [
-        {"data": "Yale", "method": "LS", "least": 35, "most": 40, "paper": 42.7},
-        {"data": "Yale", "method": "MCFS", "least": 44.3, "most": 47, "paper": 41.7},
-    ]
-    assert "| Yale | **35.0 to 40.0 / 42.7** | **44.3 to 47.0 / 41.7** |" in table1.spread_table(found)
-    for f, least in zip(found, (40.2, 44.2), strict=True):
-        f["most"] = 47
-        f["least"] = least
-    assert "| Yale | 40.2 to 47.0 / 42.7 | 44.2 to 47.0 / 41.7 |" in table1.spread_table(found)
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    cells = Cells(tmp_path / "x.jsonl")
+    ls, mcfs = readings.nearest(cells, grid, ["Yale", "RCV1"])
+    assert (ls["setting"], ls["start"], ls["accuracy"], ls["n_features"]) == ("k = 2", STARTS[0], 43.5, 50)
+    assert (ls["reproduced"], ls["near"], ls["readings"]) == (True, 1, 4)
+    assert (mcfs["method"], mcfs["setting"], mcfs["start"], mcfs["accuracy"]) == ("MCFS", "defaults", STARTS[1], 39.5)
+    assert (mcfs["reproduced"], mcfs["near"], mcfs["readings"]) == (False, 0, 2)
+    text = "\n".join(readings.tables([ls, mcfs], [], []))
+    assert "| Yale | LS | 42.7 | reproduced by k = 2; k-means++; 50 columns | 43.5 | +0.8 | 1 of 4 |" in text
+    assert "| not reproduced, nearest defaults; greedy-k-means++; 100 columns | 39.5 | -2.2 | 0 of 2 |" in text
+    assert readings.same_everywhere(cells, grid, ["Yale"]) == []  # one row is too few
+    wide = readings.Reading("", "", 44.9, 4.0, 300, 42.7)
+    assert wide.near  # two standard errors of a difference are 2.5
+    assert not wide._replace(deviation=3.0).near
+
+
+def test_one_reading_for_all_rows_is_the_nearest_on_average(tmp_path):
+    grid = settings.grid() | {"LS": [{}, {"n_neighbors": 2}]}
+    off = {"Yale": (0, 2), "ALLAML": (9, 2), "TOX-171": (0, -2)}
+    lines = [
+        json.dumps({"function": "judge", "settings": s, "seconds": 1,
+                    "result": fake([published.accuracy(name, "LS") + by] * 6)})
+        for name, both in off.items() for s, by in zip(settings.cells_of(grid, name, "LS", False), both, strict=True)
+    ]  # fmt: skip
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    (found,) = readings.same_everywhere(Cells(tmp_path / "x.jsonl"), grid, list(off))
+    assert (found["setting"], found["rows"], found["reproduced"]) == ("k = 2", 3, 0)
+    assert found["distance"] == pytest.approx(2)
+
+
+def test_settings_beyond_the_grid_are_listed_whether_run_or_not(tmp_path):
+    grid = settings.grid()
+    first, second = settings.extra_cells(grid, "ALLAML")[:2]
+    line = {"function": "judge", "settings": second | {"start": STARTS[1]}, "seconds": 1,
+            "result": fake([1, 9, 3, 4, 5, 6.0], selected=7, n_iter=8)}  # fmt: skip
+    (tmp_path / "x.jsonl").write_text(json.dumps(line))
+    found = readings.extras(Cells(tmp_path / "x.jsonl"), grid, ["ALLAML"])
+    assert found[0]["setting"] == readings.text(first["settings"])
+    assert found[0]["start"] is None
+    assert (found[1]["DUFS"], found[1]["DUFS columns"], found[1]["selected"], found[1]["n_iter"]) == (9, 100, 7, 8)
+    (text,) = readings.tables([], [], found[:2])
+    assert "| not run | - | - | - | - | 74.5 |" in text
+    assert "| greedy-k-means++ | 9.0 (100) | - | 7 | 8 | 74.5 |" in text
 
 
 def test_the_setting_for_a_data_set_is_chosen_on_the_others(monkeypatch, tmp_path):
     """The best of each kind is another setting; with only one of a kind there is nothing to choose on."""
-    grid = table1.grid()
+    grid = settings.grid()
     accuracies = {"Yale": [9, 1, 5], "ALLAML": [8, 2, 7], "PIX10": [3, 1, 6], "ISOLET": [1, 4, 2]}
     cells = {(d, i): fake([0.0, float(v)]) for d, values in accuracies.items() for i, v in enumerate(values)}
     monkeypatch.setattr(table1, "is_wide", lambda data: data != "ISOLET")
@@ -299,7 +398,7 @@ def test_published_values_are_whole():
 def test_small_table_and_curves(folder, capsys):
     out = ["--quick", "--out", str(folder / "out")]
     command.main(["table1", *out, "--methods", "LS", ALL])
-    command.main(["table1", *out, "--methods", "DUFS", "DUFS-R"])
+    command.main(["table1", *out, "--methods", "DUFS", "DUFS-R", *table1.PLAIN])
     found = json.loads((folder / "out" / "quick" / "table1.json").read_text())
     rows = {(r["data"], r["method"], r["protocol"]): r for r in found["records"]}
     assert {d for d, _, _ in rows} == {"Yale", "GLIOMA"}
@@ -319,8 +418,19 @@ def test_small_table_and_curves(folder, capsys):
     assert (folder / "out" / "quick" / "table1.cells.jsonl").read_bytes() == before  # the same cells
     found = json.loads((folder / "out" / "quick" / "curves.json").read_text())
     assert [(r["method"], r["choice"]) for r in found["records"]] == [
-        (m, c) for m in ("DUFS", "DUFS-R", "LS") for c in ("label-free", "best with labels")
+        *((m, c) for m in ("DUFS", "DUFS-R", "LS") for c in ("label-free", "best with labels")),
+        (RANDOM, ""),
+        ("variance", ""),
     ]
+    text = (folder / "out" / "quick" / "table1.md").read_text()
+    table = text[text.index("what needs no method") :].splitlines()
+    names, values = (line.split(" | ") for line in (table[2], table[4]))
+    simple = dict(zip(names, values, strict=True))
+    draws = rows["Yale", RANDOM, "oracle"]["draws"]
+    assert simple["best of 20"] == f"{draws['best']:.1f}"
+    ours = rows["Yale", "LS", "oracle"]
+    assert simple["draws below LS"] == str(sum(ours["accuracy"] > v for v in draws["each"]))
+    assert f"{ours['nmi']:.1f} / {ours['ari']:.1f}" in text
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")  # of fits as short as these
@@ -341,7 +451,7 @@ def test_small_path(folder):
 
 
 def test_a_missing_data_set_keeps_the_papers_numbers(folder):
-    cells, grid = Cells(folder / "x.jsonl"), table1.grid()
+    cells, grid = Cells(folder / "x.jsonl"), settings.grid()
     missing = table1.compute(cells, grid, False, ["GISETTE"], table1.METHODS)
     assert missing["GISETTE"].startswith("gisette_train.data and gisette_train.labels not in DUFS_DATA")
     for method in DUFS_METHODS:
@@ -360,7 +470,7 @@ def test_the_quick_table_has_two_rows_with_numbers(folder):
 
 def test_unknown_method_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stopped:
-        command.main(["table1", "--quick", "--out", str(tmp_path), "--methods", "PCA"])
+        command.main(["table1", "--quick", "--out", str(tmp_path), "--methods", "UMAP"])
     assert stopped.value.code == 2
     assert "SRCFS" in capsys.readouterr().err
 

@@ -20,8 +20,8 @@ from dufs_core.selection.atomic_io import json_value, write_bytes
 
 # each a module with `run(cells, quick, **options) -> Report` and, if it has options, OPTIONS for add_argument
 EXPERIMENTS = (
-    "diffusion", "chi-square", "gates", "table1", "curves", "path", "starts", "score-demo", "convergence", "power",
-    "noisy-images", "coil",
+    "diffusion", "chi-square", "gates", "table1", "curves", "path", "starts", "deflation", "score-demo", "convergence",
+    "power", "noisy-images", "coil",
 )  # fmt: skip
 
 

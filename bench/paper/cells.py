@@ -45,17 +45,23 @@ class Cells:
         _end_cut_line(path)
         self._done = _read(path)
 
-    def compute(self, function: Function, settings: Sequence[Mapping[str, Any]]) -> list[Any]:
+    def compute(
+        self, function: Function, settings: Sequence[Mapping[str, Any]], given: Sequence[Mapping[str, Any]] = ()
+    ) -> list[Any]:
         """[function(**s) for s in settings], as JSON gives it back; what the file has is not computed again.
+
+        `given` are further arguments that follow from the settings, such as results of other cells; the file has them
+        not.
 
         With more than one worker cells are computed in processes of their own, each with one thread for BLAS and Numba.
         A cell that raises ends the computation; the cells that are done stay done.
         """
         keys = [_key(function.__name__, s) for s in settings]
-        missing = {key: s for key, s in zip(keys, settings, strict=True) if key not in self._done}
+        more = given or [{}] * len(keys)
+        missing = {k: (s, g) for k, s, g in zip(keys, settings, more, strict=True) if k not in self._done}
         with parallel_config("loky", inner_max_num_threads=1 if self.workers > 1 else None):
             records = Parallel(n_jobs=self.workers, return_as="generator")(
-                delayed(_compute)(function, dict(s), self.path) for s in missing.values()
+                delayed(_compute)(function, dict(s), dict(g), self.path) for s, g in missing.values()
             )
             for key, record in zip(
                 missing, tqdm(records, function.__name__, len(missing), leave=False, disable=None), strict=True
@@ -94,11 +100,11 @@ def _key(function: str, settings: Mapping[str, Any]) -> str:
     return json.dumps([function, json_value(settings)], sort_keys=True)
 
 
-def _compute(function: Function, settings: dict[str, Any], path: Path) -> dict[str, Any]:
+def _compute(function: Function, settings: dict[str, Any], given: dict[str, Any], path: Path) -> dict[str, Any]:
     start = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        result = function(**settings)
+        result = function(**settings, **given)
     record = {"function": function.__name__, "settings": json_value(settings), "result": json_value(result)}
     record["seconds"] = round(time.perf_counter() - start, 3)
     if caught:

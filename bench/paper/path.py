@@ -14,7 +14,7 @@ import numpy as np
 from bench.common import available, markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, legend_below
-from bench.paper.protocol import ALL, RUNS, cached_load, score
+from bench.paper.protocol import ALL, RUNS, STARTS, cached_load, judge
 from dufs_core import DUFS, LambdaPath
 from dufs_core.inspection.metrics import kmeans_accuracy
 
@@ -64,8 +64,9 @@ def run(cells: Cells, quick: bool, data: Sequence[str] = DATA) -> Report:
     results = cells.compute(path, [{"data": d, "quick": quick, "seed": 0} for d in names])
     runs = 2 if quick else RUNS
     all_of_them = cells.compute(
-        score, [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0} for d in names]
-    )
+        judge, [{"data": d, "method": ALL, "settings": {}, "counts": [], "runs": runs, "seed": 0, "start": STARTS[1]}
+                for d in names], [{"orders": {}}] * len(names),
+    )  # fmt: skip
     everything = [r["accuracy"][0] for r in all_of_them]
     made, panels = figure(-(-len(names) // 3) or 1, min(3, len(names)) or 1)
     for axes in panels[len(names) :]:

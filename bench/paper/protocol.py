@@ -2,7 +2,8 @@
 
 The paper's protocol: k-means with k = number of classes on the selected columns in the units of the file (selectors
 scale the columns for themselves), accuracy under the best assignment of clusters to classes, mean of 20 runs of one
-start each.
+start each. Beside it normalised mutual information (NMI) and the adjusted Rand index (ARI). Of the three ways to start
+plain k-means++ is the paper's as far as its column of all features tells (bench/paper/starts.py).
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from sklearn.cluster import KMeans, kmeans_plusplus
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from bench.paper.data import Data, load
 from dufs_core import DUFS, baselines
-from dufs_core.backend import get_backend
 from dufs_core.data.dense import scale_columns
-from dufs_core.inspection.metrics import kmeans_accuracy
-from dufs_core.significance.permutation_test import permutation_test
+from dufs_core.inspection.metrics import clustering_accuracy
 
 Array = np.ndarray[Any, Any]
 COUNTS = (50, 100, 150, 200, 250, 300)
 RUNS = 20
 ALL = "all features"
+STARTS = ("k-means++", "greedy-k-means++", "random rows")  # greedy: scikit-learn's, the best of several tries a centre
+RANDOM, DRAWS = "random", 20
+SIMPLE = ("variance", "correlation^4", "PCA")
 SELECTORS: dict[str, type[Any]] = {
     "LS": baselines.LaplacianScore, "MCFS": baselines.MCFS, "NDFS": baselines.NDFS, "LLCFS": baselines.LLCFS,
     "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS, "DUFS-R": DUFS,
@@ -44,30 +48,71 @@ def lam_of_share(X: Array, share: float, settings: dict[str, Any]) -> float:
     return share * float(scorer.fit(X).scores_.max())
 
 
-def score(data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int) -> dict[str, Any]:
-    """One cell: lists over `counts` of accuracy and its standard deviation in percent; what the method says of itself.
+def rank(data: str, method: str, settings: dict[str, Any], counts: list[int], seed: int) -> dict[str, Any]:
+    """One selection: under "orders" the first columns of each of its rankings, what the method says of itself beside.
 
-    A cell of DUFS has both orders of the columns of one fit: by the gates, and the other under "diverse".
+    A ranking is one list, or one for each of `counts` where it depends on how many columns are wanted. DUFS has two of
+    one fit: "gates", by mu, and "diverse".
     """
-    if method == "DUFS-R":
-        raise ValueError("DUFS-R has no cells of its own: those of DUFS have both orders")
+    if method in (ALL, RANDOM):  # nothing to select, or DRAWS selections that the seed says
+        return {"orders": {}}
     source = cached_load(data)
-    if method == ALL:
-        mean, deviation = kmeans_accuracy(source.X, source.labels, runs, seed)
-        return {"accuracy": [round(100 * mean, 2)], "deviation": [round(100 * deviation, 2)]}
     counts = [min(count, source.X.shape[1]) for count in counts]
+    if method in SIMPLE:
+        return {"orders": {"order": [simple(source.X, method, **settings)[: max(counts)]]}}
     if method in _REFITTED:
         fits = [fitted(source, method, settings | {"n_features_to_select": c}, seed) for c in counts]
-        return judged(source, [fit.order_ for fit in fits], counts, runs, seed) | said(fits[-1])
+        return {"orders": {"order": [f.order_[:c] for f, c in zip(fits, counts, strict=True)]}} | said(fits[-1])
     fit = fitted(source, method, settings, seed)
-    if method != "DUFS":
-        return judged(source, [fit.order_] * len(counts), counts, runs, seed) | said(fit)
-    orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
-    found = {
-        name: judged(source, [order] * len(counts), counts, runs, seed) | {"gaps": gaps(source, order, counts)}
-        for name, order in orders.items()
-    }
-    return found.pop("gates") | said(fit) | {"selected": int((fit.mu_ > 0).sum())} | found
+    orders = {"order": fit.order_}
+    if method == "DUFS":
+        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
+    selected = {"selected": int((fit.mu_ > 0).sum())} if method == "DUFS" else {}
+    return {"orders": {name: [order[: max(counts)]] for name, order in orders.items()}} | said(fit) | selected
+
+
+def judge(
+    data: str, method: str, settings: dict[str, Any], counts: list[int], runs: int, seed: int, start: str,
+    orders: dict[str, list[list[int]]],
+) -> dict[str, Any]:  # fmt: skip
+    """One cell: lists over `counts` of the means of `judged`. Of DUFS by the gates, and the other under "diverse".
+
+    Of all features the lists have one entry. Random columns are DRAWS times as many cells in one: the means over the
+    draws, and the accuracy of each under "draws".
+    """
+    source = cached_load(data)
+    d = source.X.shape[1]
+    if method == ALL:
+        return judged(source, [np.arange(d)], runs, seed, start)
+    counts = [min(count, d) for count in counts]
+    if method == RANDOM:
+        permutations = [np.random.default_rng([seed, draw]).permutation(d) for draw in range(DRAWS)]
+        each = [judged(source, [p[:c] for c in counts], runs, seed, start) for p in permutations]
+        found = {key: np.mean([e[key] for e in each], axis=0).round(2).tolist() for key in each[0]}
+        return found | {"draws": [e["accuracy"] for e in each]}
+    found = {}
+    for name, lists in orders.items():
+        each = lists if len(lists) == len(counts) else lists * len(counts)
+        found[name] = judged(source, [o[:c] for o, c in zip(each, counts, strict=True)], runs, seed, start)
+    return found.pop("gates" if method == "DUFS" else "order") | found
+
+
+def simple(X: Array, method: str, components: tuple[int, int] = (1, 5)) -> Array:
+    """The columns, best first, by raw variance, by the sum over the others of abs(correlation)^4, or by PCA.
+
+    PCA: by the share of a column's variance that the principal components of the z-scored columns from the first to
+    the last of `components` explain, weighted with the columns' own variance of 1.
+    """
+    if method == "variance":
+        return np.argsort(-X.var(axis=0), kind="stable")
+    Z = scale_columns(X, "columns", np.float64).X / np.sqrt(len(X))  # columns of norm 1, or 0
+    if method == "correlation^4":
+        blocks = [np.arange(i, min(i + 1000, X.shape[1])) for i in range(0, X.shape[1], 1000)]
+        return np.argsort(-np.concatenate([((Z[:, b].T @ Z) ** 4).sum(axis=1) for b in blocks]), kind="stable")
+    vectors = np.linalg.eigh(Z @ Z.T)[1]
+    first, last = components
+    rows = vectors[:, ::-1][:, first - 1 : last]
+    return np.argsort(-((rows.T @ Z) ** 2).sum(axis=0), kind="stable")
 
 
 def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
@@ -85,10 +130,15 @@ def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
         settings.setdefault("fdr", None)  # the paper's gates
         settings.setdefault("max_runs", 1)  # a ranking of all columns is wanted
         settings |= {"backend": "numpy", "n_jobs": 1}
+        X = data.X
+        if settings.pop("unit_norm", False):  # before the selector centres them; its own scaling is then one for all
+            X, settings["scaling"] = X / np.maximum(np.linalg.norm(X, axis=0), 1e-300), "global"
         if preset:
-            settings["learning_rate"] /= d  # the authors' loss is divided by d
-            return DUFS.preset(preset, random_state=seed, **settings).fit(data.X)
-    elif method == "CAE":
+            if "learning_rate" in settings:
+                settings["learning_rate"] /= d  # the authors' loss is divided by d
+            return DUFS.preset(preset, random_state=seed, **settings).fit(X)
+        return DUFS(random_state=seed, **settings).fit(X)
+    if method == "CAE":
         batch = max(16, n // 24)
         steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))
         settings |= {"batch_size": batch, "max_iter": max(1, steps // -(-n // batch))}
@@ -97,25 +147,35 @@ def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
     return SELECTORS[method](random_state=seed, **settings).fit(data.X)
 
 
-def judged(data: Data, rankings: Sequence[Array], counts: Sequence[int], runs: int, seed: int) -> dict[str, Any]:
-    """k-means on the first columns of a ranking for each count."""
-    values = [
-        kmeans_accuracy(data.X[:, ranking[:count]], data.labels, runs, seed)
-        for ranking, count in zip(rankings, counts, strict=True)
-    ]
-    return {
-        "accuracy": [round(100 * mean, 2) for mean, _ in values],
-        "deviation": [round(100 * deviation, 2) for _, deviation in values],
-    }
+def judged(data: Data, columns: Sequence[Array], runs: int, seed: int, start: str) -> dict[str, list[float]]:
+    """k-means by each of some sets of columns: mean and deviation of the accuracy, mean NMI and ARI, in percent."""
+    found = []
+    for chosen in columns:
+        X, k = np.ascontiguousarray(data.X[:, chosen]), len(np.unique(data.labels))
+        values = [agreement(data.labels, clusters(X, k, start, seed + run)) for run in range(runs)]
+        found.append([*np.mean(values, axis=0), np.std([v[0] for v in values])])
+    names = ("accuracy", "nmi", "ari", "deviation")
+    return {name: [round(100 * float(v[i]), 2) for v in found] for i, name in enumerate(names)}
+
+
+def agreement(labels: Array, found: Array) -> tuple[float, float, float]:
+    """Accuracy, NMI and ARI of clusters."""
+    return (
+        clustering_accuracy(labels, found),
+        normalized_mutual_info_score(labels, found),
+        adjusted_rand_score(labels, found),
+    )
+
+
+def clusters(X: Array, k: int, start: str, seed: int) -> Array:
+    """The k clusters that one start of k-means finds, (n,)."""
+    init: Any = {"greedy-k-means++": "k-means++", "random rows": "random"}.get(start)
+    if init is None:
+        init = kmeans_plusplus(X, k, random_state=seed, n_local_trials=1)[0]
+    return KMeans(k, init=init, n_init=1, random_state=seed).fit_predict(X)
 
 
 def said(fit: Any) -> dict[str, Any]:
     """What a fit says of itself, as far as its method has it."""
     names = ("n_iter_", "converged_", "lam", "excess_score_", "backend_")
     return {name.rstrip("_"): getattr(fit, name) for name in names if getattr(fit, name, None) is not None}
-
-
-def gaps(data: Data, ranking: Array, counts: list[int]) -> list[float]:
-    """The excess score of the first columns of a ranking, columns scaled one by one: it needs no labels."""
-    X = scale_columns(data.X[:, ranking[: max(counts)]], "columns", np.float32).X
-    return [round(permutation_test(get_backend("numpy"), X, np.arange(c)).excess, 4) for c in counts]

@@ -1,7 +1,8 @@
 """How k-means starts, and in which units: its accuracy on all features of table1's data sets, beside the paper's.
 
-Starts by k-means++ or from random rows, on the columns in the units of the file or z-scored (columns that do not vary
-are 0). As in bench/paper/protocol.py: k = number of classes, mean and standard deviation of 20 runs of one start each.
+Starts by k-means++, by scikit-learn's greedy k-means++ or from random rows; columns in the units of the file, z-scored
+(columns that do not vary are 0) or of norm 1. As in bench/paper/protocol.py: k = number of classes, mean and standard
+deviation of 20 runs of one start each.
 """
 
 from __future__ import annotations
@@ -10,34 +11,31 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.cluster import KMeans
 
 from bench.common import available, markdown
 from bench.paper import published
 from bench.paper.cells import Cells, Report
-from bench.paper.data import SOURCES
-from bench.paper.drawing import BLUE, GREY, ORANGE, figure, legend_below
-from bench.paper.protocol import ALL, RUNS, cached_load
+from bench.paper.data import SOURCES, Data
+from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, figure, legend_below
+from bench.paper.protocol import ALL, RUNS, STARTS, cached_load, judged
 from bench.paper.table1 import QUICK_DATA
 from dufs_core.data.dense import scale_columns
-from dufs_core.inspection.metrics import clustering_accuracy
 
-SCALINGS = {"file": "units of the file", "columns": "z-scored"}
-STARTS = {"k-means++": "k-means++", "random": "random rows"}
-VARIANTS = {(scaling, start): f"{SCALINGS[scaling]}, {STARTS[start]}" for scaling in SCALINGS for start in STARTS}
-MARKERS = {"file": ("o", BLUE), "columns": ("s", ORANGE)}  # filled for k-means++
+SCALINGS = {"file": "units of the file", "columns": "z-scored", "norm": "of norm 1"}
+VARIANTS = {(scaling, start): f"{SCALINGS[scaling]}, {start}" for scaling in SCALINGS for start in STARTS}
+COLOURS = dict(zip(SCALINGS, (BLUE, ORANGE, GREEN), strict=True))
+MARKERS = dict(zip(STARTS, "osx", strict=True))
 
 
 def everything(data: str, scaling: str, start: str, runs: int) -> dict[str, float]:
     """Accuracy of k-means on all columns in percent, mean and standard deviation over the runs."""
-    source = cached_load(data)
-    X = source.X if scaling == "file" else scale_columns(source.X, scaling, np.float64).X
-    k = len(np.unique(source.labels))
-    found = [
-        100 * clustering_accuracy(source.labels, KMeans(k, init=start, n_init=1, random_state=run).fit_predict(X))
-        for run in range(runs)
-    ]
-    return {"accuracy": round(float(np.mean(found)), 2), "deviation": round(float(np.std(found)), 2)}
+    X, labels = cached_load(data)
+    if scaling == "columns":
+        X = scale_columns(X, scaling, np.float64).X
+    elif scaling == "norm":
+        X = X / np.maximum(np.linalg.norm(X, axis=0), 1e-300)
+    found = judged(Data(X, labels), [np.arange(X.shape[1])], runs, 0, start)
+    return {key: found[key][0] for key in ("accuracy", "deviation")}
 
 
 def run(cells: Cells, quick: bool) -> Report:
@@ -56,10 +54,9 @@ def run(cells: Cells, quick: bool) -> Report:
     x = np.arange(len(records))
     for i, ((scaling, start), label) in enumerate(VARIANTS.items()):
         mean, deviation = ([r[key][label] for r in records] for key in ("accuracy", "deviation"))
-        marker, colour = MARKERS[scaling]
         axes.errorbar(
-            x + 0.16 * (i - 1.5), mean, deviation, fmt=marker, color=colour, markersize=5, elinewidth=0.8,
-            mfc=colour if start == "k-means++" else "white", label=label,
+            x + 0.08 * (i - 4), mean, deviation, fmt=MARKERS[start], color=COLOURS[scaling], markersize=4,
+            elinewidth=0.8, label=label,
         )  # fmt: skip
     theirs = [(i, r["paper"]) for i, r in enumerate(records) if r["paper"] is not None]
     for number, (i, paper) in enumerate(theirs):

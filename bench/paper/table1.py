@@ -1,131 +1,74 @@
-"""The paper's second table: seven selectors and all features on eleven data sets, by k-means accuracy.
+"""The paper's second table: seven selectors and all features on eleven data sets, by k-means; NMI and ARI beside it.
 
 Two protocols. `oracle`, the paper's: the best of 50, 100, ... 300 columns and of the settings of grid.toml, chosen
 with the labels. `label_free`: one setting of grid.toml and 300 columns. DUFS-R is DUFS with
-``ranking="diverse"``, of the same fits. --methods and --data limit what is computed now; the table shows
-every cell that is there.
+``ranking="diverse"``, of the same fits. A second table has what needs no method: random columns (20 draws), raw
+variance, the sum of abs(correlation)^4, the leading principal components. A third, how near the paper's numbers are
+to each of ours (bench/paper/readings.py). --methods and --data limit what is computed now; the tables show every cell
+that is there. --start: how k-means starts; the selections are computed once for all starts.
 """
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
+from math import comb
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from bench.common import MissingData, available, markdown
-from bench.paper import published
+from bench.common import available, markdown
+from bench.paper import published, readings
 from bench.paper.cells import Cells, Report
-from bench.paper.data import SOURCES, Data
+from bench.paper.data import SOURCES
 from bench.paper.drawing import BLUE, GREEN, GREY, ORANGE, RED, figure
-from bench.paper.protocol import ALL, COUNTS, DUFS_METHODS, RUNS, SELECTORS, cached_load, score
+from bench.paper.protocol import (
+    ALL,
+    COUNTS,
+    DRAWS,
+    DUFS_METHODS,
+    RANDOM,
+    SELECTORS,
+    SIMPLE,
+    STARTS,
+    cached_load,
+    judge,
+    rank,
+)
+from bench.paper.settings import cells_of, extra_cells, grid, is_wide, known, label_free, selection
 
 PROTOCOLS = ("oracle", "label_free")
 METHODS = (*SELECTORS, ALL)
+PLAIN = (RANDOM, *SIMPLE)  # rankings that need no method
+MEASURES = ("accuracy", "nmi", "ari")
+EIGHT = 8  # settings of a method in the grid
 OF_THE_PAPER = tuple(m for m in SELECTORS if m != "DUFS-R")
 LABEL_FREE_COUNT = 300
-NEAR = 2.5  # points from the paper's
 ROWS_FOR_RANKS = 3  # from so many complete rows on the ranks are printed
 QUICK_DATA = ("Yale", "GLIOMA")
-QUICK_COUNTS = (50, 100)
-QUICK = {
-    "DUFS": {"max_iter": 10},
-    "CAE": {"steps": 10},
-    "NDFS": {"max_iter": 2},
-    "LLCFS": {"max_iter": 2},
-}
-_WEIGHT = {"CAE": 40, "LLCFS": 8, "DUFS": 8, "DUFS-R": 8, "NDFS": 4, "MCFS": 2, "SRCFS": 1, "LS": 0.3, ALL: 0.1}
 
 OPTIONS: dict[str, dict[str, Any]] = {
-    "--methods": {"nargs": "+", "choices": METHODS, "default": list(METHODS), "metavar": "METHOD"},
+    "--methods": {"nargs": "+", "choices": (*METHODS, *PLAIN), "default": [*METHODS, *PLAIN], "metavar": "METHOD"},
     "--data": {"nargs": "+", "choices": list(SOURCES), "default": list(SOURCES), "metavar": "NAME"},
+    "--start": {"choices": STARTS, "default": STARTS[0], "metavar": "START", "help": ", ".join(STARTS)},
 }
-
-
-def grid() -> dict[str, Any]:
-    """The committed grid."""
-    return tomllib.loads(Path(__file__).with_name("grid.toml").read_text())
-
-
-def cells_of(fixed: dict[str, Any], data: str, method: str, quick: bool) -> list[dict[str, Any]]:
-    """The settings of the cells of one method on one data set."""
-    counts = list(QUICK_COUNTS if quick else fixed["counts"].get(method, COUNTS))
-    method = "DUFS" if method in DUFS_METHODS else method
-    settings = fixed.get(method, [{}])
-    if method == "DUFS" and data in fixed["batch_size"]:
-        settings = [s | {"batch_size": fixed["batch_size"][data]} for s in settings]
-    if quick:
-        settings = [s | QUICK.get(method, {}) for s in settings[:2]]
-    return [
-        {"data": data, "method": method, "settings": s, "counts": counts if method != ALL else [],
-         "runs": 3 if quick else RUNS, "seed": fixed["seed"]}
-        for s in settings
-    ]  # fmt: skip
-
-
-def known(cells: Cells, settings: dict[str, Any], method: str) -> Any:
-    """The result of a cell for a method, else None: a cell of DUFS has also what DUFS-R would have."""
-    result = cells.known("score", settings)
-    if result is not None and method == "DUFS-R":
-        return result | result["diverse"]
-    return result
-
-
-def preset_cells(fixed: dict[str, Any], data: str) -> list[dict[str, Any]]:
-    """The paper's own settings on one data set, a cell for each lam; none where the grid has no preset for it."""
-    preset = dict(fixed["presets"].get(data, {}))
-    lams = preset.pop("lam", [])
-    return [
-        {"data": data, "method": "DUFS", "settings": {"preset": "paper", "tol": 0.0, "lam": lam, **preset},
-         "counts": list(COUNTS), "runs": RUNS, "seed": fixed["seed"]}
-        for lam in lams
-    ]  # fmt: skip
-
-
-def cost(data: Data, method: str) -> float:
-    """Grows with the time of a cell, so that long ones can come first."""
-    n, d = data.X.shape
-    return _WEIGHT[method] * d * (100 if method == "CAE" else n * (1 + n / 1000))
 
 
 def compute(
     cells: Cells, fixed: dict[str, Any], quick: bool, names: Sequence[str], methods: Sequence[str]
 ) -> dict[str, str]:
-    """Compute what is missing; why the data sets that are not there are not."""
+    """Compute what is missing, a data set at a time; why the data sets that are not there are not."""
     there, missing = available(names, cached_load)
-    todo = []
     for name in there:
-        for method in methods:
-            settings = cells_of(fixed, name, method, quick)
-            if method == "DUFS" and not quick:
-                settings = [*preset_cells(fixed, name), *settings]
-            todo += [(cost(cached_load(name), method), s) for s in settings]
-    todo.sort(key=lambda item: -item[0])
-    cells.compute(score, [s for _, s in todo])
+        todo = [s for method in methods for s in cells_of(fixed, name, method, quick)]
+        if "DUFS" in methods and not quick:
+            todo += extra_cells(fixed, name)
+        new = [s for s in todo if cells.known("judge", s) is None]
+        selections = cells.compute(rank, [selection(s) for s in new])
+        cells.compute(judge, new, [{"orders": r["orders"]} for r in selections])
+        cells.compute(judge, todo)
     return missing
-
-
-def label_free(fixed: dict[str, Any], data: str, method: str) -> int | None:
-    """Which setting is taken without labels; None where the shape of the data decides and is not known."""
-    choice, wide = fixed["label_free"].get("DUFS" if method in DUFS_METHODS else method), is_wide(data)
-    if choice is None:
-        return 0
-    return None if wide is None else int(choice["wide" if wide else "other"])
-
-
-@cache
-def is_wide(data: str) -> bool | None:
-    """Whether there are more columns than rows; None without the file."""
-    try:
-        n, d = cached_load(data).X.shape
-    except MissingData:
-        return None
-    return bool(d > n)
 
 
 def held_out(cells: Cells, fixed: dict[str, Any], names: Sequence[str], method: str) -> dict[str, float]:
@@ -164,11 +107,24 @@ def record(cells: Cells, fixed: dict[str, Any], data: str, method: str, protocol
     return entry | {
         "accuracy": result["accuracy"][best],
         "deviation": result["deviation"][best],
+        "nmi": result.get("nmi", [None] * (best + 1))[best],  # older cells have the accuracy alone
+        "ari": result.get("ari", [None] * (best + 1))[best],
         "n_features": settings["counts"][best] if settings["counts"] else None,
         "settings": settings["settings"],
         "cells": len(there),
         "cells_wanted": len(wanted),
+        **({"draws": of_draws(result, candidates(settings, result, protocol))} if "draws" in result else {}),
     }
+
+
+def of_draws(result: dict[str, Any], places: list[int]) -> dict[str, Any]:
+    """Of random columns: the best of its numbers of columns for each draw, and the best of all draws.
+
+    Of eight, as many as a method has settings: the mean over all choices of eight draws.
+    """
+    each = sorted(max(draw[i] for i in places) for draw in result["draws"])
+    shares = [comb(i, EIGHT - 1) / comb(len(each), EIGHT) for i in range(len(each))]
+    return {"each": each, "best": each[-1], "best_of_eight": round(float(np.dot(shares, each)), 2)}
 
 
 def candidates(settings: dict[str, Any], result: dict[str, Any], protocol: str) -> list[int]:
@@ -192,14 +148,11 @@ def ranks(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {"rows": len(ranked), "mean": ranked.mean().round(2).to_dict(), "median": ranked.median().to_dict()}
 
 
-def means(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Mean accuracy of every method in both protocols over the rows that have all of them."""
-    keys = [(m, p) for m in SELECTORS for p in PROTOCOLS] + [(ALL, "oracle")]
-    found = {(r["data"], r["method"], r["protocol"]): r["accuracy"] for r in records}
-    rows = [d for d in SOURCES if all(found.get((d, *key)) is not None for key in keys)]
-    names = [f"{m} {p}" if m != ALL else ALL for m, p in keys]
-    values = [round(float(np.mean([found[d, *key] for d in rows])), 2) if rows else None for key in keys]
-    return {"data": rows, **dict(zip(names, values, strict=True))}
+def means(records: Sequence[dict[str, Any]], what: str) -> dict[str, Any]:
+    """Mean of a measure for every method over the rows that all have; methods with fewer rows are not in it."""
+    table = pd.DataFrame(records).pivot(index="data", columns="method", values=what).astype(float)
+    full = table.loc[:, table.notna().sum() == table.notna().sum().max()].dropna()
+    return {"data": list(full.index), "mean": full.mean().round(2).to_dict() if len(full) else {}}
 
 
 def defaults(cells: Cells, fixed: dict[str, Any], names: Sequence[str], quick: bool) -> dict[str, float]:
@@ -207,7 +160,7 @@ def defaults(cells: Cells, fixed: dict[str, Any], names: Sequence[str], quick: b
     found = {}
     for name in names:
         for s in cells_of(fixed, name, "DUFS", quick):
-            result = cells.known("score", s) if not set(s["settings"]) - {"max_iter", "batch_size"} else None
+            result = cells.known("judge", s) if not set(s["settings"]) - {"max_iter", "batch_size"} else None
             if result is not None:
                 found[name] = result["accuracy"][candidates(s, result, "label_free")[0]]
     return found
@@ -218,7 +171,7 @@ def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]
 
     CAE, which has not all numbers of columns, is left out.
     """
-    methods = [m for m in SELECTORS if m not in fixed["counts"]]
+    methods = [m for m in (*SELECTORS, *PLAIN) if m not in fixed["counts"]]
     curves: dict[str, list[list[float]]] = {}  # by data set
     for data in SOURCES:
         places = {method: 0 if quick else label_free(fixed, data, method) for method in methods}
@@ -230,34 +183,7 @@ def by_count(cells: Cells, fixed: dict[str, Any], quick: bool) -> dict[str, Any]
     return {"data": list(curves), "mean": dict(zip(methods, mean, strict=False))}
 
 
-def spreads(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """For each setting of a method the best accuracy over the numbers of columns; of these the least and the most.
-
-    Where the paper has a value, for the methods that are not ours: how much of a difference to it is the setting.
-    """
-    found = []
-    for name in names:
-        for method in [m for m in SELECTORS if m not in DUFS_METHODS]:
-            results = [known(cells, s, method) for s in cells_of(fixed, name, method, False)]
-            theirs = published.accuracy(name, method) if SOURCES[name].same else None
-            if theirs is not None and None not in results:
-                best = [max(result["accuracy"]) for result in results]
-                found.append({"data": name, "method": method, "least": min(best), "most": max(best), "paper": theirs})
-    return found
-
-
-def spread_table(found: Sequence[dict[str, Any]]) -> str:
-    """least to most / the paper's; in bold where the paper's is more than 2.5 points outside."""
-    methods = [m for m in SELECTORS if m not in DUFS_METHODS]
-    rows: dict[str, dict[str, str]] = {}
-    for f in found:
-        text = f"{f['least']:.1f} to {f['most']:.1f} / {f['paper']:.1f}"
-        near = f["least"] - NEAR <= f["paper"] <= f["most"] + NEAR
-        rows.setdefault(f["data"], {})[f["method"]] = text if near else f"**{text}**"
-    return markdown(["data", *methods], [[d, *(row.get(m) for m in methods)] for d, row in rows.items()])
-
-
-def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[str, dict[str, Any]]) -> str:
+def table(records: Sequence[dict[str, Any]], names: Sequence[str], ranked: dict[str, dict[str, Any]]) -> str:
     """For each protocol: ours (columns), the paper's, the difference; then the ranks, if enough rows are complete."""
     parts = []
     for protocol in PROTOCOLS:
@@ -265,14 +191,50 @@ def table(records: Sequence[dict[str, Any]], names: Sequence[str], rank: dict[st
         for data in names:
             mine = {r["method"]: r for r in records if r["data"] == data and r["protocol"] == protocol}
             rows.append([data, *(entry_text(mine[m]) for m in METHODS)])
-        for kind in ("median", "mean") if rank[protocol]["rows"] >= ROWS_FOR_RANKS else ():
+        for kind in ("median", "mean") if ranked[protocol]["rows"] >= ROWS_FOR_RANKS else ():
             of_paper = published.MEAN_RANKS if kind == "mean" and protocol == "oracle" else {}
-            values = rank[protocol][kind]
+            values = ranked[protocol][kind]
             cells = [f"{values[m]:g}" + (f" / {of_paper[m]:g}" if m in of_paper else "") if m in values else None
                      for m in METHODS]  # fmt: skip
-            rows.append([f"{kind} rank ({rank[protocol]['rows']} rows)", *cells])
+            rows.append([f"{kind} rank ({ranked[protocol]['rows']} rows)", *cells])
         parts.append(f"{protocol}: ours (columns) / the paper's, difference\n\n" + markdown(["data", *METHODS], rows))
     return "\n\n".join(parts)
+
+
+def simple_table(records: Sequence[dict[str, Any]], names: Sequence[str], protocol: str) -> str:
+    """Accuracy of what needs no method beside LS and DUFS, and how many of the random draws each of them is above."""
+    methods = ("LS", *DUFS_METHODS)
+    rows, numbers = [], []
+    for data in names:
+        mine = {r["method"]: r for r in records if r["data"] == data and r["protocol"] == protocol}
+        if mine[RANDOM]["accuracy"] is None:
+            continue
+        draws = mine[RANDOM]["draws"]
+        values = [mine[ALL]["accuracy"], mine[RANDOM]["accuracy"], draws["best_of_eight"], draws["best"],
+                  *(mine[m]["accuracy"] for m in (*SIMPLE, *methods))]  # fmt: skip
+        numbers.append([np.nan if v is None else v for v in values])
+        above = [None if mine[m]["accuracy"] is None else sum(mine[m]["accuracy"] > v for v in draws["each"])
+                 for m in methods]  # fmt: skip
+        rows.append([data, *(None if v is None else f"{v:.1f}" for v in values), *above])
+    means_ = [sum(column) / len(column) for column in zip(*numbers, strict=True)]  # nan where a row has none
+    rows.append(["mean", *(None if np.isnan(v) else f"{v:.1f}" for v in means_), *[None] * len(methods)])
+    head = ["data", ALL, f"random: mean of {DRAWS}", "best of 8", f"best of {DRAWS}", *SIMPLE, *methods]
+    return markdown([*head, *(f"draws below {m}" for m in methods)], rows)
+
+
+def agreement_table(records: Sequence[dict[str, Any]], names: Sequence[str], protocol: str) -> str:
+    """NMI / ARI of the entries."""
+    methods = (*METHODS, *PLAIN)
+    rows = []
+    for data in names:
+        mine = {r["method"]: r for r in records if r["data"] == data and r["protocol"] == protocol}
+        both = [(mine[m].get("nmi"), mine[m].get("ari")) for m in methods]
+        if any(nmi is not None for nmi, _ in both):
+            rows.append([data, *(None if nmi is None else f"{nmi:.1f} / {ari:.1f}" for nmi, ari in both)])
+    of_protocol = [r for r in records if r["protocol"] == protocol]
+    nmi, ari = (means(of_protocol, what)["mean"] for what in ("nmi", "ari"))
+    rows.append(["mean", *(f"{nmi[m]:.1f} / {ari[m]:.1f}" if m in nmi else None for m in methods)])
+    return markdown(["data", *methods], rows)
 
 
 def entry_text(entry: dict[str, Any]) -> str:
@@ -282,22 +244,6 @@ def entry_text(entry: dict[str, Any]) -> str:
     if theirs is None:
         return text
     return f"{text} / {theirs:.1f}" + (f", {ours - theirs:+.1f}" if ours is not None else "")
-
-
-def presets(cells: Cells, fixed: dict[str, Any]) -> list[dict[str, Any]]:
-    """Records of the paper's own settings, where they are computed."""
-    records = []
-    for data in fixed["presets"]:
-        for s in preset_cells(fixed, data):
-            result = cells.known("score", s)
-            if result is not None:
-                best = int(np.argmax(result["accuracy"]))
-                records.append(
-                    {"data": data, "lam": s["settings"]["lam"], "accuracy": result["accuracy"][best],
-                     "n_features": s["counts"][best], "selected": result["selected"], "n_iter": result["n_iter"],
-                     "paper": published.accuracy(data, "DUFS")}
-                )  # fmt: skip
-    return records
 
 
 def draw(records: Sequence[dict[str, Any]]) -> Figure:
@@ -312,6 +258,7 @@ def draw(records: Sequence[dict[str, Any]]) -> Figure:
         ("DUFS", "oracle", "paper", "_", "black", "DUFS in the paper"),
         ("LS", "oracle", "accuracy", "^", ORANGE, "LS, oracle"),
         (ALL, "oracle", "accuracy", "x", GREY, ALL),
+        (RANDOM, "label_free", "accuracy", "+", GREY, "300 random columns"),
     ]
     for method, protocol, what, marker, colour, label in styles:
         found = {r["data"]: r[what] for r in records if r["method"] == method and r["protocol"] == protocol}
@@ -323,39 +270,40 @@ def draw(records: Sequence[dict[str, Any]]) -> Figure:
     return made
 
 
-def run(cells: Cells, quick: bool, methods: Sequence[str] = METHODS, data: Sequence[str] = tuple(SOURCES)) -> Report:
-    fixed = grid()
+def run(
+    cells: Cells, quick: bool, methods: Sequence[str] = (*METHODS, *PLAIN), data: Sequence[str] = tuple(SOURCES),
+    start: str = STARTS[0],
+) -> Report:  # fmt: skip
+    fixed = grid(start)
     names = [d for d in (QUICK_DATA if quick else SOURCES) if d in data]
     missing = compute(cells, fixed, quick, names, methods)
     names = list(QUICK_DATA if quick else SOURCES)
-    records = [record(cells, fixed, d, m, p, quick) for p in PROTOCOLS for d in names for m in METHODS]
+    records = [record(cells, fixed, d, m, p, quick) for p in PROTOCOLS for d in names for m in (*METHODS, *PLAIN)]
     for r in records:
         if r["data"] in missing:
             r["reason"] = missing[r["data"]]
-    rank = {p: ranks([r for r in records if r["protocol"] == p]) for p in PROTOCOLS}
+    by_protocol = {p: [r for r in records if r["protocol"] == p] for p in PROTOCOLS}
+    ranked = {p: ranks(found) for p, found in by_protocol.items()}
+    of_readings = [] if quick else [f(cells, fixed, names) for f in readings.KINDS]
     results = {
-        "clustered": "columns in the units of the file",
+        "clustered": f"columns in the units of the file, k-means started by {start}",
         "notes": {d: SOURCES[d].note for d in names if SOURCES[d].note},
         "records": records,
-        "ranks": rank,
-        "means": means(records),
+        "ranks": ranked,
+        "means": {p: {what: means(found, what) for what in MEASURES} for p, found in by_protocol.items()},
         "label_free_by_count": by_count(cells, fixed, quick),
         "dufs_defaults": defaults(cells, fixed, names, quick),
         "dufs_held_out": {} if quick else {m: held_out(cells, fixed, names, m) for m in DUFS_METHODS},
-        "spreads": [] if quick else spreads(cells, fixed, names),
-        "presets": presets(cells, fixed),
+        **{f.__name__: found for f, found in zip(readings.KINDS, of_readings, strict=bool(of_readings))},
     }
-    text = table(records, names, rank)
+    parts = [table(records, names, ranked)]
+    for p in PROTOCOLS:
+        parts += [f"{p}: what needs no method, accuracy", simple_table(records, names, p)]
     counts = results["label_free_by_count"]
     if len(counts["data"]) >= ROWS_FOR_RANKS:
-        text += f"\n\nlabel_free, by the number of columns: means over {', '.join(counts['data'])}\n\n"
-        text += markdown(["method", *map(str, COUNTS)], [[m, *row] for m, row in counts["mean"].items()])
-    if results["spreads"]:
-        text += "\n\nThe settings of a method: accuracy at its best number of columns, least to most / the paper's\n\n"
-        text += spread_table(results["spreads"])
-    if results["presets"]:
-        rows = [[r["data"], r["lam"], f"{r['accuracy']:.1f}", r["n_features"], r["selected"], r["n_iter"], r["paper"]]
-                for r in results["presets"]]  # fmt: skip
-        head = ["data", "lam", "accuracy", "columns", "gates open", "steps", "the paper's"]
-        text += "\n\nThe paper's own settings (preset `paper`), at full length\n\n" + markdown(head, rows)
-    return Report(results, text, draw(records))
+        parts.append(f"label_free, by the number of columns: means over {', '.join(counts['data'])}")
+        parts.append(markdown(["method", *map(str, COUNTS)], [[m, *row] for m, row in counts["mean"].items()]))
+    for p in PROTOCOLS:
+        parts += [f"{p}: NMI / ARI of the same choices", agreement_table(records, names, p)]
+    parts += readings.tables(*of_readings) if of_readings else []
+    return Report(results, "\n\n".join(parts), draw(records))
