@@ -7,9 +7,9 @@ components, and on these k-means (k = number of labels, ten runs) and Leiden (sc
 against the given labels: adjusted Rand index and NMI. DUFS is as `dufs_core.anndata.select_features` leaves it: all
 defaults, one scale for all genes. "seurat", "cell_ranger" and "seurat_v3" are scanpy's flavors of
 highly_variable_genes, the last only where raw counts are there; without scanpy these and Leiden are left out. Random
-genes: 20 draws with two runs of k-means each, Leiden with one seed on the first five. Where genes have names, the share
-of known markers among those chosen. Records go to FILE after each ranking, with a table beside it (.md); a ranking that
-FILE has is not computed again. --quick: the smallest set.
+genes: 20 draws, two runs of k-means each, Leiden on the first five. Leiden takes at most 5,000 cells. Where genes have
+names, the share of known markers among those chosen. A ranking that FILE has is not computed again; a table is written
+beside it (.md). --quick: the smallest set.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from dufs_core.errors import DufsWarning
 
 Array = np.ndarray[Any, Any]
 SIZES = (50, 100, 200)
-COMPONENTS, RUNS, DRAWS, RUNS_OF_A_DRAW, LEIDEN_RUNS = 50, 10, 20, 2, 5
+COMPONENTS, RUNS, DRAWS, RUNS_OF_A_DRAW, LEIDEN_RUNS, MOST_CELLS = 50, 10, 20, 2, 5, 5000
 FLAVORS = ("seurat", "cell_ranger", "seurat_v3")
 # Seurat's guided tutorial of 2,700 PBMCs and scanpy's of the same cells ("Preprocessing and clustering 3k PBMCs")
 PBMC_MARKERS = (
@@ -43,8 +43,6 @@ PBMC_MARKERS = (
 
 
 class Cells(NamedTuple):
-    """Cells with labels."""
-
     X: Any  # (n, d) CSR, logarithms of normalised counts
     labels: Array  # (n,)
     counts: Any = None  # (n, d) CSR, raw
@@ -120,8 +118,8 @@ def rankings(data: Cells) -> list[str]:
 
 
 def leiden(Z: Array, runs: int) -> list[Array]:
-    """The clusters that scanpy finds on these coordinates with so many seeds; none without scanpy."""
-    if not runs or not find_spec("scanpy"):
+    """The clusters that scanpy finds on these coordinates with so many seeds; none without scanpy, or of many cells."""
+    if not runs or len(Z) > MOST_CELLS or not find_spec("scanpy"):
         return []
     import anndata
     import scanpy
@@ -193,6 +191,7 @@ def main(arguments: list[str] | None = None) -> None:
                 for record in measure(data, ranking):
                     records.add({"data": name} | record)
                 records.save()
+    records.save()
     print(records.table)
 
 

@@ -21,7 +21,18 @@ from dufs_core import __version__
 from dufs_core.selection.atomic_io import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("numpy", "scipy", "numba", "scikit-learn", "joblib", "torch", "featselectlib", "jax", "matplotlib")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "numba",
+    "scikit-learn",
+    "joblib",
+    "torch",
+    "featselectlib",
+    "jax",
+    "matplotlib",
+    "scanpy",
+)
 
 
 def environment() -> dict[str, Any]:
