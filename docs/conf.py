@@ -111,7 +111,7 @@ def evidence(app: Any, config: Any) -> None:
 
 def to_evidence(app: Any, page: str, source: list[str]) -> None:
     """Links from the pages to bench/, as the repository has them, lead to these copies."""
-    source[0] = re.sub(r"\]\(\.\./bench/([\w/-]+\.md)", r"](/bench/\1", source[0])
+    source[0] = re.sub(r"\]\((?:\.\./)+bench/([\w/-]+\.md)", r"](/bench/\1", source[0])
 
 
 def setup(app: Any) -> None:
