@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
@@ -41,6 +42,7 @@ from dufs_core.kernels.native import Kernel
 Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
 """
 _OPTIONS = tuple(f"NUMBA_{name}" for name in ("CPU_NAME", "CPU_FEATURES", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE"))
+_DAY, _KEPT_DAYS = 86400, 90
 _lock = fork_safe_lock()  # of compiling and loading
 _engines: list[Any] = []  # of LLVM, which own loaded code
 _children: dict[Path, Any] = {}  # processes of this one that compile, by the files that they write
@@ -137,12 +139,15 @@ def read(path: Path) -> bytes | None:
         mine = not hasattr(os, "geteuid") or (about.st_uid in (0, os.geteuid()) and not about.st_mode & 0o022)
         data = file.read() if mine else b""
         if data[:32] == _digest(path, data[32:]):
+            if time.time() - about.st_mtime > _DAY:  # the time of the last use, to a day
+                with suppress(OSError):  # another user's
+                    os.utime(path)
             return data[32:]
     return None
 
 
 def write(path: Path, data: bytes) -> None:
-    """Keep the code in a file, whole or not at all."""
+    """Keep the code in a file, whole or not at all; files that nobody has used for 90 days are removed."""
     with suppress(OSError):
         handle, name = tempfile.mkstemp(dir=path.parent, suffix=".part")
         try:
@@ -151,6 +156,10 @@ def write(path: Path, data: bytes) -> None:
             os.replace(name, path)
         except OSError:
             os.unlink(name)
+    for old in path.parent.glob("*.kernel"):  # of sources or libraries that are gone; who is reading one has it open
+        with suppress(OSError):  # another process was faster, or may remove it and this one may not
+            if time.time() - old.stat().st_mtime > _KEPT_DAYS * _DAY:
+                old.unlink()
 
 
 @contextmanager

@@ -122,6 +122,20 @@ def test_a_change_of_any_source_version_or_option_is_another_file(cache, tmp_pat
     native._build.cache_clear()
 
 
+def test_files_that_were_not_used_for_90_days_are_removed(cache):
+    cache.mkdir(exist_ok=True)
+    old, used, kept, other = (cache / name for name in ("a.kernel", "b.kernel", "c.kernel", "numba.nbi"))
+    days = 86400
+    for path in (old, used, kept, other):
+        native.write(path, b"code")
+    for path, age in ((old, 91), (used, 200), (kept, 89), (other, 900)):
+        os.utime(path, (time.time() - age * days,) * 2)
+    assert native.read(used) == b"code"
+    assert time.time() - used.stat().st_mtime < days / 2
+    native.write(cache / "new.kernel", b"code")
+    assert {path.name for path in cache.iterdir()} == {"b.kernel", "c.kernel", "numba.nbi", "new.kernel"}
+
+
 def test_signatures_tell_what_code_depends_on():
     signature = native.signature_of((1, 2.0, True, np.uint64(3), np.zeros((2, 3)), np.zeros((4, 6))[:, ::2]))
     array = ("float64", 2)
