@@ -134,10 +134,13 @@ WRONG_SETTINGS = {
     "a rate that is no number": ({"learning_rate": float("nan")}, "learning_rate must be a positive number; got nan"),
     "a momentum in words": ({"momentum": "0.5"}, "momentum must be at least 0 and below 1; got '0.5'"),
     "a huge power": (
-        {"power": 2**31},
-        "power must be a whole number of at least 1 and at most 2147483647; got 2147483648",
+        {"power": 2**63},
+        "power must be .* and at most 9223372036854775807; got 9223372036854775808",
     ),
-    "a huge number of draws": ({"n_draws": 2**40}, "n_draws must be None, 1 or an even number .*; got 1099511627776"),
+    "a huge number of draws": (
+        {"n_draws": 2**64},
+        "n_draws must be None, 1 or an even number .*; got 18446744073709551616",
+    ),
     "a huge number of threads": ({"n_jobs": 10**400}, "n_jobs must be None, -1 or a whole number .*; got 1000"),
     "several lams": ({"lam": [0.1, 0.2]}, r"lam must be .* a number .*got \[0.1, 0.2\]"),
     "bandwidth": ({"bandwidth": "meidan"}, "did you mean 'median'"),

@@ -17,7 +17,7 @@ from dufs_core.objective.ops.bandwidth import check_bandwidth, check_n_neighbors
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.selection.presets import graph_rules
 
-_MOST = 2**31 - 1  # of what is counted
+_MOST = 2**63 - 1  # of what kernels count
 RANKINGS = ("diverse", "evidence", "gates")
 
 
@@ -99,7 +99,7 @@ def is_real(value: Any) -> bool:
 
 
 def check_whole(name: str, value: Any, least: int = 1) -> None:
-    """Raise ValueError unless value is a whole number of at least `least` that 32 bits hold."""
+    """Raise ValueError unless value is a whole number of at least `least` that 64 bits hold."""
     if not is_whole(value) or not least <= value <= _MOST:
         most = f" and at most {_MOST}" * (is_whole(value) and value > _MOST)
         raise ValueError(f"{name} must be a whole number of at least {least}{most}; got {value!r}")
