@@ -260,8 +260,8 @@ anew. Its fits are with `fdr=None`; with decoys the few columns that have gates 
 """
 TAIL = """
 Arrays on a GPU (CuPy, PyTorch, JAX) are used where they lie ([On a GPU](gpu.md)); matrices of cupyx.scipy.sparse are
-copied to the host and scaled there. Their tests are in `tests/cuda/`. Data on disk: [large-data.md](large-data.md). Columns of
-frames that hold anything but numbers are named in the error. `dufs-core fit` reads .txt, .tsv and .mat as well.
+copied to the host and scaled there. Their tests are in `tests/cuda/`. Data on disk: [large-data.md](large-data.md).
+Columns of frames that hold anything but numbers are named in the error. `dufs-core fit` reads .txt, .tsv and .mat, too.
 """
 
 
