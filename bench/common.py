@@ -22,17 +22,8 @@ from dufs_core.selection.atomic_io import write_bytes
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "numpy",
-    "scipy",
-    "numba",
-    "scikit-learn",
-    "joblib",
-    "torch",
-    "featselectlib",
-    "jax",
-    "matplotlib",
-    "scanpy",
-)
+    "numpy", "scipy", "numba", "scikit-learn", "joblib", "torch", "featselectlib", "jax", "matplotlib", "scanpy",
+)  # fmt: skip
 
 
 def environment() -> dict[str, Any]:

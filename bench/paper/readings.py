@@ -64,20 +64,23 @@ def readings(cells: Cells, fixed: dict[str, Any], data: str, method: str) -> Ite
                     yield Reading(setting, start, result["accuracy"][best], deviation, counts[best], theirs)
 
 
-def text(settings: dict[str, Any]) -> str:
+def text(settings: dict[str, Any], hidden: Sequence[str] = ("batch_size",)) -> str:
     """k = 2, C = 5"""
-    shown = {key: value for key, value in settings.items() if key not in ("batch_size", "tol", "max_iter")}
+    shown = {key: value for key, value in settings.items() if key not in (*hidden, "tol", "max_iter")}
     return ", ".join(f"{SHORT.get(key, key)} = {value}" for key, value in shown.items()) or "defaults"
 
 
 def nearest(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """For each number of the paper the nearest reading, and how many of the readings reproduce it."""
+    """For each number of the paper the nearest reading, and how many of the readings reproduce it.
+
+    If some do, the nearest of those by the protocol's own start of k-means, where there is one.
+    """
     found = []
     for data in names:
         for method in [m for m in (*SELECTORS, ALL) if m != "DUFS-R"]:
             those = list(readings(cells, fixed, data, method))
             if those:
-                best = min(those, key=lambda r: abs(r.off))
+                best = min(those, key=lambda r: (not r.near, r.near and r.start != STARTS[0], abs(r.off)))
                 found.append(
                     {"data": data, "method": method, **best._asdict(), "reproduced": best.near,
                      "near": sum(r.near for r in those), "readings": len(those)}
@@ -111,7 +114,7 @@ def extras(cells: Cells, fixed: dict[str, Any], names: Sequence[str]) -> list[di
         for i, s in enumerate(extra_cells(fixed, data)):
             ways = [extra_cells(fixed | {"start": start}, data)[i] for start in STARTS]
             way = next((w for w in ways if known(cells, w, "DUFS") is not None), None)
-            entry = {"data": data, "setting": text(s["settings"]), "start": way and way["start"]}
+            entry = {"data": data, "setting": text(s["settings"], ()), "start": way and way["start"]}
             both = {order: known(cells, way, order) for order in DUFS_METHODS} if way else {}
             for order, result in both.items():
                 if result is None:
