@@ -387,6 +387,8 @@ CRAFTED = {
     "runs that are none": {"about": lambda a: np.array(str(a).replace('"runs": [', '"runs": [3, '))},
     "an unknown setting": {"about": lambda a: np.array(str(a).replace('"max_iter"', '"max_itre"'))},
     "a dtype that is none": {"about": lambda a: np.array(str(a).replace('"float32"', '"float31"'))},
+    "characters that are none": {"about": lambda a: np.frombuffer(
+        a.tobytes().replace("columns".encode("utf-32-le"), b"\xff" * 28), a.dtype)[0]},
     "nested a thousand times": {"about": lambda a: np.array("[" * 100_000)},
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import glob
 import io
+import json
 import math
 import os
 import re
@@ -111,6 +112,12 @@ def unpack_npz(data: bytes, name: object) -> dict[str, Any]:
         raise DamagedFileError(
             f"{name} ends with the right checksum, and is no archive of arrays ({reason})"
         ) from error
+
+
+def json_of(array: Any) -> Any:
+    """What an array that holds one text of JSON says. Raises ValueError, for characters that are none as well."""
+    little = np.asarray(array, array.dtype.newbyteorder("<"))
+    return json.loads(little.tobytes().decode("utf-32-le").rstrip("\0"))
 
 
 def json_value(value: Any) -> Any:

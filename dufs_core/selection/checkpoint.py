@@ -111,7 +111,7 @@ class Checkpoint:
             message = f"{problems[0]}. The state before it is used."
             warnings.warn(message, CheckpointWarning, stacklevel=user_stacklevel())
         try:
-            about = json.loads(str(found["about"]))
+            about = atomic_io.json_of(found["about"])
             identity = about["identity"]
             settings: dict[str, Any] = identity["settings"] | {"random_state": identity["seed"]}
             settings |= {name: identity[name] for name in ("engine", "backend")}
@@ -140,7 +140,7 @@ class Checkpoint:
         identity = _identity(bk, selector, seed, X)
         if found is None:
             return CheckpointWriter(self, bk, identity, SearchState([], None))
-        about = json.loads(str(found["about"]))
+        about = atomic_io.json_of(found["about"])
         if different := differences(about["identity"], identity):
             raise CheckpointError(f"{self.path} belongs to another fit: {'; '.join(different)}")
         return CheckpointWriter(self, bk, identity, _search_state(bk, about["runs"], found))

@@ -144,7 +144,7 @@ class Store:
         path = self._fits / f"{fit.id}.npz"
         try:
             arrays = atomic_io.unpack_npz(path.read_bytes(), path)
-            row = json.loads(str(arrays.pop("row")))
+            row = atomic_io.json_of(arrays.pop("row"))
             if row["status"] not in ("done", "failed"):
                 raise DamagedFileError(f"{path} holds no result of a fit")
         except FileNotFoundError:
