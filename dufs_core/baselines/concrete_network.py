@@ -25,11 +25,9 @@ class Selected(NamedTuple):
 
 def softmax(bk: Backend, logits: Array, temperature: float) -> Array:
     """S_ij = exp(l_ij / T) / sum_m exp(l_im / T), the largest logit of a row subtracted first.      (k, d)."""
-    S = logits / temperature
-    S -= S.max(axis=-1, keepdims=True)
-    bk.xp.exp(S, out=S)
-    S /= S.sum(axis=-1, keepdims=True)
-    return S
+    scaled = logits / temperature
+    S = bk.xp.exp(scaled - scaled.max(axis=-1, keepdims=True))
+    return S / S.sum(axis=-1, keepdims=True)
 
 
 def select_forward(bk: Backend, X: Array, logits: Array, gumbel: Array, temperature: float) -> tuple[Array, Selected]:
@@ -47,17 +45,12 @@ def select_backward(bk: Backend, saved: Selected, dU: Array) -> Array:
     """dl_i = S_i * (dS_i - <dS_i, S_i>) / T,  dS = dU' X.      dU (n, k) -> dl (k, d)."""
     X, S, temperature = saved
     dS = dU.T @ X
-    dS -= (dS * S).sum(axis=-1, keepdims=True)
-    dS *= S
-    dS /= temperature
-    return dS
+    return S * (dS - (dS * S).sum(axis=-1, keepdims=True)) / temperature
 
 
 def affine_forward(bk: Backend, U: Array, W: Array, c: Array) -> tuple[Array, tuple[Array, Array]]:
     """V_ij = sum_l U_il W_lj + c_j.      U (n, k), W (k, m), c (m,) -> V (n, m)."""
-    V = U @ W
-    V += c
-    return V, (U, W)
+    return U @ W + c, (U, W)
 
 
 def affine_backward(bk: Backend, saved: tuple[Array, Array], dV: Array) -> tuple[Array, Array, Array]:

@@ -38,10 +38,11 @@ def lambda_range(task: FitTask) -> tuple[float, float]:
             f"No lambda opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
             f"self_loops={rules.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
         )
-    high = max(_largest_variance(task.bk, task.data.X), float(np.finfo(np.float32).tiny))
+    least = float(np.finfo(np.float32).tiny)  # a smaller lambda is none in float32
+    high = max(_largest_variance(task.bk, task.data.X), least / _SHARE_OF_HIGHEST)
     positive = stationary[stationary > 0]
     low = _SHARE_OF_STATIONARY * float(np.median(positive)) if len(positive) else high
-    return min(low, _SHARE_OF_HIGHEST * high), high
+    return max(min(low, _SHARE_OF_HIGHEST * high), least), high
 
 
 def geometric_grid(low: float, high: float, n_lams: int) -> Array:

@@ -16,8 +16,8 @@ floors = pytest.importorskip("bench.floors", reason="bench/ is not beside the te
 pytestmark = pytest.mark.cuda_launch
 
 
-def test_the_documentation_has_the_table():
-    page = floors.RESULTS.parents[2] / "docs" / "gpu.md"
+def test_the_evidence_has_the_table():
+    page = floors.RESULTS.parents[1] / "evidence" / "gpu-floors.md"
     assert floors.table() in page.read_text(encoding="utf-8")
 
 
