@@ -22,6 +22,11 @@ def test_hostile_matrices(monkeypatch, capsys):
     assert err == ""
 
 
+def test_a_matrix_part_of_whose_eigenvectors_lapack_does_not_find():
+    X, _ = matrices.matrix(223)
+    assert matrices.judge(matrices.SELECTORS["LLCFS"], X) == ("sound", "")
+
+
 def test_a_seed_is_one_matrix():
     (X, said), (again, _) = matrices.matrix(7), matrices.matrix(7)
     np.testing.assert_array_equal(X, again)

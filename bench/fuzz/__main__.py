@@ -5,7 +5,7 @@
 Files of every format, checkpoints and job files are changed (files.py): bits, cuts, insertions, pieces of other files,
 numbers of headers and indices made huge, also within archives whose checksums are right. File I is made of the number I
 alone (`outcome`). Workers take many files each, with 2 GiB of address
-space, and 30 s of a processor for a file. Where bench/fuzz/matrices.py is, its matrices follow the files.
+space, and 30 s of a processor for a file. The matrices of matrices.py follow the files.
 
 crashes: files that ended a worker by a signal; tracebacks: exceptions that are no sentence; hangs; over_memory: files
 for which memory ran out; nan: results that are not finite; peak_mib: the largest resident set of a worker.
@@ -38,11 +38,13 @@ from dufs_core.cli.main import main as command
 from dufs_core.errors import DufsError
 
 LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 2_500
+MATRICES, QUICK_MATRICES = 3_000, 50
 FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3", "--max-runs", "1", "--n-draws", "2"]
 VARIANTS = (  # batches: a header may say millions of rows, and steps of all of them take hours
     "--fdr none --batch-size 1000", "--fdr none --transpose --batch-size 1000", "--fdr none --batch-size 7",
     "--fdr 0.1", "--scaling global",
 )  # fmt: skip
+GOOD = {"matrices", "fits", "sound", "refused"}
 BAD = ("crashes", "tracebacks", "hangs", "over_memory", "nan")
 
 
@@ -136,6 +138,18 @@ def run(files: int, minutes: float) -> dict[str, Any]:
     return found | {"bad": [one for _, _, bad in done for one in bad][:50]}
 
 
+def hostile(count: int) -> dict[str, int]:
+    """How fits of the matrices 0 to `count` end, by as many processes as there are processors."""
+    step = -(-count // (os.cpu_count() or 1))
+
+    def part(first: int) -> Counter[str]:
+        argv = [sys.executable, "-m", "bench.fuzz.matrices", str(first), str(min(step, count - first))]
+        return Counter(json.loads(subprocess.check_output(argv, cwd=ROOT, text=True).strip().splitlines()[-1]))
+
+    with ThreadPoolExecutor() as pool:
+        return dict(sum(pool.map(part, range(0, count, step)), Counter()))
+
+
 def main() -> int:
     made = parser(__doc__)
     made.add_argument("--quick", action="store_true", help=f"{QUICK:,} files instead of {FILES:,}")
@@ -145,12 +159,10 @@ def main() -> int:
         work(*args.one)
         return 0
     found = run(QUICK if args.quick else FILES, args.minutes)
-    if Path(__file__).with_name("matrices.py").exists():
-        argv = [sys.executable, "-m", "bench.fuzz.matrices", "0", "50" if args.quick else "2000"]
-        found["matrices"] = json.loads(subprocess.check_output(argv, cwd=ROOT, text=True).strip().splitlines()[-1])
+    found["matrices"] = hostile(QUICK_MATRICES if args.quick else MATRICES)
     save(args.json, found)
     print(json.dumps(found))
-    return int(any(found[name] for name in BAD))
+    return int(any(found[name] for name in BAD) or found["matrices"].keys() - GOOD)
 
 
 if __name__ == "__main__":

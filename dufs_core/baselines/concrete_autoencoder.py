@@ -8,12 +8,12 @@ from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
-from scipy.linalg import eigh
 
 from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import softmax, value_and_grad
+from dufs_core.baselines.graphs import part_of_eigh
 from dufs_core.objective.optimizers import State, adam
 from dufs_core.selection.parameters import check_choice, check_whole, is_whole
 
@@ -45,8 +45,8 @@ def aligned(X: Array) -> Array:
     """
     Z = X.astype(np.float64)
     n, d = Z.shape
-    last = (min(n, d) - 1, min(n, d) - 1)
-    u = eigh(Z @ Z.T, subset_by_index=last)[1] if n <= d else Z @ eigh(Z.T @ Z, subset_by_index=last)[1]
+    last = min(n, d) - 1
+    u = part_of_eigh(Z @ Z.T, last, last)[1] if n <= d else Z @ part_of_eigh(Z.T @ Z, last, last)[1]
     u = u[:, 0] * (-1 if u[np.abs(u).argmax(), 0] < 0 else 1)
     return X * np.where(u @ Z < 0, -1, 1).astype(X.dtype)
 

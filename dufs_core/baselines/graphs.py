@@ -6,7 +6,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy.linalg import LinAlgError, eigh
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
@@ -198,10 +198,19 @@ def lowest_eigenvectors(M: Array, k: int, X: Array) -> Array:
     n = len(M)
     size = min(n, k + 4)
     while True:
-        values, V = eigh(M, subset_by_index=(0, size - 1))
+        values, V = part_of_eigh(M, 0, size - 1)
         if size == n or values[-1] > values[k - 1] + _SAME:  # the eigenspace that the cut touches is complete
             return fixed_sign(distinct(values, V, X)[:, :k])
         size = min(n, 2 * size)
+
+
+def part_of_eigh(M: Array, first: int, last: int) -> tuple[Array, Array]:
+    """Eigenvalues `first` to `last` of a symmetric M, from the lowest, and their vectors."""
+    try:
+        return eigh(M, subset_by_index=(first, last))  # type: ignore[no-any-return]
+    except LinAlgError:  # LAPACK's method for a part gives up on some matrices, the one for all does not
+        values, V = eigh(M, driver="evd")
+        return values[first : last + 1], V[:, first : last + 1]
 
 
 def lowest_right_singular(E: Any, k: int) -> Array | None:
