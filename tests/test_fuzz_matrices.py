@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from bench.fuzz import matrices
+from dufs_core.errors import SelectionWarning
 
 
 def test_hostile_matrices(monkeypatch, capsys):
@@ -17,14 +18,15 @@ def test_hostile_matrices(monkeypatch, capsys):
     matrices.main()
     out, err = capsys.readouterr()
     counts = json.loads(out.splitlines()[-1])
-    assert counts["sound"] + counts["refused"] == 3 * len(matrices.SELECTORS), err
+    assert counts["sound"] + counts.get("refused", 0) == 3 * len(matrices.SELECTORS), err
     assert counts["sound"]
     assert err == ""
 
 
 def test_a_matrix_part_of_whose_eigenvectors_lapack_does_not_find():
     X, _ = matrices.matrix(223)
-    assert matrices.judge(matrices.SELECTORS["LLCFS"], X) == ("sound", "")
+    with pytest.warns(SelectionWarning, match="No row has neighbours with different labels"):
+        assert matrices.judge(matrices.SELECTORS["LLCFS"], X) == ("sound", "")
 
 
 def test_a_seed_is_one_matrix():
