@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from bench.fuzz import matrices
 from dufs_core.errors import SelectionWarning
+
+matrices = pytest.importorskip("bench.fuzz.matrices", reason="bench is not beside the tests")
 
 
 def test_hostile_matrices(monkeypatch, capsys):
