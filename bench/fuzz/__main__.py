@@ -162,7 +162,7 @@ def main() -> int:
     found["matrices"] = hostile(QUICK_MATRICES if args.quick else MATRICES)
     save(args.json, found)
     print(json.dumps(found))
-    return int(any(found[name] for name in BAD) or found["matrices"].keys() - GOOD)
+    return int(any(found[name] for name in BAD) or bool(found["matrices"].keys() - GOOD))
 
 
 if __name__ == "__main__":
