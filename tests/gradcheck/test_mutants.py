@@ -28,9 +28,10 @@ def test_enough_faults_everywhere():
         assert by_engine[engine] >= 5, f"too few faults in the engine {engine}"
 
 
-def test_a_few_are_killed():
+@pytest.mark.parametrize("only", ["objective.ops.loss.backward: d", "kernels.sparse.gram: centring"])
+def test_a_few_are_killed(only):
     root = Path(mutants.__file__).parents[1]
-    command = [sys.executable, "-m", "bench.mutants", "--only", "dufs_core.objective.ops.loss.backward: d"]
+    command = [sys.executable, "-m", "bench.mutants", "--only", f"dufs_core.{only}"]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert '"survivors": []' in done.stdout
