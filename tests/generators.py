@@ -101,3 +101,22 @@ def assert_close(a, b, tolerance, what=""):
     """One number against one bound; the message carries the worst error."""
     error = relative(a, b)
     assert error <= tolerance, f"{what}: relative error {error:.3g} > {tolerance:.3g}"
+
+
+# right pairs of function and backward, for the checker of gradients
+
+
+def product(x, w):
+    return x @ w
+
+
+def product_backward(x, w, y):
+    return y @ w.T, x.T @ y
+
+
+def square(x):
+    return x**2
+
+
+def square_backward(x, w):
+    return 2 * x * w

@@ -1,4 +1,4 @@
-"""What a newcomer meets: mistakes that must not pass, and messages that are true and say what to do."""
+"""Mistakes that must not pass, and messages that are true and say what to do."""
 
 from __future__ import annotations
 
@@ -9,27 +9,12 @@ import pandas as pd
 import pytest
 
 from dufs_core.gradcheck import Constant, assert_gradient, check_batched, check_complex_step, check_gradient
+from tests.generators import product, product_backward, square, square_backward
 
 rng = np.random.default_rng
 X, W = rng(0).standard_normal((4, 3)), rng(1).standard_normal((3, 2))
 A = rng(2).standard_normal((4, 4))
 S = A @ A.T + np.eye(4)
-
-
-def product(x, w):
-    return x @ w
-
-
-def product_backward(x, w, y):
-    return y @ w.T, x.T @ y
-
-
-def square(x):
-    return x**2
-
-
-def square_backward(x, w):
-    return 2 * x * w
 
 
 def nothing(*args):

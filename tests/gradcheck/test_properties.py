@@ -16,25 +16,10 @@ from dufs_core.gradcheck import assert_gradient, check_batched, check_complex_st
 from dufs_core.gradcheck.arrays import is_strided
 from dufs_core.gradcheck.strategies import KINDS, points
 from dufs_core.gradcheck.trees import leaves, matched, rebuilt
+from tests.generators import product, product_backward, square, square_backward
 
 rng = np.random.default_rng
 X, W = rng(0).standard_normal((5, 3)), rng(1).standard_normal((3, 4))
-
-
-def product(x, w):
-    return x @ w
-
-
-def product_backward(x, w, y):
-    return y @ w.T, x.T @ y
-
-
-def square(x):
-    return x**2
-
-
-def square_backward(x, w):
-    return 2 * x * w
 
 
 def test_light_and_alone(capsys):
