@@ -18,6 +18,13 @@ N_FEATURES: dict[str, dict[str, int]] = {
     "DUFS": {"GISETTE": 50, "PIX10": 50, "COIL20": 250, "Yale": 200, "TOX-171": 50, "ALLAML": 100, "PROSTATE": 150,
              "RCV1": 300, "ISOLET": 150},
 }  # fmt: skip
+# Later papers, by the same kind of table: LS-CAE, Shaham et al., Neural Networks 152:34, 2022;
+# Lifshitz et al., arXiv 2511.09166, which ran DUFS again, chosen with the labels and without
+LATER: dict[str, dict[str, float]] = {
+    "LS-CAE": {"PIX10": 94.5, "COIL20": 61.8, "TOX-171": 48.3, "PROSTATE": 71.4, "RCV1": 83.7},
+    "DUFS again, oracle": {"ALLAML": 71.5, "Yale": 42.6},
+    "DUFS again, label-free": {"ALLAML": 66.1, "Yale": 43.3},
+}
 MEAN_RANKS = dict(zip(METHODS[:-1], (4.1, 6, 3.9, 4.6, 4.7, 3.4, 1.3), strict=True))
 
 

@@ -222,6 +222,18 @@ def simple_table(records: Sequence[dict[str, Any]], names: Sequence[str], protoc
     return markdown([*head, *(f"draws below {m}" for m in methods)], rows)
 
 
+def later_table(records: Sequence[dict[str, Any]]) -> str:
+    """DUFS beside what later papers print, on the data sets that are the same."""
+    found = {(r["data"], r["method"], r["protocol"]): r["accuracy"] for r in records}
+    columns = [(m, p) for p in PROTOCOLS for m in DUFS_METHODS] + [(RANDOM, "label_free")]
+    rows = []
+    for data in (d for d in SOURCES if SOURCES[d].same and any(d in theirs for theirs in published.LATER.values())):
+        ours = [found.get((data, *column)) for column in columns]
+        theirs = [published.accuracy(data, "DUFS"), *(later.get(data) for later in published.LATER.values())]
+        rows.append([data, *(None if v is None else f"{v:.1f}" for v in (*ours, *theirs))])
+    return markdown(["data", *(f"{m}, {p}" for m, p in columns), "the paper's DUFS", *published.LATER], rows)
+
+
 def agreement_table(records: Sequence[dict[str, Any]], names: Sequence[str], protocol: str) -> str:
     """NMI / ARI of the entries."""
     methods = (*METHODS, *PLAIN)
@@ -305,5 +317,6 @@ def run(
         parts.append(markdown(["method", *map(str, COUNTS)], [[m, *row] for m, row in counts["mean"].items()]))
     for p in PROTOCOLS:
         parts += [f"{p}: NMI / ARI of the same choices", agreement_table(records, names, p)]
+    parts += ["beside later papers, accuracy", later_table(records)]
     parts += readings.tables(*of_readings) if of_readings else []
     return Report(results, "\n\n".join(parts), draw(records))
