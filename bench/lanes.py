@@ -71,6 +71,11 @@ def transpose(X: Any, rows: Any, first: int, start: int, out: Any, offset: int) 
     _part(out, offset, LANES * LANES)[:] = columns.T.reshape(-1)
 
 
+def transpose_tile(array: Any, offset: int, out: Any, to: int) -> None:
+    tile = _part(array, offset, LANES * LANES).reshape(LANES, LANES)
+    _part(out, to, LANES * LANES)[:] = tile.T.reshape(-1)
+
+
 def spread(value: Any) -> Any:
     """A NumPy number: it stands for as many lanes as it meets."""
     return value if isinstance(value, np.generic) else np.float64(value)
@@ -133,7 +138,7 @@ def nothing(*_: Any) -> None:
 
 
 _FUNCTIONS = (
-    load, load_below, store, get, put, transpose, spread, constant, distance, total, widen, in_lane, below_lane,
+    load, load_below, store, get, put, transpose, transpose_tile, spread, constant, distance, total, widen, in_lane, below_lane,
     where_positive, exp_nonpositive,
 )  # fmt: skip
 _OTHERS = {

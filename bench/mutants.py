@@ -31,7 +31,7 @@ from bench.planting import Mutant
 ENVIRONMENT = {"NUMBA_DISABLE_JIT": "1", "OPENBLAS_NUM_THREADS": "1"}
 TIME_LIMIT = 600  # seconds for one mutant; running past it counts as survived
 ELEMENTS_TOGETHER = 64  # a few draws are several chunks
-MANY_ROWS, MANY_COLUMNS = (9, 14), (26, 29)
+MANY_ROWS, MANY_COLUMNS, FEW_COLUMNS = (9, 14), (26, 29), (3, 5)
 EXAMPLES = 24
 MUTANTS: list[tuple[Mutant, Callable[[], None]]] = []  # on trial; the forked children find them here
 
@@ -44,7 +44,7 @@ def set_sizes() -> None:
 
     lanes.install()
     objective._ELEMENTS_TOGETHER = ELEMENTS_TOGETHER
-    chain.MANY_ROWS, chain.MANY_COLUMNS = MANY_ROWS, MANY_COLUMNS
+    chain.MANY_ROWS, chain.MANY_COLUMNS, chain.FEW_COLUMNS = MANY_ROWS, MANY_COLUMNS, FEW_COLUMNS
 
 
 def plan(mutant: Mutant) -> Iterator[tuple[str, str, str, int]]:

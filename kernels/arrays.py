@@ -90,7 +90,7 @@ def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: i
         H=(matrix, dtype),
         dA=(matrix, dtype),
         N=((teams, P if power > 2 else 0, rows, LANES), dtype),
-        W=((max(2 * teams, threads), P, GATHERED + APART, LANES), dtype),  # gated columns
+        W=((max(3 * teams, threads), P, GATHERED + APART, LANES), dtype),  # gated columns, and what A makes of them
         partial=((teams, parts, *matrix[1:]), dtype),  # of G
         vectors=((teams, 6, rows), dtype),  # g, kth, largest, q, r, half_ddeg
         row_sums=((teams, rows), double),
@@ -98,7 +98,7 @@ def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: i
     )
     mine = ThreadWork(
         columns=((threads, 2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
-        W=((threads, min(PANELS, -(-d // LANES)), rows, LANES), dtype),
+        W=((threads, max(2, min(PANELS, -(-d // LANES))), rows, LANES), dtype),
         tile=((threads, 2, LANES, LANES), dtype),
         sums=((threads, PANELS, LANES), double),
         scratch=((threads, rows), dtype),

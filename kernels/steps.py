@@ -31,6 +31,8 @@ from dufs_core.kernels.vector import (
 )
 from dufs_core.objective import rules
 
+NARROW = 3  # times as many rows as open columns: products with the columns cost less than with one another
+
 
 class Place(NamedTuple):
     """A thread's place: its number, its team, and which part of how many of the team's work is its own."""
@@ -50,14 +52,14 @@ def _place(work: Work, thread, threads):
 
 @returning(lambda z, columns: types.UniTuple(types.int64, 2))
 def _listed(z, columns):
-    """The open columns (z > 0), the undecided ones (0 < z < 1), and their numbers."""
+    """The open columns (z > 0), the undecided ones (0 < z < 1), each in full panels, and their numbers."""
     n_open = n_undecided = 0
     for k in range(len(z)):  # without branches, which the noise would make mispredicted ones
         columns[0, n_open] = columns[1, n_undecided] = k
         n_open += z[k] > 0
         n_undecided += (z[k] > 0) & (z[k] < 1)
-    for i in range(n_undecided, (n_undecided + LANES - 1) // LANES * LANES):  # full panels, of columns that exist
-        columns[1, i] = 0
+    for i in range(LANES):  # columns that exist
+        columns[0, n_open + i] = columns[1, n_undecided + i] = 0
     return n_open, n_undecided
 
 
@@ -79,7 +81,7 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
         for a in range(t - 2, (t - 2) // 2, -1):
             wait_for_all(barriers, first, parts)
             b = t - 1 - a
-            panels.product(H, powers[a - 1], N, n, part, parts)
+            panels.product(H, powers[a - 1], N, n, False, part, parts)
             if a == b:
                 start, stop = share(N.shape[0], part, parts)
                 for i in range(start * N.shape[1], stop * N.shape[1]):
@@ -92,13 +94,13 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
 
 @inlined
 def _gram(X, z, work: Work, place: Place):
-    """G of one draw; lists the columns (`_listed`) and returns how many are undecided."""
+    """G of one draw; lists the columns (`_listed`) and returns how many are open, and undecided."""
     thread, team, part, parts = place
     barriers, columns, W = work.shared.barriers, work.mine.columns[thread], work.draws.W
     n, first, G, partial = X.shape[1], (1 + team) * SLOTS, work.draws.G[team], work.draws.partial[team]
     n_open, n_undecided = _listed(z, columns)
     if len(partial) and n_open > GATHERED:  # few rows, many columns: every thread has columns of its own
-        packed = W[thread if parts > 1 else 2 * team]
+        packed = W[thread if parts > 1 else 3 * team]
         chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
         mine_from, mine_to = share(chunks, part, parts)
         for chunk in range(mine_from, mine_to):
@@ -113,66 +115,117 @@ def _gram(X, z, work: Work, place: Place):
         chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
         for chunk in range(chunks):
             count = min(GATHERED, n_open - chunk * GATHERED)
-            packed = W[2 * team + chunk % 2]  # the others may still read the other one
+            packed = W[3 * team + chunk % 2]  # the others may still read the other one
             panels.gather(X, z, columns[0], chunk * GATHERED, count, packed, part, parts)
             wait_for_all(barriers, first, parts)
             last = chunk == chunks - 1
             panels.symmetric_product(packed, packed, G, n, count, False, chunk > 0, last, part, parts)
     wait_for_all(barriers, first, parts)
-    return n_undecided
+    return n_open, n_undecided
 
 
 @inlined
-def _derivative(settings: Settings, n, scores, work: Work, place: Place):
-    """From G to M, in place of dA, and the score: scores (4,) of a draw."""
-    thread, team, part, parts = place
-    barriers, mine, a, v = work.shared.barriers, work.mine, work.draws, work.draws.vectors[team]
+def _draw(work: Work, place: Place):
+    a, team = work.draws, place.team
+    v = a.vectors[team]
     matrices = a.G[team], a.powers[team], a.H[team], a.dA[team], a.N[team]
-    draw = Draw(*matrices, v[0], v[1], v[2], v[3], v[4], v[5], a.row_sums[team], a.by_panel[team])
-    first, G = (1 + team) * SLOTS, draw.G
-    rows, weights = mine.rows[thread], mine.weights[thread]
+    return Draw(*matrices, v[0], v[1], v[2], v[3], v[4], v[5], a.row_sums[team], a.by_panel[team])
+
+
+@inlined
+def _graph(settings: Settings, draw: Draw, n, with_H, scores, work: Work, place: Place):
+    """From G to A, and H where it is wanted; b, which is among the scores (4,) of the draw."""
+    thread, team, part, parts = place
+    barriers, mine, first = work.shared.barriers, work.mine, (1 + place.team) * SLOTS
     if part == 0:
-        panels.diagonal(G, n, draw.g)
+        panels.diagonal(draw.G, n, draw.g)
     wait_for_all(barriers, first, parts)
     b, degenerate = settings.bandwidth_factor, False
     if settings.quantile >= 0:
         panels.neighbours(draw, n, settings.n_neighbors, mine.best[thread], part, parts)
         wait_for_all(barriers, first, parts)
-        b, degenerate = panels.bandwidth(settings, draw.kth, draw.largest, n, mine.scratch[thread], rows, weights)
+        b, degenerate = panels.bandwidth(
+            settings, draw.kth, draw.largest, n, mine.scratch[thread], mine.rows[thread], mine.weights[thread]
+        )
     if settings.quantile < 0 or not settings.bandwidth_gradient:
-        weights[0] = weights[1] = 0
+        mine.weights[thread, 0] = mine.weights[thread, 1] = 0
     panels.affinity(settings, draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
-    panels.symmetrise(draw, n, part, parts)
+    panels.symmetrise(draw, n, with_H, part, parts)
     wait_for_all(barriers, first, parts)
+    if part == 0:
+        scores[1], scores[2] = b, degenerate
+    return b
+
+
+@inlined
+def _wide(draw: Draw, n, barriers, first, part, parts):
+    """From A and H to A^t, dA, S and d(degrees)."""
     _powers_and_derivative(draw, n, barriers, first, part, parts)
     panels.row_terms(draw, n, part, parts)
     wait_for_all(barriers, first, parts)
+
+
+@inlined
+def _narrow(X, z, n_open, draw: Draw, dz, work: Work, place: Place):
+    """The same for t = 2, from products with the open columns; their direct part of the derivative goes to dz."""
+    thread, team, part, parts = place
+    barriers, columns, first = work.shared.barriers, work.mine.columns[thread, 0], (1 + team) * SLOTS
+    packed, Fu, Fv = work.draws.W[3 * team], work.draws.W[3 * team + 1], work.draws.W[3 * team + 2]
+    n, E1, E2, tile = X.shape[1], draw.H, draw.powers[1], work.mine.tile[thread]
+    for start in range(0, max(n_open, 1), GATHERED):
+        count = min(GATHERED, n_open - start)
+        panels.gather(X, z, columns, start, count, packed, part, parts)
+        panels.walked(X, z, columns, start, count, draw, work.mine.W[thread], Fu, Fv, tile[0, 0], dz, part, parts)
+        wait_for_all(barriers, first, parts)
+        panels.product(Fu, packed, E1, count, start > 0, part, parts)
+        panels.product(Fv, packed, E2, count, start > 0, part, parts)
+        wait_for_all(barriers, first, parts)
+    panels.narrow_terms(draw, E1, E2, n, part, parts)
+    wait_for_all(barriers, first, parts)
+    panels.add_transpose(draw.dA, tile[0], part, parts)
+    wait_for_all(barriers, first, parts)
+    panels.narrow_degrees(draw, n, part, parts)
+    wait_for_all(barriers, first, parts)
+
+
+@inlined
+def _back(draw: Draw, n, b, scores, work: Work, place: Place):
+    """From there to M, in place of dA, and the first and the last of the scores."""
+    thread, team, part, parts = place
+    barriers, mine, first = work.shared.barriers, work.mine, (1 + place.team) * SLOTS
     panels.backward(draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
     S = db = isolated = 0.0
-    for p in range(G.shape[0]):
+    for p in range(draw.G.shape[0]):
         S += draw.by_panel[0, p]
         db += draw.by_panel[1, p]
         isolated += draw.by_panel[2, p]
-    panels.finish(draw, n, rows, weights, db / b, part, parts)
+    panels.finish(draw, n, mine.rows[thread], mine.weights[thread], db / b, part, parts)
     wait_for_all(barriers, first, parts)
     if part == 0:
-        scores[0], scores[1], scores[2], scores[3] = S, b, degenerate, isolated / n
+        scores[0], scores[3] = S, isolated / n
 
 
 @inlined
 def _all_draws(settings: Settings, X, work: Work, thread, threads):
     """Scores of the draws with gates shared.z and their derivatives: one thread's share."""
     place = _place(work, thread, threads)
-    shared, mine = work.shared, work.mine
-    for draw in range(place.team, shared.z.shape[0], 1 if place.parts > 1 else threads):
-        z = shared.z[draw]
-        n_undecided = _gram(X, z, work, place)
-        _derivative(settings, X.shape[1], shared.scores[:, draw], work, place)
+    shared, mine, n = work.shared, work.mine, X.shape[1]
+    draw, first = _draw(work, place), (1 + place.team) * SLOTS
+    for i in range(place.team, shared.z.shape[0], 1 if place.parts > 1 else threads):
+        z, dz = shared.z[i], shared.dz[i]
+        n_open, n_undecided = _gram(X, z, work, place)
+        narrow = draw.powers.shape[0] == 2 and n_open * NARROW < n
+        b = _graph(settings, draw, n, not narrow, shared.scores[:, i], work, place)
+        if narrow:
+            _narrow(X, z, n_open, draw, dz, work, place)
+        else:
+            _wide(draw, n, shared.barriers, first, place.part, place.parts)
+        _back(draw, n, b, shared.scores[:, i], work, place)
         panels.column_dots(
-            X, z, mine.columns[thread, 1], n_undecided, work.draws.dA[place.team], mine.W[thread], mine.tile[thread],
-            mine.sums[thread], shared.dz[draw], place.part, place.parts,
+            X, z, mine.columns[thread, 1], n_undecided, draw.dA, mine.W[thread], mine.tile[thread], mine.sums[thread],
+            dz, place.part, place.parts,
         )  # fmt: skip
     wait_for_all(shared.barriers, 0, threads)
 
@@ -188,7 +241,11 @@ def scores(settings: Settings, X, work: Work, thread, threads):
 def from_gram(settings: Settings, n, work: Work, thread, threads):
     """work.shared.scores of one draw from its G, in the work of the one team, where M is left in place of dA."""
     small_code()
-    _derivative(settings, n, work.shared.scores[:, 0], work, Place(thread, 0, thread, threads))
+    place = Place(thread, 0, thread, threads)
+    draw, scores = _draw(work, place), work.shared.scores[:, 0]
+    b = _graph(settings, draw, n, True, scores, work, place)
+    _wide(draw, n, work.shared.barriers, SLOTS, thread, threads)
+    _back(draw, n, b, scores, work, place)
 
 
 @inner

@@ -170,12 +170,25 @@ def transpose(code, X, rows, first, start, out, offset):
         row = builder.load(builder.gep(listed, [ir.Constant(index, lane)]))
         place = builder.gep(data.data, [builder.add(builder.mul(row, n), start)])
         vectors.append(code.load_below(builder.sub(n, start), place))
-    half, kind, target = LANES // 2, ir.VectorType(ir.IntType(32), LANES), code.pointer(4)
+    _store_transposed(code, vectors, code.pointer(4))
+
+
+@operation(lambda array, offset, out, to: types.void(array, types.intp, out, types.intp))
+def transpose_tile(code, array, offset, out, to):
+    """The LANES rows of LANES numbers from `offset` of the flat array on, as columns, from `to` of the other on."""
+    rows = [code.builder.gep(code.pointer(0), [ir.Constant(ir.IntType(64), lane * LANES)]) for lane in range(LANES)]
+    _store_transposed(code, [code.load(row) for row in rows], code.pointer(2))
+
+
+def _store_transposed(code: Code, vectors, target) -> None:
+    half, kind = LANES // 2, ir.VectorType(ir.IntType(32), LANES)
     masks = [ir.Constant(kind, [i // 2 + (LANES if i % 2 else 0) + k for i in range(LANES)]) for k in (0, half)]
     for _ in range(LANES.bit_length() - 1):
-        vectors = [builder.shuffle_vector(vectors[i], vectors[i + half], mask) for i in range(half) for mask in masks]
+        vectors = [
+            code.builder.shuffle_vector(vectors[i], vectors[i + half], mask) for i in range(half) for mask in masks
+        ]
     for lane, vector in enumerate(vectors):
-        code.store(vector, builder.gep(target, [ir.Constant(index, lane * LANES)]))
+        code.store(vector, code.builder.gep(target, [ir.Constant(ir.IntType(64), lane * LANES)]))
 
 
 @operation(lambda value: Lanes(value)(value))

@@ -12,7 +12,7 @@ from scipy.special import erf
 
 from dufs_core.backend import get_backend, random
 from dufs_core.kernels import noise, panels, tile
-from dufs_core.kernels.arrays import CHUNK, LANES
+from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES
 from dufs_core.kernels.vector import exp_nonpositive, load, store
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import cpu_dense as dense
@@ -129,6 +129,26 @@ def test_odd_shapes(engine, n, d):
         gen.assert_close(other_dmu, dmu, 1e-11, f"gradient, t = {t}, {bandwidth}")
 
 
+@pytest.mark.parametrize("n_open", [0, 1, 16, 19, 20, 40])
+def test_few_open_columns(n_open):
+    """Less than a third of the rows: another form of the same products, at t = 2."""
+    n, d = 60, 40
+    X, eps = gen.noise(n, d, seed=n_open), 0.3 * gen.draws(n_open, d, count=3)
+    mu = np.where(np.random.default_rng(0).permutation(d) < n_open, np.linspace(0.5, 0.9, d), -9.0)
+    for objective in (Objective(), Objective(bandwidth="max", lam=0.2), Objective(self_loops=False, bandwidth=20.0)):
+        (value, dmu), (other, other_dmu) = both("dense", objective, mu, eps, X)
+        np.testing.assert_allclose(other.score, value.score, rtol=1e-12)
+        gen.assert_close(other_dmu, dmu, 1e-11, str(objective))
+
+
+def test_more_open_columns_than_are_prepared_at_a_time():
+    n, d = 3 * GATHERED + 40, GATHERED + 9
+    X, eps = gen.noise(n, d), gen.draws(0, d, count=1)
+    (value, dmu), (other, other_dmu) = both("dense", Objective(), np.linspace(0.2, 2.0, d), eps, X, threads=2)
+    np.testing.assert_allclose(other.score, value.score, rtol=1e-12)
+    gen.assert_close(other_dmu, dmu, 1e-11)
+
+
 @engines
 def test_float32_is_as_near_as_the_operations(engine):
     """Root mean square error against float64 over problems: score at most 2, gradient at most 3 times theirs."""
@@ -207,9 +227,9 @@ def run_product(L, R, C, n, length, twice, add, parts):
 
 
 @njit(error_model="numpy")
-def run_full_product(L, R, C, length, parts):
+def run_full_product(L, R, C, length, add, parts):
     for part in range(parts):
-        panels.product(L, R, C, length, part, parts)
+        panels.product(L, R, C, length, add, part, parts)
 
 
 @pytest.mark.parametrize("n", [1, 15, 16, 17, 40, 300])
@@ -224,8 +244,9 @@ def test_products(n, parts):
     np.testing.assert_allclose(out_of_panels(C, n, n), A @ A, atol=1e-10)
     run_product(in_panels(A), in_panels(H), C, n, n, True, True, parts)
     np.testing.assert_allclose(out_of_panels(C, n, n), A @ A + A @ H + H @ A, atol=1e-10)
-    run_full_product(in_panels(A), in_panels(H), C, n, parts)
-    np.testing.assert_allclose(out_of_panels(C, n, n), A @ H, atol=1e-10)
+    for length, add, want in ((n, False, A @ H), (n, True, 2 * A @ H), (0, False, np.zeros((n, n)))):
+        run_full_product(in_panels(A), in_panels(H), C, length, add, parts)
+        np.testing.assert_allclose(out_of_panels(C, n, n), want, atol=1e-10)
 
 
 @njit(error_model="numpy")
@@ -297,7 +318,7 @@ def test_one_compilation_a_dtype(engine):
     assert len(dense._scores._codes) == before
 
 
-@pytest.mark.parametrize(("n", "d"), [(5, 3), (17, 9), (33, 40)])
+@pytest.mark.parametrize(("n", "d"), [(5, 3), (17, 9), (33, 40), (35, 7)])
 def test_what_work_arrays_hold_is_not_read(n, d, monkeypatch):
     """Padding beyond n included: they are kept from fit to fit, and here full of NaN at the start."""
     plan = dense.DenseEngine.plan
