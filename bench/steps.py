@@ -39,11 +39,13 @@ def multiply_adds(program: str, n: int, d: int) -> float:
     """What the products of one step need, counted by hand from the program.
 
     Ours: half of n^2 for each open column in G (84% of the gates at the start) and for each undecided one in the
-    gradient (68%), half of n^3 in A^2, n^3 in A H + H A. featselectlib: forward D^-1 K, P P, P^2 Xt and Xt Xt', and two
+    gradient (68%), half of n^3 in A^2, n^3 in A H + H A, or 4 n^2 for each open column where these are fewer than n / 3.
+    featselectlib: forward D^-1 K, P P, P^2 Xt and Xt Xt', and two
     products backward for each.
     """
     if program == "ours":
-        return 1.5 * n**3 + 0.5 * n**2 * d * (0.841 + 0.683)
+        inside = 4 * n**2 * 0.841 * d if 3 * 0.841 * d < n else 1.5 * n**3
+        return inside + 0.5 * n**2 * d * (0.841 + 0.683)
     if program == "featselectlib":
         return 6.0 * n**3 + 6.0 * n**2 * d
     return 8.0 * n**2 * d if narrow(n, d) else 3.0 * n**3 + 2.0 * n**2 * d

@@ -173,7 +173,10 @@ def cells(label, folder):
             np.testing.assert_allclose(baseline.scores_, scored.scores_)
             np.testing.assert_array_equal(baseline.transform(data), X[:, scored.support_])
             rows["baselines"] = "yes"
-        assert report(found, data, names=NAMES).rows == report(plain, X, names=NAMES).rows
+        for row, want in zip(*(report(*fit, names=NAMES).rows for fit in ((found, data), (plain, X))), strict=True):
+            score = row.pop("score"), want["score"]  # engines add up in different orders
+            np.testing.assert_allclose(*score, rtol=1e-5)
+            assert row == {name: value for name, value in want.items() if name != "score"}
         rows["`report`"] = "yes"
     return [rows[name] for name in OPERATIONS]
 

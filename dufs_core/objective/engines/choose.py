@@ -13,8 +13,8 @@ from dufs_core.objective.protocol import Engine, StepSize
 
 ENGINES = ("reference", "dense", "streaming")
 NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
-_PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
-_CALLS = 2e7  # what its calls from Python cost a draw: 0.4 ms, in multiply-adds
+_PASSES = {"dense": 450, "streaming": 200}  # beside the products, in multiply-adds a pair of rows; of few columns
+_CALLS = 8e7  # what calls from Python cost "streaming" a draw: 0.6 ms, in multiply-adds
 _GPU_COLUMN = 19  # what "streaming" costs a pair of rows on a GPU for each column, at power 2
 _GPU_COLUMNS = 256  # fewer cost it as much at most: passes over rows of matrices
 
@@ -86,7 +86,9 @@ def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
     if on_gpu:  # from times on an H200 (bench/results/gpu.json)
         own, other = 2.0 * ((t - 1) * n + d), _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
     else:
-        own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES + _CALLS / n**2
+        own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES["streaming"] + _CALLS / n**2
+        if t == 2 and 3 * d < n:  # the products with few columns of dufs_core.kernels.steps
+            own = 5 * d + _PASSES["dense"]
     return gram if own <= other else "streaming"
 
 
