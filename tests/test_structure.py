@@ -329,13 +329,14 @@ def test_pairs_are_those_of_the_whole_square(monkeypatch, tile, threads):
     monkeypatch.setattr(pairs, "TILE", tile)
     monkeypatch.setattr(pairs, "_FUNCTIONS", 1)
     rng = np.random.default_rng(0)
-    x = rng.normal(size=(400, 64))
-    x[:150] += 2 * rng.normal(size=64)
-    x[150:240] = rng.integers(-4, 5, size=64)
+    n = 256  # n^(-1/4) is a power of 2: with sums of whole numbers no rounding, of any BLAS, breaks ties
+    x = rng.normal(size=(400, n))
+    x[:150] += 2 * rng.normal(size=n)
+    x[150:240] = rng.integers(-4, 5, size=n)
     x[250:252] = x[249]
     x[rng.permutation(300)] = x[:300].copy()
-    x = np.sign(x) * np.minimum(abs(np.round(4 * x)), 8)  # sums of whole numbers have no rounding that breaks ties
-    x[:, 32:] = -x[:, :32]
+    x = np.sign(x) * np.minimum(abs(np.round(4 * x)), 8)
+    x[:, n // 2 :] = -x[:, : n // 2]
     strongest, graph = pairs.pair_dependence(bk, x, 300, threads)
     expected, likely = slow_pairs(x, 300)
     np.testing.assert_allclose(strongest, expected, rtol=1e-12)
