@@ -138,8 +138,8 @@ def nothing(*_: Any) -> None:
 
 
 _FUNCTIONS = (
-    load, load_below, store, get, put, transpose, transpose_tile, spread, constant, distance, total, widen, in_lane, below_lane,
-    where_positive, exp_nonpositive,
+    load, load_below, store, get, put, transpose, transpose_tile, spread, constant, distance, total, widen, in_lane,
+    below_lane, where_positive, exp_nonpositive,
 )  # fmt: skip
 _OTHERS = {
     "larger": np.maximum, "smaller": np.minimum, "affinity_of": exp_nonpositive, "slope_of": np.positive,

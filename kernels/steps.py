@@ -136,7 +136,7 @@ def _draw(work: Work, place: Place):
 def _graph(settings: Settings, draw: Draw, n, with_H, scores, work: Work, place: Place):
     """From G to A, and H where it is wanted; b, which is among the scores (4,) of the draw."""
     thread, team, part, parts = place
-    barriers, mine, first = work.shared.barriers, work.mine, (1 + place.team) * SLOTS
+    barriers, mine, first = work.shared.barriers, work.mine, (1 + team) * SLOTS
     if part == 0:
         panels.diagonal(draw.G, n, draw.g)
     wait_for_all(barriers, first, parts)
@@ -193,7 +193,7 @@ def _narrow(X, z, n_open, draw: Draw, dz, work: Work, place: Place):
 def _back(draw: Draw, n, b, scores, work: Work, place: Place):
     """From there to M, in place of dA, and the first and the last of the scores."""
     thread, team, part, parts = place
-    barriers, mine, first = work.shared.barriers, work.mine, (1 + place.team) * SLOTS
+    barriers, mine, first = work.shared.barriers, work.mine, (1 + team) * SLOTS
     panels.backward(draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
     S = db = isolated = 0.0

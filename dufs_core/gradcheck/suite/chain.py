@@ -21,7 +21,7 @@ from dufs_core.objective.chain import Evaluate, Objective
 
 RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
 MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
-FEW_COLUMNS = (17, 21)  # of so many rows, every other example with t = 2: less than a third, for which engines may differ
+FEW_COLUMNS = (17, 21)  # of so many rows, every other example with t = 2: engines may have another form for them
 
 
 def _example(
