@@ -121,6 +121,13 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
     assert int(grown) / kilobytes < 60_000  # the copy of X alone would be 12,000
 
 
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 100}])
+def test_what_follows_the_steps_is_named_where_no_step_would_help(settings):
+    X = np.zeros((3000, 100), np.float32)
+    with pytest.raises(MemoryLimitError, match=r"^What follows the steps, .* need \d\d MB .* 30 MB are allowed by"):
+        DUFS(fdr=None, max_memory=30_000_000, **settings).fit(X)
+
+
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_advice_fits():
     X = gen.noise(300, 4)

@@ -13,7 +13,8 @@ from dufs_core.objective.protocol import Engine, StepSize
 
 ENGINES = ("reference", "dense", "streaming")
 NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
-_PASSES = {"dense": 450, "streaming": 200}  # beside the products, in multiply-adds a pair of rows; of few columns
+_PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
+_FEW_COLUMNS = 350, 1 / 25  # the same of "dense" with few columns: for any n, and for each row (memory)
 _CALLS = 8e7  # what calls from Python cost "streaming" a draw: 0.6 ms, in multiply-adds
 _GPU_COLUMN = 19  # what "streaming" costs a pair of rows on a GPU for each column, at power 2
 _GPU_COLUMNS = 256  # fewer cost it as much at most: passes over rows of matrices
@@ -86,9 +87,9 @@ def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
     if on_gpu:  # from times on an H200 (bench/results/gpu.json)
         own, other = 2.0 * ((t - 1) * n + d), _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
     else:
-        own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES["streaming"] + _CALLS / n**2
+        own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES + _CALLS / n**2
         if t == 2 and 3 * d < n:  # the products with few columns of dufs_core.kernels.steps
-            own = 5 * d + _PASSES["dense"]
+            own = 5 * d + _FEW_COLUMNS[0] + _FEW_COLUMNS[1] * n
     return gram if own <= other else "streaming"
 
 
@@ -116,6 +117,12 @@ def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory
     if needed <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
+    if data < available <= data + size.after:
+        raise MemoryLimitError(
+            f"What follows the steps, the tests of the result and the order of the columns, would need "
+            f"{byte_text(data + size.after)} beside the steps' own; {byte_text(available)} {whose}. "
+            f"It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+        )
     message = (
         f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
         f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
