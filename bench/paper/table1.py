@@ -216,8 +216,9 @@ def simple_table(records: Sequence[dict[str, Any]], names: Sequence[str], protoc
         above = [None if mine[m]["accuracy"] is None else sum(mine[m]["accuracy"] > v for v in draws["each"])
                  for m in methods]  # fmt: skip
         rows.append([data, *(None if v is None else f"{v:.1f}" for v in values), *above])
-    means_ = [sum(column) / len(column) for column in zip(*numbers, strict=True)]  # nan where a row has none
-    rows.append(["mean", *(None if np.isnan(v) else f"{v:.1f}" for v in means_), *[None] * len(methods)])
+    complete = [row for row in numbers if not np.isnan(row).any()]
+    means_ = np.mean(complete, axis=0) if complete else []
+    rows.append([f"mean ({len(complete)} rows)", *(f"{v:.1f}" for v in means_), *[None] * len(methods)])
     head = ["data", ALL, f"random: mean of {DRAWS}", "best of 8", f"best of {DRAWS}", *SIMPLE, *methods]
     return markdown([*head, *(f"draws below {m}" for m in methods)], rows)
 
