@@ -117,7 +117,7 @@ def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory
     if needed <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
-    if data < available <= data + size.after:
+    if data + predicted_bytes(engine, size) <= available < data + size.after:  # no other step would help
         raise MemoryLimitError(
             f"What follows the steps, the tests of the result and the order of the columns, would need "
             f"{byte_text(data + size.after)} beside the steps' own; {byte_text(available)} {whose}. "
