@@ -40,8 +40,7 @@ def multiply_adds(program: str, n: int, d: int) -> float:
 
     Ours: half of n^2 for each open column in G (84% of the gates at the start) and for each undecided one in the
     gradient (68%), half of n^3 in A^2, n^3 in A H + H A, or 4 n^2 for each open column where these are below n / 3.
-    featselectlib: forward D^-1 K, P P, P^2 Xt and Xt Xt', and two
-    products backward for each.
+    featselectlib: forward D^-1 K, P P, P^2 Xt and Xt Xt', and two products backward for each.
     """
     if program == "ours":
         inside = 4 * n**2 * 0.841 * d if 3 * 0.841 * d < n else 1.5 * n**3

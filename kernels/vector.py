@@ -181,6 +181,7 @@ def transpose_tile(code, array, offset, out, to):
 
 
 def _store_transposed(code: Code, vectors, target) -> None:
+    """LANES vectors as columns, from a pointer on."""
     half, kind = LANES // 2, ir.VectorType(ir.IntType(32), LANES)
     masks = [ir.Constant(kind, [i // 2 + (LANES if i % 2 else 0) + k for i in range(LANES)]) for k in (0, half)]
     for _ in range(LANES.bit_length() - 1):

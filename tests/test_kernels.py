@@ -143,8 +143,9 @@ def test_few_open_columns(n_open):
 
 def test_more_open_columns_than_are_prepared_at_a_time():
     n, d = 3 * GATHERED + 40, GATHERED + 9
-    X, eps = gen.noise(n, d), gen.draws(0, d, count=1)
-    (value, dmu), (other, other_dmu) = both("dense", Objective(), np.linspace(0.2, 2.0, d), eps, X, threads=2)
+    X, eps = gen.noise(n, d), 0.3 * gen.draws(0, d, count=1)
+    mu = np.where(np.arange(d) % 4, 3.0, 0.7)  # all open, a quarter undecided
+    (value, dmu), (other, other_dmu) = both("dense", Objective(), mu, eps, X, threads=2)
     np.testing.assert_allclose(other.score, value.score, rtol=1e-12)
     gen.assert_close(other_dmu, dmu, 1e-11)
 
