@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, report
+from dufs_core import GatedLaplacian, report
 from dufs_core.anndata import _storable, select_features
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning, SelectionWarning
@@ -24,7 +24,7 @@ X = two_moons(60, 6, random_state=0).X
 def test_what_is_written_survives_a_file(tmp_path):
     adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
     selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
-    plain = DUFS(fdr=None, n_features_to_select=2, scaling="global", **QUICK).fit(X)
+    plain = GatedLaplacian(n_features_to_select=2, scaling="global", **QUICK).fit(X)
     np.testing.assert_array_equal(selector.mu_, plain.mu_)
     adata.write(tmp_path / "a.h5ad")
     found = anndata.read_h5ad(tmp_path / "a.h5ad")
@@ -88,7 +88,7 @@ def test_backed(container, tmp_path):
     assert "dufs" not in adata.uns
     selector = select_features(adata, batch_size=20, fdr=None, **QUICK)
     np.testing.assert_allclose(
-        selector.mu_, DUFS(fdr=None, batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5
+        selector.mu_, GatedLaplacian(batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5
     )
     adata.write()
     adata.file.close()

@@ -15,7 +15,7 @@ import generators as gen
 import numpy as np
 import pytest
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.backend import cupy as cupy_backend
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError, MemoryLimitError
 from dufs_core.kernels import cuda
@@ -240,8 +240,8 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
-        DUFS(fdr=None, **settings).fit(X)
-    assert DUFS(fdr=None, **settings, batch_size=10).fit(X).n_iter_ == 2
+        GatedLaplacian(**settings).fit(X)
+    assert GatedLaplacian(**settings, batch_size=10).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):
@@ -249,8 +249,8 @@ def test_a_device_with_too_little_memory(on_gpu):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     on_gpu.xp.free_memory = 8000
     with pytest.raises(MemoryLimitError, match=r"32-bit numbers.*8 kB are available"):
-        DUFS(fdr=None, backend="cupy", random_state=0).fit(gen.noise(50, 3))
+        GatedLaplacian(backend="cupy", random_state=0).fit(gen.noise(50, 3))
     on_gpu.xp.free_memory = 800_000
     with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*800 kB are available.*batch_size="):
-        DUFS(fdr=None, backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
+        GatedLaplacian(backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
     assert on_gpu.xp.launches == []
