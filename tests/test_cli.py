@@ -19,8 +19,6 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from dufs_core.selection.decoys.dufs import DUFS
-from dufs_core.selection.decoys.explanation import rate_text
 
 import dufs_core
 import dufs_core.backend.cupy
@@ -35,6 +33,8 @@ from dufs_core.errors import FileFormatError, SelectionWarning
 from dufs_core.inspection import html
 from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
 from dufs_core.selection.atomic_io import json_value
+from dufs_core.selection.decoys.dufs import DUFS
+from dufs_core.selection.decoys.explanation import rate_text
 
 QUICK = ["--max-runs", "1", "--max-iter", "20", "--n-draws", "2"]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own

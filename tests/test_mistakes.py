@@ -14,6 +14,7 @@ from dufs_core import DUFS, GatedLaplacian, LambdaPath, Trajectory, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.errors import BackendUnavailableError, DegenerateBandwidthWarning, DufsWarning, SelectionWarning
 from dufs_core.inspection import plotting
+from tests.generators import gated
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6))
@@ -24,7 +25,7 @@ DATES = np.datetime64("2020-01-01") + np.arange(240).reshape(40, 6)
 
 def quick(**changes):
     quick_settings = {"max_iter": 3, "max_runs": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
-    return GatedLaplacian(**quick_settings | {"backend": "numpy"} | changes)
+    return gated(**quick_settings | {"backend": "numpy"} | changes)
 
 
 def changed(row, column, value, dtype=float):

@@ -15,6 +15,7 @@ from bench.paper import data, path, protocol, published, readings, settings, tab
 from bench.paper.cells import Cells
 from bench.paper.protocol import ALL, COUNTS, DRAWS, DUFS_METHODS, RANDOM, SELECTORS, STARTS, cached_load
 from dufs_core import GatedLaplacian, LambdaPath
+from tests.generators import gated
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder):
     orders = protocol.rank("Yale", "DUFS", short, [4], 3)["orders"]
     data = cached_load("Yale")
     for ranking in DUFS_METHODS.values():
-        alone = GatedLaplacian(ranking=ranking, max_runs=1, random_state=3, **short).fit(data.X)
+        alone = gated(ranking=ranking, max_runs=1, random_state=3, **short).fit(data.X)
         np.testing.assert_array_equal(orders[ranking][0], alone.order_[:4])
     assert list(orders["gates"][0]) != list(orders["diverse"][0])
 
@@ -161,7 +162,7 @@ def test_columns_of_norm_1_are_on_one_scale(folder):
     short = {"max_iter": 5}
     X = cached_load("Yale").X
     ours = [protocol.fitted(cached_load("Yale"), "DUFS", short | s, 0).mu_ for s in ({}, {"unit_norm": True})]
-    alone = GatedLaplacian(scaling="global", max_runs=1, random_state=0, **short)
+    alone = gated(scaling="global", max_runs=1, random_state=0, **short)
     np.testing.assert_array_equal(ours[1], alone.fit(X / np.linalg.norm(X, axis=0)).mu_)
     assert not np.allclose(*ours)
 
@@ -263,9 +264,7 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
     assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
     assert settings.label_free(grid, "GISETTE", "LS") == 0
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
-    wide = GatedLaplacian(**grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"]).set_params(
-        graph__power=2, graph__bandwidth="max"
-    )
+    wide = gated(**grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"]).set_params(graph__power=2, graph__bandwidth="max")
     assert wide.get_params() == GatedLaplacian.preset("wide").get_params()
 
 

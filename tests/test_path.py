@@ -5,26 +5,26 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from dufs_core.selection.fit import FitTask
-from dufs_core.selection.gates.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
-from dufs_core.selection.gates.lambda_path import agreement, best_index, fit_lams, group_equal
-from dufs_core.significance.permutation import aggregate_p_values, max_t_test, shuffled_scores
 from scipy import sparse
 from sklearn.feature_selection import SelectKBest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dufs_core import GatedLaplacian, LambdaPath, Trajectory, stability_selection
+from dufs_core import LambdaPath, Trajectory, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
-from tests.generators import noise, standardise
+from dufs_core.selection.fit import FitTask
+from dufs_core.selection.gates.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
+from dufs_core.selection.gates.lambda_path import agreement, best_index, fit_lams, group_equal
+from dufs_core.significance.permutation import aggregate_p_values, max_t_test, shuffled_scores
+from tests.generators import gated, noise, standardise
 
 NUMPY = get_backend("numpy")
 
 
 def short(**changes):
-    return GatedLaplacian(**{"max_iter": 150, "learning_rate": 0.02, "max_runs": 1, "n_draws": 4} | changes)
+    return gated(**{"max_iter": 150, "learning_rate": 0.02, "max_runs": 1, "n_draws": 4} | changes)
 
 
 def quick(selector=None, **changes):

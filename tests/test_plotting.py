@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from dufs_core.selection.decoys.explanation import rate_text
 from dufs_core.selection.presets import LOCAL, WIDE
 from scipy import sparse
 
@@ -18,6 +17,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.inspection import plotting
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.data import _rules as rules_of
+from dufs_core.selection.decoys.explanation import rate_text
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")

@@ -11,6 +11,7 @@ from dufs_core import DUFS, GatedLaplacian, Trajectory, fit_many
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError, SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
+from tests.generators import gated
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 FITTED = ("mu_", "order_", "support_", "gate_probabilities_")
@@ -19,7 +20,7 @@ X = two_moons(n_samples=60, n_features=6).X
 
 def selectors(**how):
     settings = {"max_iter": 60, "max_runs": 2} | how
-    return [GatedLaplacian(lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
+    return [gated(lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
 
 
 def assert_same(got, want):
@@ -88,7 +89,7 @@ def test_an_error_in_one_ends_all(position):
     def fail(info):
         raise RuntimeError("broken callback")
 
-    given = [GatedLaplacian(random_state=i, max_iter=10**12, tol=0.0, max_runs=1, n_jobs=3) for i in range(3)]
+    given = [gated(random_state=i, max_iter=10**12, tol=0.0, max_runs=1, n_jobs=3) for i in range(3)]
     given[position].callbacks = [fail]
     with pytest.raises(RuntimeError, match="broken callback"):
         fit_many(given, X)
@@ -112,16 +113,16 @@ def test_callbacks_in_other_processes_are_refused(callback):
 def test_sparse_data():
     table = csr_array(X * (abs(X) > 0.5))
     settings = {"max_iter": 30, "max_runs": 1, "random_state": 0}
-    together = fit_many([GatedLaplacian(lam=lam, **settings) for lam in (None, 0.1)], table)
+    together = fit_many([gated(lam=lam, **settings) for lam in (None, 0.1)], table)
     for got, lam in zip(together, (None, 0.1), strict=True):
-        assert_same(got, GatedLaplacian(lam=lam, **settings).fit(table))
+        assert_same(got, gated(lam=lam, **settings).fit(table))
 
 
 def test_a_dask_cluster_carries_the_fits():
     """Two worker processes: the bits of one fit after the other, and what the fits warn of."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (it is in the extra `cluster`)")
     settings = {"max_iter": 20, "max_runs": 1, "learning_rate": 0.1, "backend": "numpy"}
-    given = [GatedLaplacian(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
+    given = [gated(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
     how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with (
         distributed.LocalCluster(**how) as cluster,

@@ -31,7 +31,8 @@ def problem():
 def fit(preset, X, **changes):
     """Every mu after its step, the losses, and the fitted selector."""
     path = []
-    model = GatedLaplacian.preset(preset, dtype="float64", random_state=SEED, max_iter=STEPS, tol=0.0, callbacks=[lambda info: path.append(info.mu.copy())], **changes)  # fmt: skip
+    steps = {"max_iter": STEPS, "tol": 0.0, "callbacks": [lambda info: path.append(info.mu.copy())]}
+    model = GatedLaplacian.preset(preset, dtype="float64", random_state=SEED, **steps, **changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)  # twelve steps select everything; gates may close in between
         model.fit(X)

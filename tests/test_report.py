@@ -8,7 +8,6 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-from dufs_core.selection.decoys.explanation import rate_text
 from sklearn.exceptions import NotFittedError
 
 from dufs_core import DUFS, GatedLaplacian, LambdaPath, report
@@ -18,6 +17,7 @@ from dufs_core.errors import DufsWarning
 from dufs_core.inspection import html as report_page
 from dufs_core.inspection import plotting
 from dufs_core.inspection import report as reporting
+from dufs_core.selection.decoys.explanation import rate_text
 from dufs_core.selection.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from dufs_core.selection.fit import FitTask
 from generators import duplicates_and_others, noise, standardise, three_clusters
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
+from dufs_core.selection.fit import FitTask
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest

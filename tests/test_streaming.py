@@ -5,6 +5,7 @@ from __future__ import annotations
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
 from dufs_core import Conventions, GatedLaplacian
 from dufs_core.backend import get_backend
@@ -86,7 +87,7 @@ def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
     settings = {"max_iter": 2, "max_runs": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}
-    GatedLaplacian(**settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
+    gated(**settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
     assert "% of a step" in capsys.readouterr().err
 
 

@@ -8,6 +8,7 @@ import generators as gen
 import numpy as np
 import pytest
 import reference
+from generators import gated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,12 +135,12 @@ def test_a_batch_larger_than_the_data_is_said_once_and_is_the_full_batch():
     settings_ = dict(max_iter=5, max_runs=2, n_features_to_select=2, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        larger = GatedLaplacian(batch_size=13, **settings_).fit(X)
+        larger = gated(batch_size=13, **settings_).fit(X)
     said = [str(w.message) for w in caught if w.category is DufsWarning]
     assert len(said) == 1
     assert "batch_size=13 exceeds the 12 rows" in said[0]
-    np.testing.assert_array_equal(larger.mu_, GatedLaplacian(**settings_).fit(X).mu_)
-    np.testing.assert_array_equal(larger.mu_, GatedLaplacian(batch_size=12, **settings_).fit(X).mu_)
+    np.testing.assert_array_equal(larger.mu_, gated(**settings_).fit(X).mu_)
+    np.testing.assert_array_equal(larger.mu_, gated(batch_size=12, **settings_).fit(X).mu_)
 
 
 # --- draws ----------------------------------------------------------------------------------------------------------

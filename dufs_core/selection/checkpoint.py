@@ -36,11 +36,12 @@ _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came 
 
 
 class Checkpoint:
-    """A callback of `dufs_core.DUFS` and `dufs_core.GatedLaplacian` that saves the state of the fit from time to time, and at its end.
+    """A callback of a fit that saves its state from time to time, and at its end.
 
-    A crash at any moment leaves a complete file: the new state is written under a name of its own, flushed to the disk
-    and renamed; the state before it stays as ``path + ".previous"``. `dufs_core.DUFS.resume` goes on from the file. A
-    checkpoint that cannot be written (a full disk) is a warning; the fit goes on.
+    For `dufs_core.DUFS` and `dufs_core.GatedLaplacian`. A crash at any moment leaves a complete file: the new state is
+    written under a name of its own, flushed to the disk and renamed; the state before it stays as
+    ``path + ".previous"``. The selector's ``resume`` goes on from the file. A checkpoint that cannot be written (a full
+    disk) is a warning; the fit goes on.
 
     Parameters
     ----------
@@ -136,7 +137,8 @@ class Checkpoint:
         if (found is None or self._is_new) and self.exists():
             raise CheckpointError(
                 f"{self.path} holds the checkpoint of an earlier fit: go on with it by "
-                f"{type(selector).__name__}.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to fit anew"
+                f"{type(selector).__name__}.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to "
+                f"fit anew"
             )
         identity = _identity(bk, selector, engine, seed, X)
         if found is None:

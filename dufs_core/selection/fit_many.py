@@ -1,7 +1,8 @@
 """Fits on the same data that differ in lam and seed, together.
 
 On a GPU their first runs, which look at the same columns, advance as one: the draws of all fits are one stack of
-matrices (`dufs_core.objective.engines.gpu_steps`). On the CPU they are tasks of joblib. A fit gives what it gives alone.
+matrices (`dufs_core.objective.engines.gpu_steps`). On the CPU they are tasks of joblib. A fit has the numbers that it
+has alone.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
     processes (`joblib.parallel_config(backend="dask")` with a Dask client, "loky") each has n_jobs threads of its own.
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
-    problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of `GatedLaplacian` are stacked,
-    and later ones are trained one after the other. So are fits with decoys, minibatches, one gate per sample or
+    problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of `GatedLaplacian` are a
+    stack, and later ones are trained one after the other. So are fits with decoys, minibatches, one gate per sample or
     callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
     """
     selectors = list(selectors)

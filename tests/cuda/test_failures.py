@@ -14,6 +14,7 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
 from dufs_core import GatedLaplacian
 from dufs_core.backend import cupy as cupy_backend
@@ -50,6 +51,7 @@ def run(code, *folders, **variables):
 TRY_ALL = f"""
 assert "cupy" not in sys.modules
 from dufs_core import DUFS
+from generators import gated
 {ON_CPU}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -240,8 +242,8 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
-        GatedLaplacian(**settings).fit(X)
-    assert GatedLaplacian(**settings, batch_size=10).fit(X).n_iter_ == 2
+        gated(**settings).fit(X)
+    assert gated(**settings, batch_size=10).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):

@@ -8,7 +8,7 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
-from dufs_core.significance.permutation import permutation_test
+from generators import gated
 
 from dufs_core import DUFS, GatedLaplacian, fit_many
 from dufs_core.backend import get_backend, random
@@ -28,6 +28,7 @@ from dufs_core.selection import fit_many as population
 from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.significance.permutation import permutation_test
 from dufs_core.training.loop import TrainingRun, train
 
 pytestmark = pytest.mark.cuda_launch
@@ -166,7 +167,7 @@ ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "order_", "support_", "co
 
 def fit(X, **changes):
     settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
-    return GatedLaplacian(**settings | {"tol": 0.0} | changes).fit(X)
+    return gated(**settings | {"tol": 0.0} | changes).fit(X)
 
 
 @pytest.fixture(scope="module")
@@ -276,7 +277,7 @@ def test_a_population(on_gpu, how):
     """Their runs meet and advance as one, where they can; each fit is what it is alone."""
     X = gen.noise(15, 4)
     settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
-    given = [GatedLaplacian(lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
+    given = [gated(lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
     stacked = []
     plain = CudaSteps.advance
 
@@ -361,7 +362,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
     np.save(tmp_path / "X.npy", gen.noise(12, 3))
     X = np.load(tmp_path / "X.npy", mmap_mode="r")
     settings = {"batch_size": 6, "max_iter": 2, "max_runs": 1, "n_draws": 2, "tol": 0.9}
-    for got in fit_many([GatedLaplacian(random_state=seed, **settings) for seed in (0, 1)], X):
+    for got in fit_many([gated(random_state=seed, **settings) for seed in (0, 1)], X):
         assert got.backend_ == "cupy"
         np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
 

@@ -229,7 +229,7 @@ def score_columns(
 
 
 def evidence_of_all(pool: structure.Pool, start: Start, score: Array) -> Array:
-    """What competes, (1 + M, columns of the pool): of the first graph, of the last, or of pairs, whichever says most."""
+    """What competes, (1 + M, columns): evidence of the first graph, the last, or of pairs, whichever says most."""
     before = structure.evidence_of(pool, start.score, start.dependence)
     return structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, len(pool.columns))
 

@@ -39,8 +39,8 @@ class GatedLaplacian(GatedSelector):
 
     Gates of all columns start half open, and those with mu > 0 at the end are selected. Source: Lindenbaum, Shaham,
     Svirsky, Peterfreund and Kluger, arXiv 2007.04728. The settings of the paper are ``GatedLaplacian.preset("paper")``;
-    the defaults are not: several draws a step, normalised steps, a narrower graph, and a search over several runs, which
-    tests of structure end, are this package's.
+    the defaults are not: several draws a step, normalised steps, a narrower graph, and a search over several runs,
+    which tests of structure end, are this package's.
 
     Parameters
     ----------

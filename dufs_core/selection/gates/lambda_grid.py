@@ -79,8 +79,9 @@ def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
 def stationary_lambdas(task: FitTask) -> Array:
     """The lambda at which each gate stands still in the first step, (d,), NumPy; constant columns have 0.
 
-    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `GatedLaplacian`. Unlike a fixed
-    range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of columns.
+    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `GatedLaplacian`. Unlike
+    a fixed range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of
+    columns.
     """
     bk, data = task.bk, task.data
     columns = np.flatnonzero(~data.constant)

@@ -95,9 +95,9 @@ class LambdaPath(ColumnSelector):
 
     Notes
     -----
-    **Grid.** Half of the lambdas lie in equal ratios within `dufs_core.selection.gates.lambda_grid.lambda_range`. The others
-    are added, two at a time, where the number of open gates changes most
-    (`dufs_core.selection.gates.lambda_grid.refine_grid`).
+    **Grid.** Half of the lambdas lie in equal ratios between one at which most gates that open stay open and one at
+    which none does. The others are added, two at a time, where the number of open gates changes most
+    (`dufs_core.selection.gates.lambda_grid`).
 
     **p-values.** On a held-out half a shuffle permutes every column alike in all selections, for the single-step max-T
     test of Westfall and Young (`dufs_core.significance.permutation_test.max_t_test`), exact for independent columns.
@@ -138,8 +138,8 @@ class LambdaPath(ColumnSelector):
         Raises
         ------
         ValueError
-            As `GatedLaplacian.fit`; if lams is None and no lambda opens a gate; if the selector has a callback that keeps
-            something (its copies are fitted), or a ranking other than "gates" and `n_features_to_select` is set.
+            As `GatedLaplacian.fit`; if lams is None and no lambda opens a gate; if the selector has a callback that
+            keeps something (its copies are fitted), or a ranking other than "gates" and `n_features_to_select` is set.
         TypeError
             If the selector is no GatedLaplacian.
         """

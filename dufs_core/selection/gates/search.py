@@ -50,8 +50,8 @@ class GateSearch:
     The objective alone cannot tell two columns that happen to agree from two that belong together: it can settle on
     either, depending on the draws. Shuffling can. A run passes with a large excess score, or, if more than one run is
     allowed, when all its columns are pairwise dependent (`dufs_core.significance.hsic`). After a first run that fails,
-    the next one looks at the columns with the strongest pairwise dependence, among which gates decide reliably, and each
-    later one at fewer of them (20, 14, 10, 7, 5), which leaves chance less room. If none passes, the one with the
+    the next one looks at the columns with the strongest pairwise dependence, among which gates decide reliably, and
+    each later one at fewer of them (20, 14, 10, 7, 5), which leaves chance less room. If none passes, the one with the
     largest excess score is kept.
     """
 
