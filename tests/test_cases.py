@@ -233,7 +233,7 @@ def test_n4_duplicates_are_visible_in_the_bandwidth(name, rule):
     np.fill_diagonal(D, np.inf)
     second = np.sort(D, axis=1)[:, 1]
     s = {"median": second[second > 1e-9].min(), "q90": np.quantile(second, 0.9), "max": second.max()}[rule]
-    assert found.bandwidth_ == pytest.approx(3 * s, rel=1e-9)
+    assert found.history_["bandwidth"][-1] == pytest.approx(3 * s, rel=1e-9)
 
 
 @every_gated

@@ -189,7 +189,7 @@ def test_two_moons_with_decoys(capsys):
     assert {0, 1} <= set(result["selected"]) == set(found.tolist())
     for name, values in (("scores", fitted.scores_), ("q_values", fitted.q_values_), ("evidence", fitted.evidence_)):
         np.testing.assert_array_equal(result[name], values)
-    assert (result["smallest_fdr"], result["lam"]) == (fitted.smallest_fdr_, fitted.lam_)
+    assert (result["smallest_fdr"], result["lam"]) == (fitted.q_values_.min(), fitted.lam_)
     assert (result["n_found"], result["n_decoys"]) == (len(found), 5)
     assert (result["precision"], result["recall"]) == (2 / len(found), 1)
     assert not {"excess_score", "p_value", "stopped_by_hsic"} & set(result)
@@ -215,7 +215,7 @@ def test_nothing_found_and_nothing_judged(capsys, tmp_path):
     assert main(["fit", str(tmp_path / "noise.npy"), "--backend", "numpy"]) == 0
     out, err = capsys.readouterr()
     with pytest.warns(SelectionWarning):
-        smallest = DUFS(random_state=0, backend="numpy").fit(noise).smallest_fdr_
+        smallest = DUFS(random_state=0, backend="numpy").fit(noise).q_values_.min()
     assert smallest > 0.1
     assert "No feature is found at a false discovery rate of 0.1 (the smallest rate that finds any is" in out
     assert f"{rate_text(smallest)}), in a competition with 5 shuffled copies of each feature." in out
@@ -318,7 +318,7 @@ def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
     for column, values in (("score", fitted.scores_), ("q_value", fitted.q_values_), ("evidence", fitted.evidence_)):
         np.testing.assert_array_equal([float(row[column]) for row in by_index], values)
     assert (result["q_values"], result["evidence"]) == (fitted.q_values_.tolist(), fitted.evidence_.tolist())
-    assert (result["fdr"], result["smallest_fdr"], result["lam"]) == (0.1, fitted.smallest_fdr_, fitted.lam_)
+    assert (result["fdr"], result["smallest_fdr"], result["lam"]) == (0.1, fitted.q_values_.min(), fitted.lam_)
 
 
 @pytest.mark.parametrize(("more", "bar"), [([], 1), (["--json"], 1), (["--quiet"], 0), (["--verbose", "0"], 0)])

@@ -109,7 +109,7 @@ def test_evidence_of_columns_and_decoys(many):
     assert (ax.get_ylabel(), ax.get_xlabel()) == ("evidence", "rank by evidence")
     nothing = DUFS(random_state=0, fdr=0.001).fit(X)
     texts = [text.get_text() for text in drawn(plotting.ranked_scores(nothing)).get_legend().get_texts()]
-    assert f"none found at fdr 0.001 (smallest q = {rate_text(nothing.smallest_fdr_)})" in texts
+    assert f"none found at fdr 0.001 (smallest q = {rate_text(nothing.q_values_.min())})" in texts
     pixels = drawn(plotting.selected_pixels(selector, (6, 10)))
     shown = pixels.images[0].get_array()
     assert np.flatnonzero(shown.mask).tolist() == [40, 50]

@@ -17,6 +17,7 @@ from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.engines.choose import ENGINES
 from dufs_core.objective.protocol import Schedule
+from dufs_core.selection.settings import flat_settings, set_flat
 from dufs_core.training.loop import batches
 
 bk = get_backend("numpy")
@@ -32,7 +33,7 @@ def fit(preset, X, **changes):
     """Every mu after its step, the losses, and the fitted selector."""
     path = []
     steps = {"max_iter": STEPS, "tol": 0.0, "callbacks": [lambda info: path.append(info.mu.copy())]}
-    model = GatedLaplacian.preset(preset, dtype="float64", random_state=SEED, **steps, **changes)
+    model = set_flat(GatedLaplacian.preset(preset, dtype="float64", random_state=SEED, **steps), changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)  # twelve steps select everything; gates may close in between
         model.fit(X)
@@ -176,12 +177,11 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
 
 def test_preset_settings():
     """What the presets say they are, and that `changes` win."""
-    paper = GatedLaplacian.preset("paper").get_params()
-    authors = GatedLaplacian.preset("authors_code").get_params()
+    paper = flat_settings(GatedLaplacian.preset("paper"))
+    authors = flat_settings(GatedLaplacian.preset("authors_code"))
     for params in (paper, authors):
         assert (params["lam"], params["power"], params["gate_sigma"]) == (None, 2, 0.5)
-        assert (params["optimizer"], params["momentum"], params["n_draws"], params["max_runs"]) == ("sgd", 0, 1, 1)
-        assert params["bandwidth_gradient"] is True
+        assert (params["optimizer"], params["n_draws"], params["max_runs"]) == ("sgd", 1, 1)
         assert params["scaling"] == "columns"
     assert (paper["gate_noise"], paper["bandwidth"], paper["n_neighbors"], paper["bandwidth_factor"]) == (
         "batch", "max", 2, 5.0,
@@ -189,13 +189,9 @@ def test_preset_settings():
     assert (authors["gate_noise"], authors["bandwidth"], authors["n_neighbors"], authors["bandwidth_factor"]) == (
         "sample", "median", 1, 1.0,
     )  # fmt: skip
-    assert GatedLaplacian.preset("paper", n_draws=4).set_params(graph__power=3).get_params()["power"] == 3
-    assert paper["fdr"] is authors["fdr"] is GatedLaplacian.preset("wide").fdr is None
-    changed = {
-        name
-        for name, value in GatedLaplacian.preset("wide").get_params().items()
-        if value != getattr(GatedLaplacian(), name)
-    }
-    assert changed == {"power", "bandwidth", "self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
+    assert GatedLaplacian.preset("paper", n_draws=4).set_params(graph__power=3).graph.power == 3
+    wide, default = (flat_settings(selector) for selector in (GatedLaplacian.preset("wide"), GatedLaplacian()))
+    changed = {name for name, value in wide.items() if value != default[name]}
+    assert changed == {"self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
     with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
         GatedLaplacian.preset("mine")

@@ -16,8 +16,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection import html as report_page
 from dufs_core.inspection import plotting
-from dufs_core.inspection import report as reporting
-from dufs_core.selection.decoys.explanation import rate_text
+from dufs_core.selection.decoys.explanation import _told_apart, rate_text
 from dufs_core.selection.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -113,11 +112,11 @@ def test_with_decoys_reasons_are_of_the_competition(judged):
     assert rows[10]["reason"] == "constant: all its values are equal"
     assert rows[11]["reason"].startswith("not judged: in too few rows it differs from its median")
     assert (rows[11]["q_value"], rows[11]["evidence"], rows[10]["q_value"]) == (None, None, None)
-    gated = set(range(12)) - {10} - set(selector.excluded_features_.tolist())
+    gated = set(np.flatnonzero(~np.isnan(selector.mu_)).tolist())
     assert {k for k, row in rows.items() if row["probability"] is not None} == gated >= {0, 1}
     begins = f"{len(chosen)} features are found at a false discovery rate of 0.1: in expectation at most this share"
     assert found.notes[0].startswith(begins)
-    smallest = rate_text(selector.smallest_fdr_)
+    smallest = rate_text(selector.q_values_.min())
     assert f"(the smallest q-value is {smallest}, from a competition with 5 shuffled copies of" in found.notes[0]
     assert f"Converged ({selector.n_iter_} steps; {len(gated)} features with a gate)." in found.notes
     assert any(note.startswith("1 feature is not judged") for note in found.notes)
@@ -149,7 +148,7 @@ def test_nothing_found_and_nothing_judged():
     X[:, 1] += 0.8 * X[:, 0]  # a tie that shuffled columns have, too
     selector = DUFS(random_state=0).fit(X)
     found = report(selector, X)
-    smallest = selector.smallest_fdr_
+    smallest = selector.q_values_.min()
     assert not selector.support_.any()
     assert 0.1 < smallest < 1
     assert f"(the smallest rate that finds any is {rate_text(smallest)})" in found.notes[0]
@@ -165,9 +164,9 @@ def test_nothing_found_and_nothing_judged():
 
 
 def test_numbers_are_told_apart():
-    assert reporting._told_apart(7.0312, 7.0334) == ("7.0312", "7.0334")
-    assert reporting._told_apart(7.0, 2.5) == ("7", "2.5")
-    assert reporting._told_apart(2.0, 2.0) == ("2", "2")
+    assert _told_apart(7.0312, 7.0334) == ("7.0312", "7.0334")
+    assert _told_apart(7.0, 2.5) == ("7", "2.5")
+    assert _told_apart(2.0, 2.0) == ("2", "2")
 
 
 def test_ranks_ties_and_undecided_gates():
@@ -187,7 +186,7 @@ def test_ranks_ties_and_undecided_gates():
 def test_columns_that_took_no_part():
     X = np.random.default_rng(0).normal(size=(40, 25))
     selector = GatedLaplacian(random_state=0, max_iter=10, max_runs=2, n_draws=2).fit(X)
-    selector.excluded_features_ = np.array([4])
+    selector.mu_[4] = np.nan  # as after a later run
     assert by_index(report(selector, X))[4]["reason"].startswith("took no part in the run that was kept")
 
 
@@ -219,7 +218,7 @@ def test_frame_and_text(selector, data):
     assert frame["group"].isna().sum() == 9
     text = found.text(most=2)
     assert str(found) == found.text()
-    assert "DUFS: 3 of 12 features selected from 100 samples" in text
+    assert "GatedLaplacian: 3 of 12 features selected from 100 samples" in text
     assert "... and 1 more, lower in rank" in text
     assert "groups of correlated features, best first:" in text
 

@@ -15,7 +15,7 @@ from dufs_core.datasets import two_moons
 problem = two_moons(n_samples=100, n_features=20, noise=0.1, random_state=0)
 selector = DUFS(random_state=0).fit(problem.X)
 print("selected:", selector.support_.nonzero()[0])
-print(f"at a false discovery rate of {selector.fdr}; the smallest q-value is {selector.smallest_fdr_:.2f}")
+print(f"at a false discovery rate of {selector.fdr}; the smallest q-value is {selector.q_values_.min():.2f}")
 
 fig, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.4), layout="constrained")
 left.scatter(*problem.X[:, 7:9].T, c=problem.labels, cmap="coolwarm", s=14)

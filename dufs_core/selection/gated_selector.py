@@ -45,6 +45,7 @@ class GatedSelector(ColumnSelector, ABC):
     n_jobs: int | None = None
     verbose: int = 0
 
+    groups: ClassVar[Mapping[str, type[Settings]]] = {"graph": Graph}
     _elsewhere: ClassVar[Mapping[str, str]] = {}  # parameters that another selector has, and what to do
 
     def __new__(cls, *args: Any, **parameters: Any) -> Self:
@@ -52,7 +53,8 @@ class GatedSelector(ColumnSelector, ABC):
         for name in parameters:
             if refusal := cls._refusal(name):
                 raise TypeError(refusal)
-        return super().__new__(cls)
+        made: Self = super().__new__(cls)
+        return made
 
     @classmethod
     def _refusal(cls, name: str) -> str | None:
@@ -65,20 +67,22 @@ class GatedSelector(ColumnSelector, ABC):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``graph__power=2`` replaces a part of a group."""
-        parts: dict[str, dict[str, Any]] = {}
-        whole = {}
+        whole: dict[str, Any] = {}
         for name, value in params.items():
             group, _, part = name.partition("__")
-            if part and isinstance(getattr(self, group, None), Settings):
-                parts.setdefault(group, {})[part] = value
-            elif not part and (refusal := self._refusal(name)):
+            if part and group in self.groups:
+                whole[group] = whole.get(group, self.group(group)).with_parts({part: value})
+            elif refusal := self._refusal(group):
                 raise ValueError(refusal)
             else:
                 whole[name] = value
         super().set_params(**whole)
-        for group, changed in parts.items():
-            setattr(self, group, getattr(self, group).with_parts(changed))
         return self
+
+    def group(self, name: str) -> Any:
+        """A group of parameters, also where a name stands for the one with the defaults."""
+        value = getattr(self, name)
+        return value if isinstance(value, Settings) else self.groups[name]()
 
     @abstractmethod
     def _procedure(self) -> Procedure:

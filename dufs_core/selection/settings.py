@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
+import numpy as np
+
+from dufs_core.backend import get_backend
 from dufs_core.errors import did_you_mean
 
 
@@ -57,6 +60,9 @@ class Graph(Settings):
     >>> from dufs_core import DUFS, Graph
     >>> DUFS(graph=Graph(n_neighbors=10)).set_params(graph__power=2).graph.n_neighbors
     10
+    >>> P = Graph()([[0.0], [0.1], [5.0], [5.2], [0.2], [5.1], [0.3]])
+    >>> bool(P[0, 1] > P[0, 2])
+    True
     """
 
     power: int = 1
@@ -64,6 +70,14 @@ class Graph(Settings):
     n_neighbors: int = 5
     bandwidth_factor: float = 1.0
     self_loops: bool = False
+
+    def __call__(self, X: Any) -> Any:
+        """P (n, n), float64: the random walk on rows X (n, d), in host memory, as they are; all gates open."""
+        from dufs_core.objective.chain import Objective, open_walk
+
+        X = np.asarray(X, dtype=np.float64)
+        X = X - X.mean(axis=0)  # no distance changes, and no digits are lost
+        return open_walk(get_backend("numpy"), Objective(**self.get_params()), X @ X.T)
 
 
 @dataclass(frozen=True)
@@ -100,17 +114,14 @@ Conventions.__module__ = "dufs_core"
 
 def flat_settings(selector: Any) -> dict[str, Any]:
     """The parameters of a selector, groups by their parts: plain values for files and command lines."""
-    found: dict[str, Any] = {}
-    for name, value in selector.get_params(deep=False).items():
-        found |= value.get_params() if isinstance(value, Settings) else {name: value}
-    return found
+    found = selector.get_params(deep=False)
+    for name in selector.groups:
+        found |= selector.group(name).get_params()
+        del found[name]
+    return found  # type: ignore[no-any-return]
 
 
 def set_flat(selector: Any, settings: Mapping[str, Any]) -> Any:
     """Set parameters that `flat_settings` may have given, in place; the selector is returned."""
-    group_of: dict[str, str] = {}
-    for name, value in selector.get_params(deep=False).items():
-        if isinstance(value, Settings):
-            group_of |= dict.fromkeys((part.name for part in fields(value)), name)  # type: ignore[arg-type]
-    named = {f"{group_of[name]}__{name}" if name in group_of else name: v for name, v in settings.items()}
-    return selector.set_params(**named)
+    place = {part: f"{name}__{part}" for name in selector.groups for part in selector.group(name).get_params()}
+    return selector.set_params(**{place.get(name, name): value for name, value in settings.items()})

@@ -79,8 +79,9 @@ class GatedLaplacian(GatedSelector):
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     batch_size : int or None, default None
         Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows.
-    conventions : Conventions, default Conventions()
-        Where the authors' published code departs from the paper: `dufs_core.Conventions`.
+    conventions : "paper" or Conventions, default "paper"
+        "paper": those of the paper, as ``Conventions()``. Others are where the authors' published code departs from it:
+        `dufs_core.Conventions`.
     random_state : int, RandomState instance or None, default None
     callbacks : sequence of callables, default ()
         As in `dufs_core.DUFS`; one that returns True ends a run.
@@ -138,8 +139,9 @@ class GatedLaplacian(GatedSelector):
     graph: Graph = _PAPER.with_parts({"bandwidth_factor": 2.0})  # noqa: RUF009 - it cannot change
     n_draws: int | Literal["auto"] = "auto"
     optimizer: Literal["normalized", "sgd", "adam"] = "normalized"
-    conventions: Conventions = Conventions()  # noqa: RUF009 - it cannot change
+    conventions: Conventions | Literal["paper"] = "paper"
 
+    groups: ClassVar = {"graph": Graph, "conventions": Conventions}
     _elsewhere: ClassVar = {"fdr": "gates have no decoys, and no rate; DUFS(fdr=0.1) has"}
 
     @classmethod
@@ -173,7 +175,7 @@ class GatedLaplacian(GatedSelector):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.conventions.gate_noise == "batch"
+        tags.input_tags.sparse = self.engine in ("auto", "sparse") and self.group("conventions").gate_noise == "batch"
         return tags
 
 

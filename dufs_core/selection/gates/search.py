@@ -62,7 +62,7 @@ class GateSearch:
         self._settings = settings
         self.optimizer: str = settings.optimizer
         self.n_draws: int | str = settings.n_draws
-        self.conventions = settings.conventions
+        self.conventions: Any = settings.group("conventions")
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         settings = self._settings
@@ -71,8 +71,9 @@ class GateSearch:
         check_whole("max_runs", settings.max_runs)
         check_draws(settings.n_draws)
         get_optimizer(settings.optimizer, settings.learning_rate)
-        check_group("conventions", settings.conventions, Conventions)
-        check_choice("gate_noise", settings.conventions.gate_noise, ("batch", "sample"))
+        if settings.conventions != "paper":
+            check_group("conventions", settings.conventions, Conventions)
+        check_choice("gate_noise", self.conventions.gate_noise, ("batch", "sample"))
         if is_sparse and self.conventions.gate_noise == "sample":
             raise ValueError(
                 'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
