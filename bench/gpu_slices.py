@@ -58,7 +58,7 @@ AREAS = {
     "fit": ("dufs_core/selection/*.py", "dufs_core/training/*.py", "dufs_core/significance/*.py"),
     "sweep": ("dufs_core/selection/*.py", "dufs_core/training/*.py", "dufs_core/cli/sweep/*.py"),
     "sparse": ("kernels/sparse.cu", "dufs_core/data/sparse.py", "dufs_core/objective/engines/gpu_sparse.py"),
-    "streaming": ("kernels/sweep.cu", "dufs_core/objective/engines/gpu_streaming.py"),
+    "streaming": ("dufs_core/objective/engines/gpu_streaming.py",),
 }
 ALL_RUN = (
     "kernels/*.cu*",
