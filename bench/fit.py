@@ -23,7 +23,7 @@ from bench.common import available, child, matlab, parser, save
 from bench.peers import missing
 from bench.real import CHANGES
 from bench.steps import featselectlib_model
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import kmeans_accuracy
 
@@ -51,7 +51,7 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
     X, labels = load(name)
     warnings.simplefilter("ignore")
     if program.startswith("ours"):
-        DUFS(fdr=None, max_iter=1, max_runs=1).fit(X[:50, :30])  # kernels from the cache
+        GatedLaplacian(max_iter=1, max_runs=1).fit(X[:50, :30])  # kernels from the cache
         settings: dict[str, Any] = {"random_state": 0} | CHANGES.get(name, {})
         if program == "ours, steps":
             settings = {
@@ -59,7 +59,7 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
                 "learning_rate": 1e-6, "bandwidth": "median", "n_neighbors": 1, "random_state": 0,
             }  # fmt: skip
         start = time.perf_counter()
-        selector = DUFS(fdr=None, **settings).fit(X)
+        selector = GatedLaplacian(**settings).fit(X)
         seconds = time.perf_counter() - start
         return {
             "seconds": seconds, "steps": selector.n_iter_, "quality": quality(name, X, labels, selector.order_),

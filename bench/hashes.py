@@ -17,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from bench.common import save
-from dufs_core import DUFS, LambdaPath, fit_many, stability_selection
+from dufs_core import DUFS, GatedLaplacian, Graph, LambdaPath, fit_many, stability_selection
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 
 
@@ -38,12 +38,12 @@ def digest(*arrays: Any) -> str:
 
 
 def of_selector(selector: Any) -> str:
-    """mu or scores, the order, and the losses of every step."""
-    order = selector.order_
-    parts = [selector.scores_, order, selector.get_support()]
+    """Scores, the order, the gates that there are, and the losses of every step."""
+    parts = [selector.scores_, selector.order_, selector.get_support()]
     if hasattr(selector, "mu_"):
-        parts += [selector.mu_, selector.history_["loss"], selector.history_["bandwidth"]]
-    if getattr(selector, "fdr", None) is not None:
+        gates = selector.mu_[~np.isnan(selector.mu_)]
+        parts += [gates, selector.history_["loss"], selector.history_["bandwidth"]]
+    if hasattr(selector, "q_values_"):
         parts += [selector.q_values_, selector.evidence_, selector.decoy_evidence_]
     return digest(*parts)
 
@@ -52,23 +52,31 @@ def _fit(selector: Any, X: Any | None = None) -> Callable[[], str]:
     return lambda: of_selector(selector.fit(example() if X is None else X))
 
 
-def _old(**settings: Any) -> Callable[[], str]:
-    return _fit(DUFS(**{"fdr": None, "random_state": 3, "max_iter": 60, "max_runs": 2} | settings))
+def _gates(**settings: Any) -> Callable[[], str]:
+    return _fit(GatedLaplacian(**{"random_state": 3, "max_iter": 60, "max_runs": 2} | settings))
+
+
+def _graph(**parts: Any) -> Graph:
+    return GatedLaplacian().graph.with_parts(parts)
 
 
 def _path() -> str:
-    path = LambdaPath(DUFS(fdr=None, random_state=3, max_iter=60), n_lams=3, random_state=0).fit(example())
-    return digest(path.lams_, path.mu_, path.scores_, path.p_value_)
+    path = LambdaPath(GatedLaplacian(random_state=3, max_iter=60), n_lams=3, random_state=0).fit(example())
+    return digest(path.lams_, path.scores_, path.p_value_)
 
 
 def _population() -> str:
-    selectors = [DUFS(fdr=None, max_iter=60, max_runs=2, random_state=seed) for seed in range(3)]
+    selectors = [GatedLaplacian(max_iter=60, max_runs=2, random_state=seed) for seed in range(3)]
     return digest(*[np.frombuffer(of_selector(fit).encode(), np.uint8) for fit in fit_many(selectors, example())])
 
 
 def _stability() -> str:
-    selector = DUFS(fdr=None, lam=0.1, random_state=3, max_iter=60, max_runs=1)
+    selector = GatedLaplacian(lam=0.1, random_state=3, max_iter=60, max_runs=1)
     return digest(stability_selection(selector, example(), n_subsamples=4, random_state=0).frequencies)
+
+
+def _sparse() -> Any:
+    return sparse.csr_array(example() * (example(seed=1) > 0.5))
 
 
 SETTINGS: dict[str, Callable[[], str]] = {
@@ -77,31 +85,28 @@ SETTINGS: dict[str, Callable[[], str]] = {
     "defaults, 80 x 900": _fit(DUFS(random_state=0), example(80, 900)),
     "defaults, 700 rows": _fit(DUFS(random_state=0), example(700, 40)),
     "defaults, evidence": _fit(DUFS(random_state=0, ranking="evidence")),
-    "defaults, sparse": _fit(DUFS(random_state=0), sparse.csr_array(example() * (example(seed=1) > 0.5))),
+    "defaults, batches": _fit(DUFS(random_state=0, batch_size=200), example(700, 40)),
+    "defaults, sparse": _fit(DUFS(random_state=0), _sparse()),
     "defaults, global": _fit(DUFS(random_state=0, scaling="global")),
-    "fdr=None": _old(),
-    "paper": _fit(DUFS.preset("paper", random_state=0, max_iter=60)),
+    "gates": _gates(),
+    "paper": _fit(GatedLaplacian.preset("paper", random_state=0, max_iter=60)),
     "authors_code, reference": _fit(
-        DUFS.preset("authors_code", random_state=0, max_iter=40, batch_size=50, engine="reference")
+        GatedLaplacian.preset("authors_code", random_state=0, max_iter=40, batch_size=50, engine="reference")
     ),
-    "wide": _fit(DUFS.preset("wide", random_state=0, max_iter=60)),
-    "lam": _old(lam=0.2),
-    "diverse": _old(ranking="diverse", lam=0.01),
-    "batches": _old(batch_size=40),
-    "streaming": _old(engine="streaming"),
-    "streaming, power 3, fixed": _old(engine="streaming", power=3, bandwidth=20.0),
-    "sparse": _fit(DUFS(fdr=None, random_state=3, max_iter=60), sparse.csr_array(example() * (example(seed=1) > 0.5))),
-    "sparse, batches": _fit(
-        DUFS(fdr=None, random_state=3, max_iter=60, batch_size=40),
-        sparse.csr_array(example() * (example(seed=1) > 0.5)),
-    ),
-    "q90, power 3": _old(bandwidth="q90", power=3, n_neighbors=4),
-    "fixed bandwidth, no self-loops": _old(bandwidth=30.0, self_loops=False, power=1),
-    "constant bandwidth in the gradient": _old(bandwidth_gradient=False, bandwidth="median"),
-    "adam, float64": _old(optimizer="adam", learning_rate=0.05, dtype="float64"),
-    "sgd with momentum": _old(optimizer="sgd", learning_rate=0.5, momentum=0.9),
-    "global": _old(scaling="global"),
-    "none": _old(scaling="none"),
+    "wide": _fit(GatedLaplacian.preset("wide", random_state=0, max_iter=60)),
+    "lam": _gates(lam=0.2),
+    "diverse": _gates(ranking="diverse", lam=0.01),
+    "batches": _gates(batch_size=40),
+    "streaming": _gates(engine="streaming"),
+    "streaming, power 3, fixed": _gates(engine="streaming", graph=_graph(power=3, bandwidth=20.0)),
+    "sparse": _fit(GatedLaplacian(random_state=3, max_iter=60), _sparse()),
+    "sparse, batches": _fit(GatedLaplacian(random_state=3, max_iter=60, batch_size=40), _sparse()),
+    "q90, power 3": _gates(graph=_graph(bandwidth="q90", power=3, n_neighbors=4)),
+    "fixed bandwidth, no self-loops": _gates(graph=_graph(bandwidth=30.0, self_loops=False, power=1)),
+    "adam, float64": _gates(optimizer="adam", learning_rate=0.05, dtype="float64"),
+    "sgd": _gates(optimizer="sgd", learning_rate=0.5),
+    "global": _gates(scaling="global"),
+    "none": _gates(scaling="none"),
     "population": _population,
     "lambda path": _path,
     "stability": _stability,

@@ -26,7 +26,7 @@ from sklearn.metrics import normalized_mutual_info_score
 
 from bench.common import Records, available, markdown, matlab, number_of_runs, parser, required
 from bench.paper.cells import measure_all
-from dufs_core import DUFS, baselines
+from dufs_core import DUFS, GatedLaplacian, baselines
 from dufs_core.backend import get_backend
 from dufs_core.significance.hsic import hsic_z_scores
 
@@ -203,18 +203,19 @@ def self_consistent(X: Array, r: int, start: int = 100, rounds: int = 12, n_neig
 METHODS: dict[str, Method] = {
     "DUFS": Method(discoveries, chooses=True),
     "DUFS gates": Method(
-        gates(lambda seed: DUFS(fdr=None, max_runs=1, random_state=seed, max_iter=2000)),
+        gates(lambda seed: GatedLaplacian(max_runs=1, random_state=seed, max_iter=2000)),
         chooses=True, slow=True, note="fdr=None, one run",
     ),
     "wide": Method(
-        gates(lambda seed: DUFS.preset("wide", max_runs=1, random_state=seed)), chooses=True, slow=True, note="preset"
+        gates(lambda seed: GatedLaplacian.preset("wide", max_runs=1, random_state=seed)),
+        chooses=True, slow=True, note="preset",
     ),
     "paper": Method(
-        gates(lambda seed: DUFS.preset("paper", max_iter=STEPS, random_state=seed)),
+        gates(lambda seed: GatedLaplacian.preset("paper", max_iter=STEPS, random_state=seed)),
         chooses=True, slow=True, note=f"preset, {STEPS:,} steps",
     ),
     "authors_code": Method(
-        gates(lambda seed: DUFS.preset("authors_code", max_iter=STEPS, random_state=seed)),
+        gates(lambda seed: GatedLaplacian.preset("authors_code", max_iter=STEPS, random_state=seed)),
         chooses=True, slow=True, note=f"preset, {STEPS:,} steps",
     ),
     "LS": Method(baseline("LaplacianScore")),

@@ -19,7 +19,7 @@ import numpy as np
 from sklearn.base import clone
 
 from bench.common import Records, markdown, number_of_runs, parser
-from dufs_core import DUFS
+from dufs_core import DUFS, GatedLaplacian
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 
@@ -27,10 +27,12 @@ N = 100
 PROBLEMS = ("two-moons", "three-clusters", "ring", "correlated", "heavy-tails", "none")
 SETTINGS = {
     "default": DUFS(),
-    "gates": DUFS(fdr=None),
-    "paper": DUFS.preset("paper"),
-    "authors_code": DUFS.preset("authors_code", bandwidth_factor=5.0),  # as in their example of two moons
-    "authors_code_c1": DUFS.preset("authors_code"),  # their class's default factor
+    "gates": GatedLaplacian(),
+    "paper": GatedLaplacian.preset("paper"),
+    "authors_code": GatedLaplacian.preset("authors_code").set_params(
+        graph__bandwidth_factor=5.0
+    ),  # as in their example of two moons
+    "authors_code_c1": GatedLaplacian.preset("authors_code"),  # their class's default factor
 }
 FULL = ("default", "gates")  # the others have two moons alone
 DIMS = (6, 10, 20, 30, 50, 100, 200)  # of two moons

@@ -30,6 +30,7 @@ import numpy as np
 from bench import steps as programs
 from bench.common import Peak, Records, child, parser
 from bench.peers import gemm_rate, missing
+from dufs_core import GatedLaplacian
 
 BATCH = 1000
 LIMIT = 20 << 30  # bytes that a peer may allocate
@@ -77,7 +78,6 @@ def data(engine: str, n: int, d: int, folder: str) -> Any:
 
 def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
-    from dufs_core import DUFS
     from dufs_core.objective.engines import choose
     from dufs_core.selection import search
 
@@ -97,7 +97,7 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     search.train, choose.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
-        DUFS(fdr=None, max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
+        GatedLaplacian(max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
         search.train, choose.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20

@@ -1,6 +1,6 @@
 """Differentiable unsupervised feature selection with hand-written gradients.
 
-`DUFS` and everything it needs load at first use: importing this package costs little more than NumPy.
+Selectors and everything they need load at first use: importing this package costs little more than NumPy.
 """
 
 from __future__ import annotations
@@ -13,22 +13,31 @@ from dufs_core._version import __version__
 if TYPE_CHECKING:
     from dufs_core.inspection.report import report as report
     from dufs_core.selection.checkpoint import Checkpoint as Checkpoint
-    from dufs_core.selection.dufs import DUFS as DUFS
+    from dufs_core.selection.decoys.dufs import DUFS as DUFS
     from dufs_core.selection.fit_many import fit_many as fit_many
-    from dufs_core.selection.lambda_path import LambdaPath as LambdaPath
+    from dufs_core.selection.gates.gated_laplacian import GatedLaplacian as GatedLaplacian
+    from dufs_core.selection.gates.lambda_path import LambdaPath as LambdaPath
+    from dufs_core.selection.settings import Conventions as Conventions
+    from dufs_core.selection.settings import Graph as Graph
     from dufs_core.selection.stability import stability_selection as stability_selection
     from dufs_core.training.trajectory import Trajectory as Trajectory
 
 _MODULES = {
     "Checkpoint": "selection.checkpoint",
-    "DUFS": "selection.dufs",
-    "LambdaPath": "selection.lambda_path",
+    "Conventions": "selection.settings",
+    "DUFS": "selection.decoys.dufs",
+    "GatedLaplacian": "selection.gates.gated_laplacian",
+    "Graph": "selection.settings",
+    "LambdaPath": "selection.gates.lambda_path",
     "Trajectory": "training.trajectory",
     "fit_many": "selection.fit_many",
     "report": "inspection.report",
     "stability_selection": "selection.stability",
 }
-__all__ = ["DUFS", "Checkpoint", "LambdaPath", "Trajectory", "__version__", "fit_many", "report", "stability_selection"]
+__all__ = [
+    "DUFS", "Checkpoint", "Conventions", "GatedLaplacian", "Graph", "LambdaPath", "Trajectory", "__version__",
+    "fit_many", "report", "stability_selection",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

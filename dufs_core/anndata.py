@@ -8,8 +8,9 @@ from typing import Any, Literal
 import numpy as np
 
 from dufs_core.data.accept import dense_part, unwrap
-from dufs_core.errors import DufsWarning, did_you_mean, user_stacklevel
-from dufs_core.selection.dufs import DUFS
+from dufs_core.errors import DufsWarning, user_stacklevel
+from dufs_core.selection.decoys.dufs import DUFS
+from dufs_core.selection.settings import flat_settings
 
 _COUNTED_CELLS = 100  # that are looked at for raw counts
 _COUNT = 10  # whole numbers up to here may be classes or grades
@@ -42,8 +43,7 @@ def select_features(
         Of `DUFS`, where it is "columns". Logarithms of normalised counts are on one scale, and variance tells genes
         that differ between cells from the others; at variance 1 each, one that three cells express weighs as much.
     **parameters
-        Of `DUFS`. With ``fdr=None`` and more than a thousand cells, set ``batch_size`` (500, 1000): a step on all rows
-        costs time like their number to the power 2 to 3. It also reads a backed object a batch at a time.
+        Of `DUFS`. ``batch_size`` (500, 1000) reads a backed object a batch at a time.
 
     Returns
     -------
@@ -54,9 +54,8 @@ def select_features(
         Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
         ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
         ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer, n_iter,
-        converged, n_selected, smallest_fdr and lam. With ``fdr=None`` excess_score and p_value take the place of the
-        last two, and there are no q-values and no evidence. What an earlier call with the same `key_added` wrote is
-        replaced. A backed file changes only when it is written (``adata.write()``).
+        converged, n_selected and lam. What an earlier call with the same `key_added` wrote is replaced. A backed file
+        changes only when it is written (``adata.write()``).
 
     Raises
     ------
@@ -85,11 +84,8 @@ def select_features(
             "subset=True changes an object in memory, and this one is backed by a file: use adata.to_memory() first, "
             f'or subset=False and then adata[:, adata.var["{key_added}_selected"]].copy(filename="selected.h5ad")'
         )
-    known = DUFS().get_params()
-    for name in parameters:
-        if name not in known:
-            hint = "; it is n_features_to_select here" if name == "n_top_genes" else did_you_mean(name, known)
-            raise TypeError(f"neither select_features nor DUFS has a parameter {name!r}{hint}")
+    if "n_top_genes" in parameters:
+        raise TypeError("select_features has no parameter 'n_top_genes'; it is n_features_to_select here")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters).fit(X)
     if (largest := _largest_count(X)) > _COUNT:
@@ -100,18 +96,16 @@ def select_features(
             DufsWarning, stacklevel=user_stacklevel(),
         )  # fmt: skip
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # adata.X, for transform, is an array without names
-    columns = {"score": "scores_", "rank": "ranking_", "probability": "gate_probabilities_", "selected": "support_"}
-    decoys, judged = {"q_value": "q_values_", "evidence": "evidence_"}, ("smallest_fdr", "lam")
-    if selector.fdr is None:
-        decoys, judged = {}, ("excess_score", "p_value")
-        earlier = [f"{key_added}_q_value", f"{key_added}_evidence"]
-        adata.var.drop(columns=earlier, errors="ignore", inplace=True)
-    for name, attribute in (columns | decoys).items():
+    columns = {
+        "score": "scores_", "rank": "ranking_", "q_value": "q_values_", "evidence": "evidence_",
+        "probability": "gate_probabilities_", "selected": "support_",
+    }  # fmt: skip
+    for name, attribute in columns.items():
         adata.var[f"{key_added}_{name}"] = getattr(selector, attribute)
-    params = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
+    params = {k: v for k, v in flat_settings(selector).items() if k not in ("callbacks", "verbose")}
     adata.uns[key_added] = {
         "params": {k: _storable(v) for k, v in (params | {"layer": layer}).items()},
-        **{name: _storable(getattr(selector, f"{name}_")) for name in (*judged, "n_iter", "converged")},
+        **{name: _storable(getattr(selector, f"{name}_")) for name in ("lam", "n_iter", "converged")},
         "n_selected": int(selector.support_.sum()),
     }
     if subset:

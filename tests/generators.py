@@ -6,6 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dufs_core import DUFS, GatedLaplacian
+from dufs_core.selection.settings import set_flat
+
 
 def standardise(X):
     """Columns of mean 0 and variance 1; constant columns become 0."""
@@ -120,3 +123,13 @@ def square(x):
 
 def square_backward(x, w):
     return 2 * x * w
+
+
+def gated(**settings):
+    """A `GatedLaplacian` with parts of its groups (power, gate_noise, ...) given by their own names."""
+    return set_flat(GatedLaplacian(), settings)
+
+
+def decoys(**settings):
+    """A `DUFS` with parts of its graph given by their own names."""
+    return set_flat(DUFS(), settings)

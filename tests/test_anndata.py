@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, report
+from dufs_core import report
 from dufs_core.anndata import _storable, select_features
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning, SelectionWarning
+from tests.generators import gated
 
 anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -24,7 +25,7 @@ X = two_moons(60, 6, random_state=0).X
 def test_what_is_written_survives_a_file(tmp_path):
     adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
     selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
-    plain = DUFS(fdr=None, n_features_to_select=2, scaling="global", **QUICK).fit(X)
+    plain = gated(n_features_to_select=2, scaling="global", **QUICK).fit(X)
     np.testing.assert_array_equal(selector.mu_, plain.mu_)
     adata.write(tmp_path / "a.h5ad")
     found = anndata.read_h5ad(tmp_path / "a.h5ad")
@@ -87,9 +88,7 @@ def test_backed(container, tmp_path):
         select_features(adata, subset=True, **QUICK)
     assert "dufs" not in adata.uns
     selector = select_features(adata, batch_size=20, fdr=None, **QUICK)
-    np.testing.assert_allclose(
-        selector.mu_, DUFS(fdr=None, batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5
-    )
+    np.testing.assert_allclose(selector.mu_, gated(batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5)
     adata.write()
     adata.file.close()
     np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "a.h5ad").var["dufs_selected"], selector.support_)

@@ -10,7 +10,7 @@ from sklearn.base import clone
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dufs_core import DUFS, LambdaPath, fit_many, stability_selection
+from dufs_core import GatedLaplacian, LambdaPath, fit_many, stability_selection
 from dufs_core.backend import _warn_once
 from dufs_core.baselines import LLCFS, MCFS, LaplacianScore
 from dufs_core.data.accept import check_scales
@@ -18,7 +18,9 @@ from dufs_core.errors import DufsWarning
 
 X = np.random.default_rng(0).normal(size=(30, 5))
 SCALES = X * [1e3, 1, 1, 1, 1]
-ISOLATED = DUFS(fdr=None, max_iter=1, max_runs=1, n_draws=2, bandwidth=1e-6, batch_size=99, random_state=0)
+ISOLATED = GatedLaplacian(max_iter=1, max_runs=1, n_draws=2, batch_size=99, random_state=0).set_params(
+    graph__bandwidth=1e-06
+)
 UNSCALED = clone(ISOLATED).set_params(scaling="none")
 WALK = LaplacianScore(variant="random_walk", bandwidth=1e-6)
 

@@ -16,21 +16,22 @@ import generators as gen
 import numpy as np
 import pandas as pd
 import pytest
+from generators import gated
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 
-from dufs_core import DUFS, LambdaPath, report, stability_selection
+from dufs_core import LambdaPath, report, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.baselines.graphs import neighbours
 from dufs_core.data import dense as data
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
 from dufs_core.objective.ops import distances, gram
-from dufs_core.selection.fit_task import gate_attributes, order_attributes
-from dufs_core.selection.fit_warnings import warn_about_fit
+from dufs_core.selection.decoys.explanation import warn_about_fit
+from dufs_core.selection.fit import gate_attributes, order_attributes
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 bk = get_backend("numpy")
@@ -38,7 +39,7 @@ bk = get_backend("numpy")
 
 def dufs(**changes):
     settings = {"max_iter": 6, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
-    return DUFS(fdr=None, **(settings | changes))
+    return gated(**settings | changes)
 
 
 def path(selector=None, **changes):

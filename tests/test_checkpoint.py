@@ -22,6 +22,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
 from dufs_core.selection import atomic_io, checkpoint
 from dufs_core.selection.checkpoint import Checkpoint
+from tests.generators import gated
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def settings(**changes):
 def fit(X, **changes):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        return DUFS(fdr=None, **settings(**changes)).fit(X)
+        return gated(**settings(**changes)).fit(X)
 
 
 class After:
@@ -423,7 +424,7 @@ def test_a_last_state_that_could_not_be_saved_is_not_promised(moons, tmp_path, m
     monkeypatch.setattr(atomic_io, "write_bytes", full)
     sentence = "could not be saved to .*the fit must start anew"
     with pytest.warns(CheckpointWarning, match="no space"), pytest.raises(InterruptedFit, match=sentence):
-        DUFS(fdr=None, **settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
+        gated(**settings(callbacks=[Checkpoint(tmp_path / "fit.ckpt", 3600, After(2))])).fit(moons)
 
 
 def limit_of_file_size(size):

@@ -22,6 +22,7 @@ import pytest
 
 import dufs_core
 import dufs_core.backend.cupy
+from dufs_core import GatedLaplacian
 from dufs_core.cli import info, output
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
@@ -32,8 +33,8 @@ from dufs_core.errors import FileFormatError, SelectionWarning
 from dufs_core.inspection import html
 from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
 from dufs_core.selection.atomic_io import json_value
-from dufs_core.selection.dufs import DUFS
-from dufs_core.selection.fit_warnings import rate_text
+from dufs_core.selection.decoys.dufs import DUFS
+from dufs_core.selection.decoys.explanation import rate_text
 
 QUICK = ["--max-runs", "1", "--max-iter", "20", "--n-draws", "2"]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
@@ -150,7 +151,7 @@ def test_options_reach_the_fit(capsys, given, name, value):
 @pytest.mark.parametrize("preset", ["paper", "authors_code"])
 def test_presets_with_changes(capsys, preset):
     result = run(capsys, *MOONS, "--preset", preset, "--n-draws", "1")
-    expected = DUFS.preset(preset, max_iter=20, n_draws=1, max_runs=1, random_state=0).get_params()
+    expected = GatedLaplacian.preset(preset, max_iter=20, n_draws=1, max_runs=1, random_state=0).get_params()
     assert result["preset"] == preset
     assert result["settings"] == {k: v for k, v in expected.items() if k not in ("callbacks", "verbose")}
 
@@ -161,7 +162,7 @@ def test_presets_with_changes(capsys, preset):
 def test_two_moons_as_json(capsys):
     result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", "--fdr", "none", *QUICK)
     X = two_moons(100, 5, 0.1, 3).X
-    fitted = DUFS(fdr=None, max_runs=1, max_iter=20, n_draws=2, random_state=3)
+    fitted = GatedLaplacian(max_runs=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         fitted.fit(X)

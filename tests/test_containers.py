@@ -14,13 +14,14 @@ import generators as gen
 import numpy as np
 import pandas as pd
 import pytest
+from generators import gated
 from scipy import sparse
 
-from dufs_core import DUFS, LambdaPath, fit_many, report
+from dufs_core import GatedLaplacian, LambdaPath, fit_many, report
 from dufs_core.anndata import select_features
 from dufs_core.baselines import LaplacianScore
 from dufs_core.cli.main import main
-from dufs_core.selection.fit_task import FitTask
+from dufs_core.selection.fit import FitTask
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "array-support.md"
@@ -123,15 +124,15 @@ def refusal(call):
 
 def short_path():
     return LambdaPath(
-        DUFS(fdr=None, max_iter=2, max_runs=1, n_draws=2, backend="numpy"),
+        GatedLaplacian(max_iter=2, max_runs=1, n_draws=2, backend="numpy"),
         lams=[0.1], n_splits=1, n_permutations=3, n_features_to_select=3, random_state=0,
     )  # fmt: skip
 
 
 def expected():
     X = table()
-    small = DUFS(fdr=None, **SETTINGS).fit(X)
-    return X, small, DUFS(fdr=None, **SETTINGS, batch_size=20).fit(X), LaplacianScore(n_features_to_select=3).fit(X)
+    small = gated(**SETTINGS).fit(X)
+    return X, small, gated(**SETTINGS, batch_size=20).fit(X), LaplacianScore(n_features_to_select=3).fit(X)
 
 
 def cells(label, folder):
@@ -144,7 +145,7 @@ def cells(label, folder):
     def fit(**more):
         if is_anndata:
             return select_features(data, fdr=None, scaling="columns", **SETTINGS, **more)
-        return DUFS(fdr=None, **SETTINGS, **more).fit(data)
+        return gated(**SETTINGS, **more).fit(data)
 
     found = fit()
     np.testing.assert_allclose(found.mu_, plain.mu_, atol=1e-5)
@@ -159,11 +160,11 @@ def cells(label, folder):
         "`sweep` reads": file or "-",
     }
     if is_anndata:
-        rows["`fit_many`"] = refusal(lambda: fit_many([DUFS(fdr=None, **SETTINGS)], data))
+        rows["`fit_many`"] = refusal(lambda: fit_many([gated(**SETTINGS)], data))
         rows["baselines"] = refusal(lambda: LaplacianScore().fit(data))
         rows["`report`"] = refusal(lambda: report(found, data))
     else:
-        together = fit_many([DUFS(fdr=None, **SETTINGS), DUFS(fdr=None, **SETTINGS | {"random_state": 1})], data)
+        together = fit_many([gated(**SETTINGS), gated(**SETTINGS | {"random_state": 1})], data)
         np.testing.assert_allclose(together[0].mu_, plain.mu_, atol=1e-5)
         rows["`fit_many`"] = "yes"
         if found.engine_ == "sparse":
@@ -194,7 +195,7 @@ def transformed(data, found, plain, X):
     kinds = [f"`{type(out).__name__}`"]
     module = type(data).__module__.split(".")[0]
     if module in ("pandas", "polars"):
-        frame = DUFS(fdr=None, **SETTINGS).set_output(transform=module).fit(data).transform(data)
+        frame = gated(**SETTINGS).set_output(transform=module).fit(data).transform(data)
         assert list(frame.columns) == [NAMES[k] for k in np.flatnonzero(plain.support_)]
         np.testing.assert_array_equal(frame.to_numpy(), right)
         kinds.append(f"`{type(frame).__name__}` after `set_output`")

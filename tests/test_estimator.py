@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dufs_core import DUFS, LambdaPath
+from dufs_core import DUFS, GatedLaplacian, LambdaPath
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.datasets import two_moons
@@ -27,15 +27,16 @@ from dufs_core.errors import (
     SelectionWarning,
     UnconvergedWarning,
 )
-from dufs_core.selection.search import excess_threshold
-from dufs_core.significance.permutation_test import permutation_test
+from dufs_core.selection.gates.search import excess_threshold
+from dufs_core.significance.permutation import permutation_test
+from tests.generators import gated
 
 ENGINES = ("reference", "dense")
 
 
 def quick(**changes):
     """A fit of a second at most: few steps, one run."""
-    return DUFS(fdr=None, **({"max_iter": 12, "max_runs": 1, "n_draws": 4, "random_state": 0} | changes))
+    return gated(**{"max_iter": 12, "max_runs": 1, "n_draws": 4, "random_state": 0} | changes)
 
 
 def fit_quietly(selector, X):
@@ -63,7 +64,7 @@ def assert_same_fit(a, b):
     [
         quick(max_iter=3),
         quick(max_iter=3, engine="reference", dtype="float64"),
-        DUFS(max_iter=3, n_draws=2, random_state=0),
+        DUFS(max_iter=3, random_state=0),
     ]
 )
 def test_scikit_learn_contract(estimator, check):
@@ -84,7 +85,7 @@ def test_default_fit_recovers_two_moons(d):
 @pytest.mark.parametrize("d", [10, 20])
 def test_gates_alone_recover_two_moons(d):
     problem = two_moons(n_features=d, random_state=3)
-    selector = DUFS(fdr=None, random_state=3).fit(problem.X)
+    selector = GatedLaplacian(random_state=3).fit(problem.X)
     assert set(np.flatnonzero(selector.support_)) == {0, 1}
     assert selector.converged_
     assert selector.excess_score_ > 0.15
@@ -189,7 +190,7 @@ def test_nothing_or_everything_selected_is_said(lam, what, steps, moons):
 def test_all_columns_selected_without_a_price(max_iter, said):
     X = np.random.default_rng(0).normal(size=(40, 1)) + np.zeros((1, 4))  # four copies
     with pytest.warns(SelectionWarning, match=f"selected all 4 features {said}"):
-        DUFS(fdr=None, max_runs=1, max_iter=max_iter, backend="numpy", random_state=0).fit(X)
+        GatedLaplacian(max_runs=1, max_iter=max_iter, backend="numpy", random_state=0).fit(X)
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.int64, np.uint8, np.uint16, bool, np.float16])
@@ -479,14 +480,14 @@ def test_callbacks_see_every_step_and_can_stop(moons):
 
 def test_unknown_preset():
     with pytest.raises(ValueError, match="'wide', 'paper', 'authors_code'; got 'mine'"):
-        DUFS.preset("mine")
+        GatedLaplacian.preset("mine")
 
 
 def test_an_unconverged_fit_says_so(moons):
     def said(**settings):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            DUFS(fdr=None, max_runs=1, **settings).fit(moons)
+            gated(max_runs=1, **settings).fit(moons)
         return [str(w.message) for w in caught if w.category is UnconvergedWarning]
 
     (message,) = said(max_iter=20)
@@ -504,7 +505,7 @@ def test_noise_of_few_rows_is_not_taken_for_structure():
     assert excess_threshold(40, 512) == excess_threshold(40, 10**6) == pytest.approx(0.09 * (100 / 512) ** 0.5)
     X = np.random.default_rng(5001).normal(size=(20, 30))
     with pytest.warns(SelectionWarning, match=r"None of 2 runs found convincing structure.*0\.602 is asked of so many"):
-        DUFS(fdr=None, max_runs=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)
+        GatedLaplacian(max_runs=2, random_state=1, max_iter=300, learning_rate=0.02).fit(X)
 
 
 def test_a_gap_is_the_same_in_any_unit():

@@ -20,8 +20,12 @@ SEEN_BY = {  # of what stands beside the line: who may import it; and what it ma
 # What may be imported inside a function: what the first fit needs, compiled code, CuPy, engines and pictures. The
 # command line, which answers --help at once, imports everything so.
 LAZY = (
-    "dufs_core.selection.fit_",
+    "dufs_core.selection.fit",
     "dufs_core.selection.checkpoint",
+    "dufs_core.selection.decoys.competition",
+    "dufs_core.selection.decoys.explanation",
+    "dufs_core.selection.gates.search",
+    "dufs_core.selection.gates.explanation",
     "dufs_core.kernels",
     "dufs_core.backend.cupy",
     "dufs_core.objective.engines.",

@@ -12,17 +12,18 @@ import tracemalloc
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import available_bytes
 from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, check_memory, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
-from dufs_core.selection.discovery import discovery_bytes
+from dufs_core.selection.decoys.competition import discovery_bytes
 from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
-from dufs_core.selection.fit_task import FitTask
+from dufs_core.selection.fit import FitTask
 from dufs_core.significance.hsic import PairwiseHSIC, hsic_bytes
 from dufs_core.significance.structure import build_pool, find_structure
 
@@ -125,24 +126,24 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 def test_what_follows_the_steps_is_named_where_no_step_would_help(settings):
     X = np.zeros((3000, 100), np.float32)
     with pytest.raises(MemoryLimitError, match=r"^What follows the steps, .* need \d\d MB .* 30 MB are allowed by"):
-        DUFS(fdr=None, max_memory=30_000_000, **settings).fit(X)
+        gated(max_memory=30000000, **settings).fit(X)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_the_advice_fits():
     X = gen.noise(300, 4)
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "engine": "dense", "backend": "numpy"}
-    step, data = FitTask.begin(DUFS(fdr=None, **settings), X, threads=1).memory
+    step, data = FitTask.begin(gated(**settings), X, threads=1).memory
     limit = data + step.after + 500_000
     with pytest.raises(MemoryLimitError, match=r"Set batch_size=\d+ or less") as caught:
-        DUFS(fdr=None, **settings, max_memory=limit).fit(X)
+        gated(**settings, max_memory=limit).fit(X)
     assert isinstance(caught.value, MemoryError)
     assert isinstance(caught.value, DufsError)
     size = int(str(caught.value).split("batch_size=")[1].split()[0])
     assert 10 <= size < 300
-    assert DUFS(fdr=None, **settings, max_memory=limit, batch_size=size).fit(X).n_iter_ == 1
+    assert gated(**settings, max_memory=limit, batch_size=size).fit(X).n_iter_ == 1
     with pytest.raises(MemoryLimitError):
-        DUFS(fdr=None, **settings, max_memory=limit, batch_size=2 * size).fit(X)
+        gated(**settings, max_memory=limit, batch_size=2 * size).fit(X)
 
 
 def test_where_no_batch_fits_the_data_are_named():
@@ -153,7 +154,7 @@ def test_where_no_batch_fits_the_data_are_named():
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])
 def test_a_limit_that_is_no_number_of_bytes(wrong):
     with pytest.raises(ValueError, match="max_memory must be None or a positive number of bytes"):
-        DUFS(fdr=None, max_memory=wrong).fit(gen.noise(10, 3))
+        GatedLaplacian(max_memory=wrong).fit(gen.noise(10, 3))
 
 
 def test_available_memory():

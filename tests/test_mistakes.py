@@ -11,10 +11,11 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, Trajectory, report
+from dufs_core import DUFS, GatedLaplacian, LambdaPath, Trajectory, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.errors import BackendUnavailableError, DegenerateBandwidthWarning, DufsWarning, SelectionWarning
 from dufs_core.inspection import plotting
+from tests.generators import gated
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 6))
@@ -25,7 +26,7 @@ DATES = np.datetime64("2020-01-01") + np.arange(240).reshape(40, 6)
 
 def quick(**changes):
     quick_settings = {"max_iter": 3, "max_runs": 1, "n_draws": 2, "random_state": 0, "n_features_to_select": 1}
-    return DUFS(fdr=None, **(quick_settings | {"backend": "numpy"} | changes))
+    return gated(**quick_settings | {"backend": "numpy"} | changes)
 
 
 def changed(row, column, value, dtype=float):
@@ -215,7 +216,7 @@ def test_wrong_settings(mistake):
 
 def test_presets_and_baselines_suggest_the_nearest_name():
     with pytest.raises(ValueError, match="did you mean 'paper'"):
-        DUFS.preset("papre")
+        GatedLaplacian.preset("papre")
     for changes, meant in (({"scaling": "colums"}, "columns"), ({"variant": "random-walk"}, "random_walk")):
         with pytest.raises(ValueError, match=f"did you mean '{meant}'"):
             LaplacianScore(**changes).fit(X)
@@ -295,7 +296,7 @@ def test_pictures_and_reports_of_what_cannot_be_drawn():
     path, baseline = LambdaPath(), LaplacianScore().fit(X)
     for draw in (plotting.ranked_scores, plotting.loss_and_gates, lambda s: plotting.selected_pixels(s, (2, 3))):
         with pytest.raises(NotFittedError, match=r"DUFS instance is not fitted yet: call its fit\(X\) first"):
-            draw(DUFS(fdr=None))
+            draw(GatedLaplacian())
     with pytest.raises(NotFittedError, match="LambdaPath instance is not fitted yet"):
         plotting.lambda_path(path)
     with pytest.raises(TypeError, match="LaplacianScore has no history_, which this needs"):

@@ -14,7 +14,8 @@ from bench.paper import __main__ as command
 from bench.paper import data, path, protocol, published, readings, settings, table1
 from bench.paper.cells import Cells
 from bench.paper.protocol import ALL, COUNTS, DRAWS, DUFS_METHODS, RANDOM, SELECTORS, STARTS, cached_load
-from dufs_core import DUFS, LambdaPath
+from dufs_core import GatedLaplacian, LambdaPath
+from tests.generators import gated
 
 
 @pytest.fixture
@@ -151,7 +152,7 @@ def test_a_cell_of_dufs_has_both_orders_of_its_columns(folder):
     orders = protocol.rank("Yale", "DUFS", short, [4], 3)["orders"]
     data = cached_load("Yale")
     for ranking in DUFS_METHODS.values():
-        alone = DUFS(fdr=None, ranking=ranking, max_runs=1, random_state=3, **short).fit(data.X)
+        alone = gated(ranking=ranking, max_runs=1, random_state=3, **short).fit(data.X)
         np.testing.assert_array_equal(orders[ranking][0], alone.order_[:4])
     assert list(orders["gates"][0]) != list(orders["diverse"][0])
 
@@ -161,7 +162,7 @@ def test_columns_of_norm_1_are_on_one_scale(folder):
     short = {"max_iter": 5}
     X = cached_load("Yale").X
     ours = [protocol.fitted(cached_load("Yale"), "DUFS", short | s, 0).mu_ for s in ({}, {"unit_norm": True})]
-    alone = DUFS(fdr=None, scaling="global", max_runs=1, random_state=0, **short)
+    alone = gated(scaling="global", max_runs=1, random_state=0, **short)
     np.testing.assert_array_equal(ours[1], alone.fit(X / np.linalg.norm(X, axis=0)).mu_)
     assert not np.allclose(*ours)
 
@@ -263,8 +264,8 @@ def test_label_free_dufs_goes_by_the_shape_of_the_data(monkeypatch, tmp_path):
     assert places == {"Yale": 5, "ISOLET": 2, "GISETTE": None}
     assert settings.label_free(grid, "GISETTE", "LS") == 0
     assert table1.record(cells, grid, "Yale", "DUFS", "label_free", False)["accuracy"] == 35.0
-    wide = DUFS(fdr=None, power=2, bandwidth="max", **grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"])
-    assert wide.get_params() == DUFS.preset("wide").get_params()
+    wide = gated(**grid["DUFS"][5], ranking=DUFS_METHODS["DUFS-R"]).set_params(graph__power=2, graph__bandwidth="max")
+    assert wide.get_params() == GatedLaplacian.preset("wide").get_params()
 
 
 def test_accuracy_by_the_number_of_columns_is_of_label_free_settings(monkeypatch, tmp_path):
@@ -439,7 +440,7 @@ def test_small_path(folder):
     record = json.loads((folder / "out" / "quick" / "path.json").read_text())["records"][0]
     assert record["data"] == "Yale"
     assert len(record["lam"]) == len(record["p"]) == len(record["accuracy_selected"]) == 3
-    selector = DUFS.preset("wide", ranking="gates", max_runs=1, n_jobs=1, **path.QUICK)
+    selector = GatedLaplacian.preset("wide", ranking="gates", max_runs=1, n_jobs=1, **path.QUICK)
     alone = LambdaPath(selector, n_lams=3, n_splits=1, n_permutations=19, random_state=0)
     alone.fit(cached_load("Yale").X[:, ::16])
     assert record["best"] == alone.best_index_

@@ -9,22 +9,22 @@ from scipy import sparse
 from sklearn.feature_selection import SelectKBest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dufs_core import DUFS, LambdaPath, Trajectory, stability_selection
+from dufs_core import LambdaPath, Trajectory, stability_selection
 from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.fit_task import FitTask
-from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
-from dufs_core.selection.lambda_path import agreement, best_index, fit_lams, group_equal
-from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, shuffled_scores
-from tests.generators import noise, standardise
+from dufs_core.selection.fit import FitTask
+from dufs_core.selection.gates.lambda_grid import geometric_grid, lambda_range, refine_grid, stationary_lambdas
+from dufs_core.selection.gates.lambda_path import agreement, best_index, fit_lams, group_equal
+from dufs_core.significance.permutation import aggregate_p_values, max_t_test, shuffled_scores
+from tests.generators import gated, noise, standardise
 
 NUMPY = get_backend("numpy")
 
 
 def short(**changes):
-    return DUFS(fdr=None, **({"max_iter": 150, "learning_rate": 0.02, "max_runs": 1, "n_draws": 4} | changes))
+    return gated(**{"max_iter": 150, "learning_rate": 0.02, "max_runs": 1, "n_draws": 4} | changes)
 
 
 def quick(selector=None, **changes):
@@ -106,7 +106,7 @@ def test_every_half_has_draws_of_its_own(moons, monkeypatch):
         seeds.append(seed)
         return fit_lams(task, lams, seed, bar)
 
-    monkeypatch.setattr("dufs_core.selection.lambda_path.fit_lams", seen)
+    monkeypatch.setattr("dufs_core.selection.gates.lambda_path.fit_lams", seen)
     LambdaPath(short(max_iter=5), lams=[1e-4], n_splits=2, n_permutations=3, random_state=0).fit(moons)
     assert len(seeds) == 5  # all rows, and four halves
     assert len(set(seeds)) == 5
@@ -317,7 +317,7 @@ def test_the_bar_counts_fits(moons, monkeypatch):
         bars.append(Counter(*arguments))
         return bars[-1]
 
-    monkeypatch.setattr("dufs_core.selection.lambda_path.progress_bar", bar)
+    monkeypatch.setattr("dufs_core.selection.gates.lambda_path.progress_bar", bar)
     monkeypatch.setattr("dufs_core.selection.stability.progress_bar", bar)
     found = quick(lams=[0.01, 1e3, 0.011], n_splits=2, verbose=1, n_permutations=3).fit(moons)
     np.testing.assert_array_equal(found.n_selected_, [2, 2, 0])

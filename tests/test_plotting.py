@@ -8,16 +8,16 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from dufs_core.selection.presets import LOCAL, WIDE
 from scipy import sparse
 
-from dufs_core import DUFS, LambdaPath, Trajectory
+from dufs_core import DUFS, GatedLaplacian, Graph, LambdaPath, Trajectory
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.inspection import plotting
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.data import _rules as rules_of
-from dufs_core.selection.fit_warnings import rate_text
-from dufs_core.selection.presets import LOCAL, WIDE
+from dufs_core.selection.decoys.explanation import rate_text
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -27,7 +27,7 @@ MOONS = two_moons(60, 6, random_state=0)
 @pytest.fixture(scope="module")
 def fitted():
     trajectory = Trajectory(every=10)
-    return DUFS(fdr=None, random_state=0, callbacks=[trajectory]).fit(MOONS.X), trajectory
+    return GatedLaplacian(random_state=0, callbacks=[trajectory]).fit(MOONS.X), trajectory
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def test_gate_trajectories(fitted):
     (others,) = (found for found in ax.collections if found.get_label() == "4 not selected")
     assert len(others.get_segments()) == 4
     np.testing.assert_array_equal(others.get_segments()[0][-1], [selector.n_iter_, selector.mu_[2]])
-    other = DUFS(fdr=None, random_state=1, max_iter=3, max_runs=1).fit(MOONS.X)
+    other = GatedLaplacian(random_state=1, max_iter=3, max_runs=1).fit(MOONS.X)
     with pytest.raises(ValueError, match=r"None of the trajectory's runs \(\d\).*callbacks=\[trajectory\]"):
         plotting.gate_trajectories(trajectory, other)
 
@@ -140,10 +140,12 @@ def test_gates_of_decoys_are_told_from_those_of_columns(many):
 def test_the_walk_is_that_of_the_fit(many, fitted):
     """Its rules depend on whether there are decoys; a path has none."""
     assert rules_of(many[0], 80) == LOCAL
-    assert rules_of(DUFS(n_neighbors=9, self_loops=True), 80) == LOCAL._replace(n_neighbors=9, self_loops=True)
+    assert rules_of(DUFS(graph=Graph(n_neighbors=9, self_loops=True)), 80) == LOCAL._replace(
+        n_neighbors=9, self_loops=True
+    )
     assert rules_of(fitted[0], 60) == WIDE
     assert rules_of(LambdaPath(), 60) == WIDE
-    assert rules_of(LambdaPath(DUFS(bandwidth="q90")), 60) == WIDE._replace(bandwidth="q90")
+    assert rules_of(LambdaPath(DUFS(graph=Graph(bandwidth="q90"))), 60) == WIDE._replace(bandwidth="q90")
     baseline = LaplacianScore(n_neighbors=7)
     assert rules_of(baseline, 60).n_neighbors == 7
     spectrum = drawn(plotting.spectrum(many[0], many[2], n_values=4)).get_lines()
@@ -152,7 +154,7 @@ def test_the_walk_is_that_of_the_fit(many, fitted):
 
 def test_a_trajectory_keeps_every_run_and_its_columns():
     trajectory = Trajectory(every=4)
-    selector = DUFS(fdr=None, random_state=0, max_iter=10, max_runs=2, n_draws=2, callbacks=[trajectory])
+    selector = GatedLaplacian(random_state=0, max_iter=10, max_runs=2, n_draws=2, callbacks=[trajectory])
     selector.fit(np.column_stack([np.random.default_rng(0).normal(size=(40, 25)), np.ones(40)]))
     assert [list(run.steps) for run in trajectory.runs] == [[4, 8, 10], [4, 8, 10]]
     assert [len(run.columns) for run in trajectory.runs] == [25, 20]
@@ -295,7 +297,7 @@ def test_without_matplotlib(monkeypatch):
 def test_columns_that_took_no_part_are_not_drawn():
     X = np.column_stack([MOONS.X[:, :4], np.full((60, 2), 3.0)])
     for selector in (
-        DUFS(fdr=None, n_features_to_select=2, max_runs=1, max_iter=5, random_state=0).fit(X),
+        GatedLaplacian(n_features_to_select=2, max_runs=1, max_iter=5, random_state=0).fit(X),
         LaplacianScore(n_features_to_select=2).fit(X),
     ):
         ax = drawn(plotting.ranked_scores(selector))
@@ -306,14 +308,14 @@ def test_columns_that_took_no_part_are_not_drawn():
         assert ax.images[0].get_array().mask.tolist() == [[False] * 3, [False, True, True]]
         assert ax.get_title().endswith("(grey: 2 constant)")
     path = LambdaPath(
-        DUFS(fdr=None, max_runs=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0
+        GatedLaplacian(max_runs=1, max_iter=5), n_lams=2, n_splits=1, n_permutations=3, random_state=0
     ).fit(X)
     np.testing.assert_array_equal(path.constant_features_, [4, 5])
     assert line(drawn(plotting.lambda_path(path)), "not drawn: 2 constant")
 
 
 def test_lambdas_over_a_few_powers_of_ten_have_labels():
-    path = LambdaPath(DUFS(fdr=None, max_runs=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
+    path = LambdaPath(GatedLaplacian(max_runs=1, max_iter=3), lams=[0.0148, 0.1, 0.44], n_splits=1, n_permutations=3)
     ax = drawn(plotting.lambda_path(path.fit(MOONS.X)))
     low, high = ax.get_xlim()
     shown = [tick.get_text() for x, tick in zip(ax.get_xticks(), ax.get_xticklabels(), strict=True) if low < x < high]

@@ -7,10 +7,11 @@ import pytest
 from joblib import parallel_config
 from scipy.sparse import csr_array
 
-from dufs_core import DUFS, Trajectory, fit_many
+from dufs_core import DUFS, GatedLaplacian, Trajectory, fit_many
 from dufs_core.datasets import two_moons
 from dufs_core.errors import MemoryLimitError, SelectionWarning
 from dufs_core.selection.checkpoint import Checkpoint
+from tests.generators import gated
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 FITTED = ("mu_", "order_", "support_", "gate_probabilities_")
@@ -19,7 +20,7 @@ X = two_moons(n_samples=60, n_features=6).X
 
 def selectors(**how):
     settings = {"max_iter": 60, "max_runs": 2} | how
-    return [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
+    return [gated(lam=lam, random_state=seed, **settings) for lam in (None, 0.05, 0.5) for seed in (0, 1)]
 
 
 def assert_same(got, want):
@@ -55,13 +56,13 @@ def test_what_is_the_users():
     seen = []
     state = np.random.RandomState(3)
     given = [
-        DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1, n_features_to_select=2),
-        DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1, n_features_to_select=3, callbacks=[seen.append]),
+        GatedLaplacian(random_state=state, max_iter=5, max_runs=1, n_features_to_select=2),
+        GatedLaplacian(random_state=state, max_iter=5, max_runs=1, n_features_to_select=3, callbacks=[seen.append]),
     ]
     fit_many(given, frame)
     state = np.random.RandomState(3)
     for selector in given:
-        want = DUFS(fdr=None, random_state=state, max_iter=5, max_runs=1).fit(X)
+        want = GatedLaplacian(random_state=state, max_iter=5, max_runs=1).fit(X)
         np.testing.assert_array_equal(selector.mu_, want.mu_)
         assert list(selector.feature_names_in_) == list("abcdef")
     assert [s.support_.sum() for s in given] == [2, 3]
@@ -74,11 +75,11 @@ def test_nothing_to_fit():
 
 def test_others_are_refused():
     with pytest.raises(ValueError, match="power is None in the first and 3 in number 1"):
-        fit_many([DUFS(fdr=None), DUFS(fdr=None, power=3)], X)
+        fit_many([GatedLaplacian(), GatedLaplacian().set_params(graph__power=3)], X)
     with pytest.raises(ValueError, match="lam must be None"):
-        fit_many([DUFS(fdr=None), DUFS(fdr=None, lam=-1.0)], X)
+        fit_many([GatedLaplacian(), GatedLaplacian(lam=-1.0)], X)
     with pytest.raises(MemoryLimitError):
-        fit_many([DUFS(fdr=None, max_memory=10_000), DUFS(fdr=None, max_memory=10_000)], X)
+        fit_many([GatedLaplacian(max_memory=10000), GatedLaplacian(max_memory=10000)], X)
 
 
 @pytest.mark.parametrize("position", [0, 1, 2])
@@ -88,17 +89,17 @@ def test_an_error_in_one_ends_all(position):
     def fail(info):
         raise RuntimeError("broken callback")
 
-    given = [DUFS(fdr=None, random_state=i, max_iter=10**12, tol=0.0, max_runs=1, n_jobs=3) for i in range(3)]
+    given = [gated(random_state=i, max_iter=10**12, tol=0.0, max_runs=1, n_jobs=3) for i in range(3)]
     given[position].callbacks = [fail]
     with pytest.raises(RuntimeError, match="broken callback"):
         fit_many(given, X)
 
 
 def test_what_cannot_share_is_refused(tmp_path):
-    selector = DUFS(fdr=None)
+    selector = GatedLaplacian()
     with pytest.raises(ValueError, match="One selector is given twice"):
         fit_many([selector, selector], X)
-    saving = [DUFS(fdr=None, callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
+    saving = [GatedLaplacian(callbacks=[Checkpoint(tmp_path / "state")]) for _ in range(2)]
     with pytest.raises(ValueError, match="to the same path"):
         fit_many(saving, X)
 
@@ -106,22 +107,22 @@ def test_what_cannot_share_is_refused(tmp_path):
 @pytest.mark.parametrize("callback", [Trajectory(), lambda info: None])
 def test_callbacks_in_other_processes_are_refused(callback):
     with parallel_config(backend="loky"), pytest.raises(ValueError, match="in other processes call copies"):
-        fit_many([DUFS(fdr=None), DUFS(fdr=None, callbacks=[callback])], X)
+        fit_many([GatedLaplacian(), GatedLaplacian(callbacks=[callback])], X)
 
 
 def test_sparse_data():
     table = csr_array(X * (abs(X) > 0.5))
     settings = {"max_iter": 30, "max_runs": 1, "random_state": 0}
-    together = fit_many([DUFS(fdr=None, lam=lam, **settings) for lam in (None, 0.1)], table)
+    together = fit_many([gated(lam=lam, **settings) for lam in (None, 0.1)], table)
     for got, lam in zip(together, (None, 0.1), strict=True):
-        assert_same(got, DUFS(fdr=None, lam=lam, **settings).fit(table))
+        assert_same(got, gated(lam=lam, **settings).fit(table))
 
 
 def test_a_dask_cluster_carries_the_fits():
     """Two worker processes: the bits of one fit after the other, and what the fits warn of."""
     distributed = pytest.importorskip("distributed", reason="Dask is not installed (it is in the extra `cluster`)")
     settings = {"max_iter": 20, "max_runs": 1, "learning_rate": 0.1, "backend": "numpy"}
-    given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
+    given = [gated(lam=lam, random_state=seed, **settings) for lam in (None, 1e6) for seed in (0, 1)]
     how = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     with (
         distributed.LocalCluster(**how) as cluster,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import reference
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.engines.choose import ENGINES
@@ -31,10 +31,8 @@ def problem():
 def fit(preset, X, **changes):
     """Every mu after its step, the losses, and the fitted selector."""
     path = []
-    model = DUFS.preset(
-        preset, dtype="float64", random_state=SEED, max_iter=STEPS, tol=0.0,
-        callbacks=[lambda info: path.append(info.mu.copy())], **changes,
-    )  # fmt: skip
+    steps = {"max_iter": STEPS, "tol": 0.0, "callbacks": [lambda info: path.append(info.mu.copy())]}
+    model = GatedLaplacian.preset(preset, dtype="float64", random_state=SEED, **steps, **changes)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)  # twelve steps select everything; gates may close in between
         model.fit(X)
@@ -163,7 +161,7 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
     X = rng.normal(size=(60, 400))
     X[:, :12] += 2.5 * np.repeat(np.eye(3), 4, axis=1)[np.arange(60) % 3]
     n_open = []
-    for selector in (DUFS.preset("wide"), DUFS(fdr=None)):
+    for selector in (GatedLaplacian.preset("wide"), GatedLaplacian()):
         selector.set_params(
             max_runs=1, max_iter=400, n_draws=4, random_state=0, n_features_to_select=12, ranking="gates"
         )
@@ -178,8 +176,8 @@ def test_the_wide_preset_sees_clusters_among_many_columns():
 
 def test_preset_settings():
     """What the presets say they are, and that `changes` win."""
-    paper = DUFS.preset("paper").get_params()
-    authors = DUFS.preset("authors_code").get_params()
+    paper = GatedLaplacian.preset("paper").get_params()
+    authors = GatedLaplacian.preset("authors_code").get_params()
     for params in (paper, authors):
         assert (params["lam"], params["power"], params["gate_sigma"]) == (None, 2, 0.5)
         assert (params["optimizer"], params["momentum"], params["n_draws"], params["max_runs"]) == ("sgd", 0, 1, 1)
@@ -191,11 +189,13 @@ def test_preset_settings():
     assert (authors["gate_noise"], authors["bandwidth"], authors["n_neighbors"], authors["bandwidth_factor"]) == (
         "sample", "median", 1, 1.0,
     )  # fmt: skip
-    assert DUFS.preset("paper", power=3, n_draws=4).get_params()["power"] == 3
-    assert paper["fdr"] is authors["fdr"] is DUFS.preset("wide").fdr is None
+    assert GatedLaplacian.preset("paper", n_draws=4).set_params(graph__power=3).get_params()["power"] == 3
+    assert paper["fdr"] is authors["fdr"] is GatedLaplacian.preset("wide").fdr is None
     changed = {
-        name for name, value in DUFS.preset("wide").get_params().items() if value != getattr(DUFS(fdr=None), name)
+        name
+        for name, value in GatedLaplacian.preset("wide").get_params().items()
+        if value != getattr(GatedLaplacian(), name)
     }
     assert changed == {"power", "bandwidth", "self_loops", "n_neighbors", "bandwidth_factor", "ranking"}
     with pytest.raises(ValueError, match=r"wide.*paper.*authors_code.*'mine'"):
-        DUFS.preset("mine")
+        GatedLaplacian.preset("mine")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import reference
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend, random
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, get_engine
@@ -108,7 +108,7 @@ def test_presets_against_torch_sgd(engine, preset, lam):
     X, columns = gen.three_clusters(n, d, seed=2).X, np.arange(d)
     rate = 0.1 if lam is not None and not authors else 0.5
     path = []
-    DUFS.preset(
+    GatedLaplacian.preset(
         preset,
         lam=lam,
         learning_rate=rate,

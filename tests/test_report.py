@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from sklearn.exceptions import NotFittedError
 
-from dufs_core import DUFS, LambdaPath, report
+from dufs_core import DUFS, GatedLaplacian, LambdaPath, report
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection import html as report_page
 from dufs_core.inspection import plotting
 from dufs_core.inspection import report as reporting
-from dufs_core.selection.fit_warnings import rate_text
+from dufs_core.selection.decoys.explanation import rate_text
 from dufs_core.selection.stability import Stability
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -34,7 +34,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def selector(data):
-    return DUFS(fdr=None, random_state=0).fit(data)
+    return GatedLaplacian(random_state=0).fit(data)
 
 
 def by_index(found):
@@ -172,7 +172,7 @@ def test_numbers_are_told_apart():
 
 def test_ranks_ties_and_undecided_gates():
     X = np.repeat(MOONS.X[:, :3], 2, axis=1)
-    tied = DUFS(fdr=None, random_state=0, n_features_to_select=3, max_iter=5, max_runs=1).fit(X)
+    tied = GatedLaplacian(random_state=0, n_features_to_select=3, max_iter=5, max_runs=1).fit(X)
     tied.scores_ = tied.mu_ = np.array([3, 3, 2, 2, 0.1, 0.1])
     tied.order_, tied.support_ = np.arange(6), np.arange(6) < 3
     rows = by_index(report(tied, X))
@@ -186,7 +186,7 @@ def test_ranks_ties_and_undecided_gates():
 
 def test_columns_that_took_no_part():
     X = np.random.default_rng(0).normal(size=(40, 25))
-    selector = DUFS(fdr=None, random_state=0, max_iter=10, max_runs=2, n_draws=2).fit(X)
+    selector = GatedLaplacian(random_state=0, max_iter=10, max_runs=2, n_draws=2).fit(X)
     selector.excluded_features_ = np.array([4])
     assert by_index(report(selector, X))[4]["reason"].startswith("took no part in the run that was kept")
 
@@ -276,7 +276,7 @@ def test_small_numbers_are_not_zeros_in_the_page():
 
 def test_a_page_of_nothing_and_of_many():
     with pytest.warns(DufsWarning):
-        selector = DUFS(fdr=None, max_iter=3, random_state=0).fit(np.ones((5, 600)))
+        selector = GatedLaplacian(max_iter=3, random_state=0).fit(np.ones((5, 600)))
     found = report(selector, np.ones((5, 600)))
     assert "Nothing is selected" in found.text()
     page = Page(found.html())
@@ -297,7 +297,7 @@ def test_a_page_without_matplotlib_or_with_a_picture_that_fails(selector, data, 
 
 def test_what_cannot_be_reported(selector, data):
     with pytest.raises(NotFittedError):
-        report(DUFS(fdr=None), data)
+        report(GatedLaplacian(), data)
     with pytest.raises(ValueError, match=r"X must have the 12 features .*\(100, 7\)"):
         report(selector, data[:, :7])
     with pytest.raises(ValueError, match="names must have 12 entries, one for each feature; got 2"):

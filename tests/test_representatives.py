@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from dufs_core import DUFS, LambdaPath, fit_many, report
+from dufs_core import GatedLaplacian, LambdaPath, fit_many, report
 from dufs_core.backend import get_backend, random
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
@@ -17,7 +17,7 @@ from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
-from dufs_core.selection.fit_task import FitTask
+from dufs_core.selection.fit import FitTask
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
@@ -374,8 +374,8 @@ def found_from_all(monkeypatch, *arguments):
 
 
 def quick(**settings):
-    return DUFS(
-        fdr=None, **{"max_iter": 60, "max_runs": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings
+    return GatedLaplacian(
+        **{"max_iter": 60, "max_runs": 1, "n_draws": 2, "learning_rate": 0.03, "random_state": 0} | settings
     )
 
 

@@ -10,10 +10,10 @@ import tracemalloc
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 from scipy import sparse
 from sklearn.base import clone
 
-from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
@@ -82,14 +82,14 @@ def test_fit_equals_memory(kind, dtype, tmp_path, small_chunks):
     X = table(dtype)
     stored = on_disk(kind, X, tmp_path)
     assert is_on_disk(stored)
-    fit = DUFS(fdr=None, **QUICK, dtype="float64").fit(stored)
-    memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
+    fit = gated(**QUICK, dtype="float64").fit(stored)
+    memory = gated(**QUICK, dtype="float64").fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
     np.testing.assert_array_equal(fit.order_, memory.order_)
     np.testing.assert_array_equal(fit.constant_features_, memory.constant_features_)
     assert fit.excess_score_ == pytest.approx(memory.excess_score_, abs=1e-8)
     np.testing.assert_array_equal(np.asarray(stored[:]), X)
-    once_more = DUFS(fdr=None, **QUICK, dtype="float64").fit(CountedSlices(X))
+    once_more = gated(**QUICK, dtype="float64").fit(CountedSlices(X))
     np.testing.assert_array_equal(once_more.mu_, fit.mu_)  # the container changes no bit
 
 
@@ -124,7 +124,7 @@ def test_one_gate_a_sample_and_wrapped_batches():
     """Rows twice in a batch (the authors' shuffles run on), noise by row."""
     X = table()
     settings = {**QUICK, "gate_noise": "sample", "convention": "authors_code", "dtype": "float64"}
-    fit, memory = DUFS(fdr=None, **settings).fit(CountedSlices(X)), DUFS(fdr=None, **settings).fit(X)
+    fit, memory = gated(**settings).fit(CountedSlices(X)), gated(**settings).fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
 
 
@@ -132,7 +132,7 @@ def test_not_finite(small_chunks):
     X = table()
     X[3, 7], X[60, 2], X[61, 7] = np.nan, np.inf, -np.inf
     with pytest.raises(ValueError, match="3 of 1000 values, the first in column 2"):
-        DUFS(fdr=None, **QUICK).fit(CountedSlices(X))
+        gated(**QUICK).fit(CountedSlices(X))
 
 
 @pytest.mark.parametrize("factor", [1e200, 1e-200])
@@ -140,17 +140,15 @@ def test_squares_beyond_float64(factor):
     X = table()
     X[:, 2] *= factor
     with pytest.raises(ValueError, match="Column 2 runs from"):
-        DUFS(fdr=None, **QUICK).fit(CountedSlices(X))
+        gated(**QUICK).fit(CountedSlices(X))
 
 
 def test_not_numbers():
     with pytest.raises(ValueError, match="Complex data not supported"):
-        DUFS(fdr=None, **QUICK).fit(CountedSlices(table().astype(complex)))
+        gated(**QUICK).fit(CountedSlices(table().astype(complex)))
 
 
-@pytest.mark.parametrize(
-    "method", [DUFS(fdr=None, **QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"]
-)
+@pytest.mark.parametrize("method", [gated(**QUICK, dtype="float64"), LaplacianScore()], ids=["DUFS", "baseline"])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 def test_transform_checks_what_it_reads(method, sparse_rows, small_chunks):
     """One row is enough; no row, no numbers, NaN are refused. No read is longer than a chunk."""
@@ -188,12 +186,12 @@ def test_anndata(tmp_path):
         anndata.AnnData(stored).write_h5ad(tmp_path / f"{name}.h5ad")
         backed = anndata.read_h5ad(tmp_path / f"{name}.h5ad", backed="r")
         fit, memory = (
-            DUFS(fdr=None, **QUICK, dtype="float64").fit(backed.X),
-            DUFS(fdr=None, **QUICK, dtype="float64").fit(X),
+            gated(**QUICK, dtype="float64").fit(backed.X),
+            gated(**QUICK, dtype="float64").fit(X),
         )
         np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
         assert fit.engine_ == memory.engine_
-        whole = DUFS(fdr=None, **(QUICK | {"batch_size": None, "max_iter": 2})).fit(backed.X)
+        whole = gated(**QUICK | {"batch_size": None, "max_iter": 2}).fit(backed.X)
         assert whole.engine_ == ("sparse" if name == "sparse" else memory.engine_)
         backed.file.close()
 
@@ -239,12 +237,12 @@ def test_predicted_memory(tmp_path):
         "lam": 370.0,
         "optimizer": "sgd",
     }  # all gates are closed after the first step, decided after the second
-    DUFS(fdr=None, **settings).fit(np.array(stored[:20, :30]))
+    gated(**settings).fit(np.array(stored[:20, :30]))
     problem = StepSize(2000, 2500, 2, 4, threads=1)
     predicted = chunked_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
-        DUFS(fdr=None, **settings, batch_size=2000).fit(stored)
+        gated(**settings, batch_size=2000).fit(stored)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -282,5 +280,5 @@ def test_command_line(ending, tmp_path, capsys):
     options += ["--dtype", "float64", "--backend", "numpy", "--json", "--quiet"]
     assert main(["fit", str(path), *options]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]
-    memory = DUFS(fdr=None, **QUICK, dtype="float64").fit(X)
+    memory = gated(**QUICK, dtype="float64").fit(X)
     np.testing.assert_allclose(scores, memory.scores_, atol=1e-8)

@@ -9,6 +9,7 @@ import tracemalloc
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 from scipy import sparse
 
 from dufs_core import DUFS, report, stability_selection
@@ -21,7 +22,7 @@ from dufs_core.objective.chain import Objective, dense_scores_and_grad
 from dufs_core.objective.engines.choose import get_engine, predicted_bytes
 from dufs_core.objective.engines.cpu_sparse import SparseEngine, sparse_step_size
 from dufs_core.objective.protocol import StepSize
-from dufs_core.significance.permutation_test import permutation_test
+from dufs_core.significance.permutation import permutation_test
 
 bk = get_backend("numpy")
 QUICK = {"max_iter": 60, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy", "tol": 0.0}
@@ -133,10 +134,10 @@ def test_close_neighbours_far_from_zero():
 @pytest.mark.parametrize("scaling", ["columns", "global"])
 def test_fit_equals_dense(scaling):
     X = counts()
-    dense = DUFS(fdr=None, **QUICK, scaling=scaling, dtype="float64").fit(X)
+    dense = gated(**QUICK, scaling=scaling, dtype="float64").fit(X)
     for given in (sparse.csr_matrix(X), with_explicit_zeros(X), sparse.coo_array(X), unsorted_duplicates(X)):
         before = given.data.tobytes()
-        fit = DUFS(fdr=None, **QUICK, scaling=scaling, dtype="float64").fit(given)
+        fit = gated(**QUICK, scaling=scaling, dtype="float64").fit(given)
         assert given.data.tobytes() == before
         assert fit.engine_ == "sparse"
         np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
@@ -151,7 +152,7 @@ def test_fit_equals_dense(scaling):
 def test_minibatches_equal_dense():
     X = counts()
     settings = {**QUICK, "batch_size": 31, "dtype": "float64", "max_iter": 20}
-    dense, fit = DUFS(fdr=None, **settings).fit(X), DUFS(fdr=None, **settings).fit(sparse.csc_array(X))
+    dense, fit = gated(**settings).fit(X), gated(**settings).fit(sparse.csc_array(X))
     np.testing.assert_allclose(fit.mu_, dense.mu_, atol=1e-6)
     np.testing.assert_array_equal(fit.order_, dense.order_)
 
@@ -161,8 +162,8 @@ def test_other_dtypes(dtype):
     X = (counts() * 3).clip(0, 100).astype(dtype)
     settings = {**QUICK, "max_iter": 10, "dtype": "float64"}
     np.testing.assert_allclose(
-        DUFS(fdr=None, **settings).fit(sparse.csr_array(X)).mu_,
-        DUFS(fdr=None, **settings).fit(np.asarray(X)).mu_,
+        gated(**settings).fit(sparse.csr_array(X)).mu_,
+        gated(**settings).fit(np.asarray(X)).mu_,
         atol=1e-6,
     )
 
@@ -172,7 +173,7 @@ def test_not_finite(make):
     X = counts()
     X[3, 50], X[9, 40], X[11, 50] = np.nan, np.inf, -np.inf
     with pytest.raises(ValueError, match="3 of 5400 values, the first in column 40"):
-        DUFS(fdr=None, **QUICK).fit(make(X))
+        gated(**QUICK).fit(make(X))
 
 
 def damaged():
@@ -218,7 +219,7 @@ DAMAGED = damaged()
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damaged_index_arrays_are_refused(name):
     X, said = DAMAGED[name]
-    fitted = DUFS(fdr=None, **QUICK).fit(counts())
+    fitted = gated(**QUICK).fit(counts())
     for use in (DUFS().fit, LaplacianScore().fit, fitted.transform, lambda X: report(fitted, X)):
         with pytest.raises(ValueError, match=rf"damaged index arrays: .*{said}"):
             use(X)
@@ -254,13 +255,13 @@ def test_what_a_matrix_says_of_its_order_is_not_believed(make):
     given.has_sorted_indices = given.has_canonical_format = True
     X = X if make is sparse.csr_array else X.T
     settings = {**QUICK, "dtype": "float64", "max_iter": 5, "engine": "sparse"}
-    fit, expected = DUFS(fdr=None, **settings).fit(given), DUFS(fdr=None, **settings).fit(make(X))
+    fit, expected = gated(**settings).fit(given), gated(**settings).fit(make(X))
     np.testing.assert_allclose(fit.mu_, expected.mu_, atol=1e-10)
     assert given.indices[-1] == -1  # X is as it was
 
 
 def test_nothing_stored():
-    fit = DUFS(fdr=None, **QUICK).fit(sparse.csr_array((20, 5)))
+    fit = gated(**QUICK).fit(sparse.csr_array((20, 5)))
     assert len(fit.constant_features_) == 5
     assert np.isfinite(fit.mu_).all()
 
@@ -275,18 +276,18 @@ def test_nothing_stored():
 )
 def test_what_sparse_data_cannot_have(parameters, message):
     with pytest.raises(ValueError, match=message):
-        DUFS(fdr=None, **(QUICK | parameters)).fit(sparse.csr_array(counts()))
+        gated(**QUICK | parameters).fit(sparse.csr_array(counts()))
 
 
 def test_the_engine_takes_nothing_else():
     with pytest.raises(ValueError, match='engine="sparse" takes sparse X'):
-        DUFS(fdr=None, **QUICK, engine="sparse").fit(counts())
+        gated(**QUICK, engine="sparse").fit(counts())
 
 
 def test_sparse_on_a_device():
     matrix = type("csr_matrix", (), {"__module__": "cupyx.scipy.sparse._csr", "shape": (5, 5), "dtype": np.dtype("f4")})
     with pytest.raises(ValueError, match="X is a sparse matrix on a GPU, and the NumPy backend"):
-        DUFS(fdr=None, **QUICK).fit(matrix())
+        gated(**QUICK).fit(matrix())
 
 
 def test_predicted_memory():
@@ -294,19 +295,19 @@ def test_predicted_memory():
     X = sparse.random(2400, 20_000, 0.02, format="csr", random_state=0, dtype=np.float32)
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
-    DUFS(fdr=None, **settings).fit(X[:20, :30])
+    gated(**settings).fit(X[:20, :30])
     problem, data = sparse_step_size(StepSize(2400, 20_000, 2, 4, threads=1), X)
     predicted = data + predicted_bytes("sparse", problem)
     tracemalloc.start()
     try:
-        DUFS(fdr=None, **settings).fit(X)
+        gated(**settings).fit(X)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     assert peak > 100e6
     assert abs(predicted / peak - 1) < 0.2, (predicted, peak)
     with pytest.raises(MemoryLimitError, match="engine 'sparse'"):
-        DUFS(fdr=None, **settings, max_memory=10**8).fit(X)
+        gated(**settings, max_memory=10**8).fit(X)
 
 
 def test_permutation_gap_in_blocks(monkeypatch):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
-from dufs_core import DUFS
+from dufs_core import Conventions, GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import get_engine, predicted_bytes
@@ -86,7 +87,7 @@ def test_progress_inside_a_step_is_shown(monkeypatch, capsys):
 
     monkeypatch.setattr(streaming, "_REPORT", 0.0)
     settings = {"max_iter": 2, "max_runs": 1, "n_draws": 1, "random_state": 0, "backend": "numpy"}
-    DUFS(fdr=None, **settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
+    gated(**settings, engine="streaming", n_features_to_select=1, verbose=1).fit(gen.noise(600, 3))
     assert "% of a step" in capsys.readouterr().err
 
 
@@ -107,6 +108,6 @@ def test_auto_takes_the_faster_form_that_fits():
 @pytest.mark.parametrize("engine", ["dense", "streaming"])
 def test_one_gate_per_sample_is_for_the_reference_engine(engine):
     with pytest.raises(ValueError, match=f'engine=\'{engine}\' cannot take gate_noise="sample".*engine="auto" picks'):
-        DUFS(fdr=None, gate_noise="sample", engine=engine).fit(gen.noise(20, 3))
+        GatedLaplacian(conventions=Conventions(gate_noise="sample"), engine=engine).fit(gen.noise(20, 3))
     with pytest.raises(ValueError, match='one gate per sample needs engine="reference"'):
         get_engine(engine, bk, 1)(bk, Objective(), np.full(3, 0.5), gen.draws(0, 3, 20), gen.noise(20, 3))

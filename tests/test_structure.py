@@ -17,7 +17,7 @@ from dufs_core.backend import get_backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
-from dufs_core.selection.discovery import _on_all_rows
+from dufs_core.selection.decoys.competition import _on_all_rows
 from dufs_core.significance import pairs, structure
 from dufs_core.significance.structure import ROWS, build_pool, chance, find_structure, n_calibration, n_decoys, scores
 

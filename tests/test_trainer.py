@@ -8,16 +8,17 @@ import generators as gen
 import numpy as np
 import pytest
 import reference
+from generators import gated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.engines.choose import ENGINES, get_engine
 from dufs_core.objective.optimizers import get_optimizer, sgd
 from dufs_core.objective.protocol import Engine, RunSpec, Schedule, undecided
-from dufs_core.selection.dufs import DUFS
 from dufs_core.training.loop import TrainingRun, batches, gate_noise, initial_mu, train
 
 bk = get_backend("numpy")
@@ -110,7 +111,9 @@ def test_the_engine_is_given_the_rows_of_its_batch(kind):
 def test_the_smallest_batch_size_trains_or_is_refused_by_its_name(n):
     """5 rows in near-equal batches of at most 4 are 2 and 3: too few for a second neighbour, which must not surface
     as a complaint about n_neighbors in the middle of a fit."""
-    model = DUFS(fdr=None, n_neighbors=2, batch_size=4, max_iter=4, max_runs=1, n_features_to_select=1, random_state=0)
+    model = GatedLaplacian(batch_size=4, max_iter=4, max_runs=1, n_features_to_select=1, random_state=0).set_params(
+        graph__n_neighbors=2
+    )
     try:
         model.fit(gen.noise(n, 4))
     except ValueError as error:
@@ -123,7 +126,7 @@ def test_the_smallest_batch_size_trains_or_is_refused_by_its_name(n):
 @pytest.mark.parametrize("size", [1, 3, 0, -1, 2.5, True])
 def test_batches_too_small_are_refused(size):
     with pytest.raises(ValueError, match=r"batch_size must be a whole number of at least n_neighbors \+ 2 = 4"):
-        DUFS(fdr=None, n_neighbors=2, batch_size=size).fit(gen.noise(12, 3))
+        GatedLaplacian(batch_size=size).set_params(graph__n_neighbors=2).fit(gen.noise(12, 3))
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
@@ -132,12 +135,12 @@ def test_a_batch_larger_than_the_data_is_said_once_and_is_the_full_batch():
     settings_ = dict(max_iter=5, max_runs=2, n_features_to_select=2, random_state=0)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        larger = DUFS(fdr=None, batch_size=13, **settings_).fit(X)
+        larger = gated(batch_size=13, **settings_).fit(X)
     said = [str(w.message) for w in caught if w.category is DufsWarning]
     assert len(said) == 1
     assert "batch_size=13 exceeds the 12 rows" in said[0]
-    np.testing.assert_array_equal(larger.mu_, DUFS(fdr=None, **settings_).fit(X).mu_)
-    np.testing.assert_array_equal(larger.mu_, DUFS(fdr=None, batch_size=12, **settings_).fit(X).mu_)
+    np.testing.assert_array_equal(larger.mu_, gated(**settings_).fit(X).mu_)
+    np.testing.assert_array_equal(larger.mu_, gated(batch_size=12, **settings_).fit(X).mu_)
 
 
 # --- draws ----------------------------------------------------------------------------------------------------------

@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from dufs_core import DUFS, baselines
+from dufs_core import DUFS, GatedLaplacian, baselines
 from dufs_core.errors import DufsError
 
 _FEW: dict[str, Any] = {"max_iter": 3, "random_state": 0, "backend": "numpy", "n_draws": 2}
 SELECTORS: dict[str, Callable[[], Any]] = {
     "DUFS fdr=0.1": lambda: DUFS(**_FEW),
-    "DUFS fdr=None": lambda: DUFS(fdr=None, max_runs=2, **_FEW),
+    "DUFS fdr=None": lambda: GatedLaplacian(max_runs=2, **_FEW),
     "LaplacianScore": lambda: baselines.LaplacianScore(n_neighbors=1),
     "MCFS": lambda: baselines.MCFS(n_neighbors=1, random_state=0),
     "NDFS": lambda: baselines.NDFS(n_neighbors=1, max_iter=3, random_state=0),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from dufs_core.selection.presets import graph_rules
 from sklearn.cluster import KMeans
 
 from bench.common import markdown
@@ -22,7 +23,6 @@ from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import clustering_accuracy, soft_precision_recall
 from dufs_core.inspection.spectral import affinity, spectral_embedding
 from dufs_core.objective.ops.regulariser import probabilities
-from dufs_core.selection.presets import graph_rules
 from dufs_core.training.loop import StepInfo
 
 EVERY = 10  # epochs

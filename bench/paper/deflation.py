@@ -17,7 +17,7 @@ from bench.common import available, markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, ORANGE, figure, legend_below
 from bench.paper.protocol import COUNTS, RUNS, STARTS, agreement, cached_load, clusters, judged
-from dufs_core import DUFS, baselines
+from dufs_core import GatedLaplacian, baselines
 from dufs_core.data.dense import scale_columns
 
 Array = np.ndarray[Any, Any]
@@ -69,7 +69,9 @@ def selected(data: str, kind: str, removed: int, method: str, quick: bool) -> di
         order = baselines.LaplacianScore().fit(Z).order_
     else:
         short = {"max_iter": 5} if quick else {}
-        order = DUFS.preset("wide", max_runs=1, backend="numpy", n_jobs=1, random_state=0, **short).fit(Z).order_
+        order = (
+            GatedLaplacian.preset("wide", max_runs=1, backend="numpy", n_jobs=1, random_state=0, **short).fit(Z).order_
+        )
     return judged(source, [order[:c] for c in COUNTS], 2 if quick else RUNS, 0, STARTS[0])
 
 

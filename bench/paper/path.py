@@ -15,7 +15,7 @@ from bench.common import available, markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure, legend_below
 from bench.paper.protocol import ALL, RUNS, STARTS, cached_load, judge
-from dufs_core import DUFS, LambdaPath
+from dufs_core import GatedLaplacian, LambdaPath
 from dufs_core.inspection.metrics import kmeans_accuracy
 
 DATA = ("Yale", "GLIOMA", "TOX-171", "ALLAML", "PROSTATE", "PIX10")
@@ -30,7 +30,9 @@ def path(data: str, quick: bool, seed: int) -> dict[str, Any]:
     """Lists over the lambdas, and the position of the one that is taken."""
     source = cached_load(data)
     X = source.X[:, ::16] if quick else source.X
-    selector = DUFS.preset("wide", ranking="gates", max_runs=1, backend="numpy", n_jobs=1, **(QUICK if quick else {}))
+    selector = GatedLaplacian.preset(
+        "wide", ranking="gates", max_runs=1, backend="numpy", n_jobs=1, **QUICK if quick else {}
+    )
     some = {"n_lams": 3, "n_splits": 1, "n_permutations": 19} if quick else {}
     found = LambdaPath(selector, random_state=seed, **some).fit(X)
 

@@ -24,7 +24,7 @@ from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, ba
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
 from dufs_core import DUFS
 from dufs_core.baselines import LaplacianScore
-from dufs_core.selection.search import excess_threshold
+from dufs_core.selection.gates.search import excess_threshold
 
 CURVES = {
     "DUFS, oracle": (ORANGE, "-"), "DUFS, label-free": (ORANGE, ":"),

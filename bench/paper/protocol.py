@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from bench.paper.data import Data, load
-from dufs_core import DUFS, baselines
+from dufs_core import DUFS, GatedLaplacian, baselines
 from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import clustering_accuracy
 
@@ -136,7 +136,7 @@ def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
         if preset:
             if "learning_rate" in settings:
                 settings["learning_rate"] /= d  # the authors' loss is divided by d
-            return DUFS.preset(preset, random_state=seed, **settings).fit(X)
+            return GatedLaplacian.preset(preset, random_state=seed, **settings).fit(X)
         return DUFS(random_state=seed, **settings).fit(X)
     if method == "CAE":
         batch = max(16, n // 24)

@@ -10,16 +10,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from dufs_core.selection.presets import graph_rules
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
-from dufs_core import DUFS
+from dufs_core import DUFS, GatedLaplacian
 from dufs_core.backend import Array
 from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.spectral import affinity
-from dufs_core.selection.presets import graph_rules
 
 D = 10
 POINTS_KEPT = 300  # of a history, at most
@@ -29,8 +29,8 @@ SETTINGS = {"ours": "our steps", "paper": "the paper's steps"}
 def selector(settings: str, **changes: Any) -> DUFS:
     """One run: with our steps, or with the paper's bandwidth, draws and steps."""
     if settings == "paper":
-        return DUFS.preset("paper", n_jobs=1, **changes)
-    return DUFS(fdr=None, max_runs=1, n_jobs=1, **changes)
+        return GatedLaplacian.preset("paper", n_jobs=1, **changes)
+    return GatedLaplacian(max_runs=1, n_jobs=1, **changes)
 
 
 def column_scores(X: Array, factor: float, gates: Array) -> Array:

@@ -9,13 +9,13 @@ converged when hardly any gate is left in the band where the noise can still ope
 
 import matplotlib.pyplot as plt
 
-from dufs_core import DUFS, Trajectory
+from dufs_core import GatedLaplacian, Trajectory
 from dufs_core.datasets import two_moons
 from dufs_core.inspection import plotting
 
 problem = two_moons(n_features=12, random_state=1)
 trajectory = Trajectory()
-selector = DUFS(fdr=None, max_runs=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
+selector = GatedLaplacian(max_runs=1, random_state=0, callbacks=[trajectory]).fit(problem.X)
 print(f"{selector.n_iter_} steps, converged: {selector.converged_}, selected: {selector.support_.nonzero()[0]}")
 
 fig, axes = plt.subplots(2, 2, figsize=(11, 7), layout="constrained")

@@ -11,14 +11,11 @@ from typing import Any, NamedTuple
 
 from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line, usage_errors, versions
 from dufs_core.cli.parser import OPTIONS
+from dufs_core.selection.base import Explanation
 from dufs_core.training.progress import stage
 
 _ROWS_SHOWN = 20  # most rows of the printed table
-# fitted attributes of the result, without their underscore
-_FITTED = ("scores", "n_iter", "converged", "loss", "bandwidth", "n_runs", "constant_features")
-_FITTED_ALONE = ("excess_score", "p_value", "stopped_by_hsic")  # fdr=None
-_FITTED_WITH_DECOYS = ("q_values", "evidence", "smallest_fdr", "lam")
-_GATE_COLUMNS: dict[str, Any] = {"mu": ("     mu", "{:.3f}".format), "probability": (" P(open)", "{:.4f}".format)}
+_FITTED = ("scores", "n_iter", "converged", "constant_features")  # attributes of the result
 _MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1}  # arguments of two_moons, in order
 _READING: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
 _UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
@@ -60,15 +57,18 @@ def run(args: argparse.Namespace) -> int:
     given = {"random_state": seed} | given
     given |= {"verbose": shown}
     with usage_errors(), stage(shown, "fit of {} x {}".format(*data.X.shape)):
-        from dufs_core.selection.dufs import DUFS
+        from dufs_core.selection.methods import make_selector
 
-        selector = DUFS(**given) if args.preset is None else DUFS.preset(args.preset, **given)
+        selector = make_selector(args.method, args.preset, given)
         started = time.perf_counter()
         selector.fit(data.X)
     ended = time.perf_counter()
 
-    rows = _feature_rows(selector, data.names or [f"x{j}" for j in range(data.X.shape[1])])
-    result = _result(args, selector, data, {"read": read - began, "fit": ended - started, "total": ended - began})
+    explained = selector._explanation(data.X.shape[0])
+    rows = _feature_rows(selector, explained, data.names or [f"x{j}" for j in range(data.X.shape[1])])
+    result = _result(
+        args, selector, explained, data, {"read": read - began, "fit": ended - started, "total": ended - began}
+    )
     written: list[str] = []
     if args.out is not None:
         document = {key: value for key, value in result.items() if key != "scores"}  # selection.csv has them
@@ -83,7 +83,7 @@ def run(args: argparse.Namespace) -> int:
 
         print(json.dumps(json_value(result), allow_nan=False))
     elif not (args.quiet and args.out is not None):
-        print(_summary(selector, result, rows))
+        print(_summary(explained, result, rows))
         if written:
             print(f"written to {single_line(args.out)}: {', '.join(written)}")
     return DONE
@@ -128,31 +128,32 @@ def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
         )
 
 
-def _feature_rows(selector: Any, names: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of selection.csv: one for each feature, best first."""
-    numbers = {"score": selector.scores_}
-    if selector.fdr is not None:
-        numbers |= {"q_value": selector.q_values_, "evidence": selector.evidence_}
-    numbers |= {"mu": selector.mu_, "probability": selector.gate_probabilities_}
+def _feature_rows(selector: Any, explained: Explanation, names: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of selection.csv: one for each feature, best first; None where a feature has no such number."""
+    numbers = {"score": selector.scores_, **explained.numbers}
     return [
         {"index": int(j), "name": names[j], "rank": rank}
-        | {name: values[j] for name, values in numbers.items()}
+        | {name: None if values[j] != values[j] else values[j] for name, values in numbers.items()}
         | {"selected": bool(selector.support_[j])}
         for rank, j in enumerate(selector.order_, start=1)
     ]
 
 
-def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[str, float]) -> dict[str, Any]:
+def _result(
+    args: argparse.Namespace, selector: Any, explained: Explanation, data: Data, seconds: dict[str, float]
+) -> dict[str, Any]:
     """The object printed by --json and kept in result.json."""
+    from dufs_core.selection.settings import flat_settings
+
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
-    settings = {name: value for name, value in selector.get_params(deep=False).items() if name not in _UNSAID}
-    result: dict[str, Any] = {"selected": selected, "seconds": seconds["fit"], "fdr": selector.fdr}
-    fitted = (*_FITTED, *(_FITTED_ALONE if selector.fdr is None else _FITTED_WITH_DECOYS))
-    result |= {name: getattr(selector, f"{name}_") for name in fitted}
+    settings = {name: value for name, value in flat_settings(selector).items() if name not in _UNSAID}
+    result: dict[str, Any] = {"method": type(selector).__name__, "selected": selected, "seconds": seconds["fit"]}
+    result |= explained.facts | {name: getattr(selector, f"{name}_") for name in _FITTED}
+    own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
+    result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}
+    for name in ("loss", "bandwidth"):  # at the end
+        result[name] = float(selector.history_[name][-1]) if selector.n_iter_ else None
     result |= dict(zip(("n_samples", "n_features"), data.X.shape, strict=True))
-    if selector.fdr is not None:
-        result["n_found"] = int((selector.q_values_ <= selector.fdr).sum())
-        result["n_decoys"] = len(selector.decoy_evidence_)
     if data.names:
         result["selected_names"] = [data.names[j] for j in selected]
     if data.informative is not None:
@@ -164,15 +165,14 @@ def _result(args: argparse.Namespace, selector: Any, data: Data, seconds: dict[s
     return result | {"timings": seconds, "versions": versions(), "machine": machine()}
 
 
-def _summary(selector: Any, result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+def _summary(explained: Explanation, result: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """The printed result: a table of the best features, and the notes of `dufs_core.report` on the fit."""
     from dufs_core.errors import printable
-    from dufs_core.inspection.report import fit_notes
-    from dufs_core.selection.fit_warnings import rate_text
+    from dufs_core.selection.decoys.explanation import rate_text
 
     n_selected, n, d = len(result["selected"]), result["n_samples"], result["n_features"]
-    columns = _GATE_COLUMNS
-    if result["fdr"] is not None:
+    columns: dict[str, Any] = {"mu": ("     mu", "{:.3f}".format), "probability": (" P(open)", "{:.4f}".format)}
+    if "q_value" in explained.numbers:
         columns = {"evidence": ("evidence", "{:.2f}".format), "q_value": ("q-value", rate_text)}
     shown = rows[: min(_ROWS_SHOWN, max(n_selected + 3, 10))]
     names = [printable(row["name"]) for row in shown]
@@ -182,13 +182,15 @@ def _summary(selector: Any, result: dict[str, Any], rows: Sequence[dict[str, Any
     lines.append(f"rank   index  {'name':<{width}}  {heads}  selected")
     for row, name in zip(shown, names, strict=True):
         name = name if len(name) <= width else name[: width - 3] + "..."
-        numbers = "  ".join(f"{text(row[key]):>{len(head)}}" for key, (head, text) in columns.items())
+        numbers = "  ".join(
+            f"{'' if row[key] is None else text(row[key]):>{len(head)}}" for key, (head, text) in columns.items()
+        )
         chosen = "yes" if row["selected"] else "no"
         lines.append(f"{row['rank']:>4}  {row['index']:>6}  {name:<{width}}  {numbers}  {chosen}")
     if hidden := len(rows) - len(shown):
         selected = n_selected - len(shown)
         lines.append(f" ...  {hidden} more" + (f", {selected} of them selected" if selected > 0 else ""))
-    lines += ["", f"{n_selected} of {d} features selected in {result['seconds']:.2f} s", *fit_notes(selector, n)]
+    lines += ["", f"{n_selected} of {d} features selected in {result['seconds']:.2f} s", *explained.notes]
     if "precision" in result:
         lines.append(f"precision {result['precision']:.2f}, recall {result['recall']:.2f}")
     return "\n".join(lines)

@@ -68,8 +68,16 @@ def _seed(text: str) -> int:
     return number
 
 
+def _rate(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        hint = "; the gates without decoys are --method gates" if text.lower() == "none" else ""
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and below 1; got {text!r}{hint}") from None
+
+
 class Option(NamedTuple):
-    """A parameter of the `DUFS` constructor on the command line."""
+    """A parameter of a selector on the command line."""
 
     default: str  # for the help alone: options not given are not passed on
     help: str
@@ -78,35 +86,38 @@ class Option(NamedTuple):
     choices: tuple[str, ...] | None = None
 
 
-_INT, _INT_OR_NONE = _converter("whole number", int), _converter("whole number or none", int)
-_NUMBER, _SIZE = _converter("float or none", float), _converter("count or fraction or none", int, float)
-_RULE, _SEED = _converter("rule or number or none", float, str), _converter("whole number", _seed)
-_RANKINGS, _SCALINGS = ("evidence", "gates", "diverse"), ("columns", "global", "none")
-_ORDER = "order of the selected features; none: diverse, with --fdr none gates"
+_INT = _converter("whole number", int)
+_INT_OR_NONE = _converter("whole number or none", int)
+_NUMBER = _converter("float or none", float)
+_SIZE = _converter("count or fraction or none", int, float)
+_LAM = _converter("number or calibrated or none", float, str)
+_RULE = _converter("rule or number", float, str)
+_DRAWS = _converter("whole number or auto", int, str)
+_SEED = _converter("whole number", _seed)
+_RANKINGS = ("diverse", "evidence", "gates")
+_SCALINGS = ("columns", "global", "none")
 _ENGINES = ("auto", "reference", "dense", "streaming", "sparse", "cuda")
-_LAM = "regularisation strength lambda; none: one that shuts shuffled columns, with --fdr none the loss without lambda"
+_ORDER = "order of the selected features: evidence with decoys alone, gates with --method gates alone"
+_PRICE = "cost of an open gate: a number, calibrated on shuffled features, or none: the loss without lambda"
 _B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
-OPTIONS = {
-    "fdr": Option("0.1", "false discovery rate; none: take all features whose gate ends open", _NUMBER, "RATE|none"),
-    "lam": Option("none", _LAM, _NUMBER, "NUMBER|none"),
+OPTIONS = {  # defaults: with decoys; with --method gates
+    "fdr": Option("0.1", "false discovery rate, with decoys alone", _rate, "RATE"),
+    "lam": Option("calibrated; none", _PRICE, _LAM, "NUMBER|calibrated|none"),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
-    "ranking": Option("none", _ORDER, choices=_RANKINGS),
-    "power": Option("none", "t, the steps of the random walk; none: 1, with --fdr none 2", _INT_OR_NONE, "T|none"),
-    "bandwidth": Option("none", f"{_B}; none: median, with --fdr none max", _RULE, "RULE|NUMBER|none"),
-    "n_neighbors": Option("none", "k of that rule; none: 5, with --fdr none 2", _INT_OR_NONE, "K|none"),
-    "bandwidth_factor": Option("none", "C, the factor of that rule; none: 1, with --fdr none 2", _NUMBER, "C|none"),
-    "bandwidth_gradient": Option("true", "whether the gradient flows through the bandwidth", bool),
-    "self_loops": Option("none", "whether a row is its own neighbour; none: no, with --fdr none yes", bool),
+    "ranking": Option("diverse; gates", _ORDER, choices=_RANKINGS),
+    "power": Option("1; 2", "t, the steps of the random walk", _INT, "T"),
+    "bandwidth": Option("median; max", _B, _RULE, "RULE|NUMBER"),
+    "n_neighbors": Option("5; 2", "k of that rule", _INT, "K"),
+    "bandwidth_factor": Option("1; 2", "C, the factor of that rule", float, "C"),
+    "self_loops": Option("no; yes", "whether a row is its own neighbour", bool),
     "gate_sigma": Option("0.5", "standard deviation of the gate noise", float, "SIGMA"),
-    "gate_noise": Option("batch", "one noise vector for the batch, or one per sample", choices=("batch", "sample")),
-    "n_draws": Option("none", "draws of the noise in a step, in pairs of opposite sign unless 1", _INT, "N"),
-    "optimizer": Option("normalized", "update rule", choices=("normalized", "sgd", "adam")),
+    "n_draws": Option("auto", "gates alone: draws of the noise in a step, in pairs unless 1", _DRAWS, "N|auto"),
+    "optimizer": Option("normalized", "gates alone: update rule", choices=("normalized", "sgd", "adam")),
     "learning_rate": Option("0.005", "size of a step", float, "RATE"),
-    "momentum": Option("0.0", "share of the last step that is kept", float, "SHARE"),
     "max_iter": Option("2000", "most steps of a run", _INT, "STEPS"),
     "tol": Option("0.01", "stop when at most this share of the gates is undecided", float, "SHARE"),
-    "max_runs": Option("6", "with --fdr none: most runs of the search for structure", _INT, "N"),
-    "batch_size": Option("none", "samples in a step; none: all", _INT_OR_NONE, "N|none"),
+    "max_runs": Option("6", "gates alone: most runs of the search for structure", _INT, "N"),
+    "batch_size": Option("none", "samples in a step; none: all, with decoys at most 512", _INT_OR_NONE, "N|none"),
     "scaling": Option("columns", "centre, and scale each column, or all by one constant, or none", choices=_SCALINGS),
     "engine": Option("auto", "implementation of the objective", choices=_ENGINES),
     "backend": Option("auto", "array library to compute with", choices=("auto", "numpy", "cupy")),
@@ -115,7 +126,6 @@ OPTIONS = {
     "n_jobs": Option("none", "threads of the engine on the CPU; none: all cores", _INT_OR_NONE, "N|none"),
     "random_state": Option("that of --seed", "seed of the fit", _SEED, "SEED"),
     "verbose": Option("0; on a terminal 1, unless --quiet", "1: a progress bar", _INT, "LEVEL"),
-    "convention": Option("standard", "follow the paper, or the published code", choices=("standard", "authors_code")),
 }
 
 
@@ -167,9 +177,12 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     moons.add_argument("--features", type=_INT, metavar="D", help="number of features (default: 10)")
     moons.add_argument("--noise", type=float, metavar="SD", help="standard deviation of the noise (default: 0.1)")
 
-    method = fit.add_argument_group("method (parameters of dufs_core.DUFS)")
+    method = fit.add_argument_group("method (parameters of dufs_core.DUFS and dufs_core.GatedLaplacian)")
+    methods = "decoys: what beats its shuffled copies, at a rate; gates: the published gates (default: decoys)"
+    method.add_argument("--method", choices=("decoys", "gates"), help=methods)
     presets = ("wide", "paper", "authors_code")
-    method.add_argument("--preset", choices=presets, help="settings for more columns than rows, or of the paper")
+    about = "settings of the gates: for more columns than rows, of the paper, of its code; needs no --method"
+    method.add_argument("--preset", choices=presets, help=about)
     method.add_argument("--seed", type=_SEED, metavar="SEED", help="seed of two-moons and of the fit (default: 0)")
     for name, option in OPTIONS.items():
         flag, said = "--" + name.replace("_", "-"), f"{option.help} (default: {option.default})"

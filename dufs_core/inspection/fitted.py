@@ -8,13 +8,14 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.data.accept import host_array
-from dufs_core.selection.presets import order_of
+from dufs_core.selection.decoys.explanation import is_judged as is_judged
+from dufs_core.selection.decoys.explanation import shuffled_copies as shuffled_copies
 
 Kind = Literal["decoys", "gates", "path", "scores"]
 
 
 def selector_kind(selector: Any) -> Kind:
-    """ "decoys": DUFS; "gates": DUFS(fdr=None); "path": LambdaPath; "scores": another selector."""
+    """What a fitted selector has to show: "decoys" (DUFS), "gates" (GatedLaplacian), "path" (LambdaPath), "scores"."""
     if hasattr(selector, "lams_"):
         return "path"
     if hasattr(selector, "decoy_evidence_"):
@@ -27,21 +28,6 @@ def column_mask(selector: Any, attribute: str) -> Array:
     mask = np.zeros(len(selector.support_), dtype=bool)
     mask[getattr(selector, attribute, np.zeros(0, dtype=int))] = True
     return mask
-
-
-def is_judged(selector: Any) -> Array:
-    """Mask (d,) of the columns that competed with decoys."""
-    return ~np.isnan(np.asarray(selector.decoy_evidence_)).any(axis=0)
-
-
-def shuffled_copies(count: int) -> str:
-    """The number of decoys of each feature in words."""
-    return "a shuffled copy" if count == 1 else f"{count} shuffled copies"
-
-
-def order_rule(selector: Any) -> str:
-    """Name the order of the selected columns: "evidence", "gates" (by score) or "diverse"."""
-    return order_of(selector) if selector_kind(selector) in ("decoys", "gates") else "gates"
 
 
 def host_data(selector: Any, X: Any) -> Any:

@@ -14,15 +14,12 @@ from dufs_core.data.accept import dense_part, host_array, some_rows
 from dufs_core.data.dense import not_finite
 from dufs_core.errors import printable
 from dufs_core.inspection import html as html_page
-from dufs_core.inspection.fitted import column_mask, host_data, is_judged, order_rule, selector_kind, shuffled_copies
-from dufs_core.objective.protocol import undecided
-from dufs_core.selection.base import check_fitted, names_of
-from dufs_core.selection.fit_warnings import rate_text
-from dufs_core.selection.search import excess_threshold
+from dufs_core.inspection.fitted import host_data
+from dufs_core.selection.base import Explanation, check_fitted, names_of
+from dufs_core.selection.explanation import features
 
 _MOST_ROWS = 1024  # for correlations: one of 0.9 has a standard error of 0.006
 _MOST_COLUMNS = 2000  # the time of more grows like their square
-_SURE = 0.05
 _BLOCK = 256  # columns whose correlations with all others are computed at once
 
 
@@ -156,25 +153,20 @@ def report(
     group_of = {k: number for number, group in enumerate(groups, start=1) for k in group}
     best = np.zeros(d, dtype=bool)
     best[[group[0] for group in groups]] = True
-    kind, reasons, gated = selector_kind(selector), _reasons(selector), np.ones(d, dtype=bool)
-    optional: dict[str, tuple[Array, Array]] = {}  # values (d,), and where they mean something
-    if kind == "decoys":
-        judged = is_judged(selector)
-        gated = ~(column_mask(selector, "constant_features_") | column_mask(selector, "excluded_features_"))
-        optional = {"q_value": (selector.q_values_, judged), "evidence": (selector.evidence_, judged)}
-    if kind in ("decoys", "gates"):
-        optional["probability"] = (selector.gate_probabilities_, gated)
+    explained = selector._explanation(n)
+    reasons = _reasons(selector, explained)
     rows = []
     for rank, k in enumerate(map(int, selector.order_), start=1):
         row = {"feature": str(names[k]), "index": k, "rank": rank, "selected": bool(selector.support_[k])}
         row |= {"reason": reasons[k], "score": float(selector.scores_[k])}
-        row |= {name: float(values[k]) if known[k] else None for name, (values, known) in optional.items()}
+        for name, values in explained.numbers.items():
+            row[name] = None if np.isnan(values[k]) else float(values[k])
         row |= {"group": group_of.get(k), "group_best": bool(best[k])}
         rows.append(row if shares is None else row | {"stability": float(shares[k])})
     several = [group for group in groups if len(group) > 1]
     settings = {k: v for k, v in selector.get_params(deep=False).items() if k not in ("callbacks", "verbose")}
     title = f"{type(selector).__name__}: {len(ranked)} of {d} features selected from {n} samples"
-    notes = _notes(selector, several, correlated, n)
+    notes = [*explained.notes, *_notes(selector, explained, several, correlated, n)]
     return Report(title, rows, several, notes, settings, best, (selector, X, labels))
 
 
@@ -204,73 +196,37 @@ def _groups(X: Any, ranked: list[int], correlated: float) -> list[list[int]]:
     return groups
 
 
-def _reasons(selector: Any) -> list[str]:
+def _reasons(selector: Any, explained: Explanation) -> list[str]:
     """Why each feature was kept or dropped, (d,)."""
-    kind, support, wanted = selector_kind(selector), selector.support_, int(selector.support_.sum())
+    reasons = list(explained.reasons)
+    for k in selector.constant_features_:
+        reasons[k] = "constant: all its values are equal"
+    support, by_number = selector.support_, selector.n_features_to_select is not None
+    if not (by_number or explained.always_by_number):
+        return reasons
+
+    # a number of features was asked for: where each ranks, and whether a tie decided
     rank, scores, order = selector.ranking_, selector.scores_, selector.order_
-    took_part = is_judged(selector) if kind == "decoys" else ~column_mask(selector, "excluded_features_")
-    reasons = [_reason(selector, kind, k, took_part) for k in range(len(support))]
-    for j in np.flatnonzero(column_mask(selector, "constant_features_")):
-        reasons[j] = "constant: all its values are equal"
-    if kind == "scores" or selector.n_features_to_select is not None:
-        tied = np.zeros(len(rank), dtype=bool)
-        if kind != "decoys" and order_rule(selector) == "gates" and 0 < wanted < len(rank):
-            at_the_cut = scores[order[wanted]]
-            tied = (scores == at_the_cut) & (scores[order[wanted - 1]] == at_the_cut)
-        for k in range(len(rank)):
-            reasons[k] += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
-            reasons[k] += ", by a tie at the cut: of equal scores the lower column index comes first" if tied[k] else ""
+    wanted = int(support.sum())
+    tied = np.zeros(len(rank), dtype=bool)
+    if explained.ties_by_index and 0 < wanted < len(rank):
+        at_the_cut = scores[order[wanted]]
+        tied = (scores == at_the_cut) & (scores[order[wanted - 1]] == at_the_cut)
+    for k in range(len(rank)):
+        reasons[k] += f"; rank {rank[k]} is {'among' if support[k] else 'beyond'} the best {wanted}"
+        reasons[k] += ", by a tie at the cut: of equal scores the lower column index comes first" if tied[k] else ""
     return reasons
 
 
-def _reason(selector: Any, kind: str, k: int, took_part: Array) -> str:
-    """The reason of feature k, by its competition with decoys, its gate or its score."""
-    score = selector.scores_[k]
-    if kind == "decoys":
-        if not took_part.any():
-            return "not judged: fewer than two features vary in enough rows"
-        if not took_part[k]:
-            return "not judged: in too few rows it differs from its median to be told from shuffled copies"
-        q, evidence, best_decoy = selector.q_values_[k], selector.evidence_[k], selector.decoy_evidence_[:, k].max()
-        own, best = _told_apart(evidence, best_decoy)
-        if evidence <= best_decoy and q > selector.fdr:
-            return f"beaten by a decoy: evidence {own}, its decoys up to {best}"
-        verdict = "found" if q <= selector.fdr else f"not found at fdr {selector.fdr:g}"
-        return f"{verdict}, q = {rate_text(q)}: evidence {own}, its decoys at most {best}"
-    if not took_part[k]:
-        return "took no part in the run that was kept; ranked by the first run"
-    if kind == "scores":
-        return f"score {score:.4g}"
-    reason = f"gate open: mu = {score:.2f} > 0" if score > 0 else f"gate closed: mu = {score:.2f}"
-    if kind == "gates":
-        reason += f", P(z > 0) = {selector.gate_probabilities_[k]:.3f}"
-        reason += ", undecided" if undecided(score, selector.gate_sigma) else ""
-    return reason
-
-
-def _told_apart(a: float, b: float) -> tuple[str, str]:
-    """Two numbers with three digits, or more if they would look equal."""
-    digits = next((digits for digits in (3, 6, 17) if f"{a:.{digits}g}" != f"{b:.{digits}g}"), 3)
-    return f"{a:.{digits}g}", f"{b:.{digits}g}"
-
-
-def fit_notes(selector: Any, n: int) -> list[str]:
-    """Sentences about a fit on n rows: its end, and how far the selection can be trusted."""
-    by_kind = {"decoys": _decoy_notes, "gates": _gate_notes, "path": _path_notes}
-    kind = selector_kind(selector)
-    return by_kind[kind](selector, n) if kind in by_kind else []
-
-
-def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) -> list[str]:
-    kind, selected, notes = selector_kind(selector), int(selector.support_.sum()), fit_notes(selector, n)
-    if kind in ("decoys", "gates"):
+def _notes(selector: Any, explained: Explanation, groups: list[list[int]], correlated: float, n: int) -> list[str]:
+    """Sentences about the columns of any selection."""
+    selected, notes = int(selector.support_.sum()), []
+    if hasattr(selector, "engine_"):
         notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
-    usual, rule = "evidence" if kind == "decoys" else "gates", order_rule(selector)
-    if selected and rule != usual:
-        by = "so that the first few complement each other" if rule == "diverse" else f"by {rule}"
-        notes.append(f"Selected features are ranked {by}, not by {usual}.")
+    if selected and explained.order is not None:
+        notes.append(f"Selected features are ranked {explained.order}.")
     if constant := len(selector.constant_features_):
-        notes.append(f"{_features(constant, 'is', 'are')} constant.")
+        notes.append(f"{features(constant, 'is', 'are')} constant.")
     if not selected:
         notes.append("Nothing is selected: set n_features_to_select to take the best of the ranking.")
     elif groups:
@@ -286,71 +242,3 @@ def _notes(selector: Any, groups: list[list[int]], correlated: float, n: int) ->
         compared = f"Only the best {_MOST_COLUMNS} of the {selected} selected features were compared with each other"
         notes.append(f"{compared}: the others have no group, and are not in report.one_per_group.")
     return notes
-
-
-def _path_notes(path: Any, n: int) -> list[str]:
-    best, p = path.best_index_, path.p_value_[path.best_index_]
-    notes = [f"lam = {path.lams_[best]:.3g} is the best of {len(path.lams_)} values."]
-    if best == 0 and len(path.lams_) > 1:
-        notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
-    more = f"{'more' if p <= _SURE else 'no more'} structure than the same columns shuffled"
-    return [*notes, f"On held-out rows its columns have {more} (p = {p:.2g})."]
-
-
-def _convergence(selector: Any, steps: str) -> str:
-    if selector.converged_:
-        return f"Converged ({steps})."
-    return f"Not converged ({steps}): some gates are undecided; a larger max_iter lets them decide."
-
-
-def _gate_notes(selector: Any, n: int) -> list[str]:
-    excess, p, runs = selector.excess_score_, selector.p_value_, selector.n_runs_
-    notes = [_convergence(selector, f"{selector.n_iter_} steps; the best of {runs} run" + "s" * (runs > 1))]
-    if selector.stopped_by_hsic_:
-        pairs = "Each open column depends on another one more than the strongest pair of shuffled columns does"
-        notes.append(f"{pairs} (pairwise HSIC, p = {p:.2g}; excess score {excess:.3f}).")
-    else:
-        threshold = excess_threshold(int((selector.mu_ > 0).sum()), n)
-        verdict = "no more" if p > _SURE else "more" if excess >= threshold else "slightly more"
-        test = f"excess score {excess:.3g}, p = {p:.2g}"
-        notes.append(f"The open columns have {verdict} structure than the same columns shuffled ({test}).")
-        if verdict == "slightly more":
-            notes.append(
-                f"Convincing for so many columns is an excess score of {threshold:.3f}, since by chance columns chosen "
-                "from many have some excess: confirm them on other rows (LambdaPath, stability_selection)."
-            )
-    if aside := len(selector.excluded_features_):
-        looked = len(selector.mu_) - aside - len(selector.constant_features_)
-        kept = f"The run that was kept had gates for the {looked} columns that depend most on another one"
-        notes.append(f"{kept}; the other {aside} rank after them, in the order of the first run.")
-    return notes
-
-
-def _decoy_notes(selector: Any, n: int) -> list[str]:
-    q, fdr, smallest, chosen = selector.q_values_, selector.fdr, selector.smallest_fdr_, selector.support_
-    varying, judged = len(q) - len(selector.constant_features_), int(is_judged(selector).sum())
-    found, against = int((q <= fdr).sum()), f"{shuffled_copies(len(selector.decoy_evidence_))} of each feature"
-    if not judged:
-        return ["Nothing was judged: a competition needs two features that vary in enough rows."]
-    if found:
-        share = "in expectation at most this share of them is independent of all other features"
-        least = f"the smallest q-value is {rate_text(smallest)}, from a competition with {against}"
-        notes = [f"{_features(found, 'is', 'are')} found at a false discovery rate of {fdr:g}: {share} ({least})."]
-    else:
-        at = f"the smallest rate that finds any is {rate_text(smallest)}" if smallest < 1 else "no rate finds any"
-        notes = [f"No feature is found at a false discovery rate of {fdr:g} ({at}), in a competition with {against}."]
-    if beyond := int((chosen & (q > fdr)).sum()):
-        what = f"{beyond} of the {int(chosen.sum())}" if beyond < chosen.sum() else "All"
-        wanted = f"n_features_to_select={selector.n_features_to_select}"
-        notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
-    given = varying - len(selector.excluded_features_)
-    gates = _features(given) if given else "no feature"
-    notes.append(_convergence(selector, f"{selector.n_iter_} steps; {gates} with a gate"))
-    if judged < varying:
-        some = _features(varying - judged, "is", "are")
-        notes.append(f"{some} not judged: such features differ from their median in too few rows.")
-    return notes
-
-
-def _features(count: int, singular: str = "", plural: str = "") -> str:
-    return f"1 feature {singular}".rstrip() if count == 1 else f"{count} features {plural}".rstrip()

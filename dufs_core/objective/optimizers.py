@@ -72,7 +72,7 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Optimizer:
     return Optimizer("normalized", learning_rate, momentum)
 
 
-def get_optimizer(name: str, learning_rate: float, momentum: float) -> Optimizer:
+def get_optimizer(name: str, learning_rate: float, momentum: float = 0.0) -> Optimizer:
     """The rule called `name`: "normalized", "sgd" or "adam". Raises ValueError for any other, or a bad rate."""
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be positive; got {learning_rate}")

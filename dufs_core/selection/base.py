@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -33,11 +34,25 @@ def names_of(selector: Any) -> Array | None:
     return found
 
 
+class Explanation(NamedTuple):
+    """What a fitted selector tells a report."""
+
+    reasons: Sequence[str]  # (d,) why each column was kept or dropped
+    notes: Sequence[str]  # sentences about the fit
+    numbers: dict[str, Array]  # further columns of the table, (d,), NaN where a column has none
+    facts: dict[str, Any]  # numbers about the fit, by their names in tables and JSON
+    order: str | None  # how selected columns are ranked, where not by what selects them
+    always_by_number: bool  # whether a number of columns is selected even where none is asked for
+    ties_by_index: bool  # whether columns are ranked by `scores_`, equal ones by their index
+
+
 class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn selector whose fit sets support_, and needs no labels."""
 
     support_: Array
     order_: Array
+    scores_: Array
+    n_features_to_select: int | float | None
 
     @property
     def ranking_(self) -> Array:
@@ -89,6 +104,10 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if input_features is None and not hasattr(self, "feature_names_in_"):
             input_features = getattr(self, "var_names_", None)
         return super().get_feature_names_out(input_features)
+
+    def _explanation(self, n: int) -> Explanation:
+        """The fit on n rows, for a report."""
+        return Explanation([f"score {score:.4g}" for score in self.scores_], [], {}, {}, None, True, True)
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self, "support_")

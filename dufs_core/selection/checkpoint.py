@@ -25,21 +25,23 @@ from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileErro
 from dufs_core.objective.protocol import RunState
 from dufs_core.objective.rules import RECORD
 from dufs_core.selection import atomic_io
-from dufs_core.selection.search import Outcome, SearchState
-from dufs_core.significance.permutation_test import PermutationTest
+from dufs_core.selection.settings import flat_settings
+from dufs_core.selection.trainer import FinishedRun, Progress
+from dufs_core.significance.permutation import PermutationTest
 from dufs_core.training.loop import Run
 
-FORMAT = 3  # raised when the layout changes, or when the same state would continue differently
+FORMAT = 4  # raised when the layout changes, or when the same state would continue differently
 _FREE = ("callbacks", "verbose", "n_jobs", "max_memory")  # parameters that change no result
 _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came to: backend, engine, seed
 
 
 class Checkpoint:
-    """A callback of `dufs_core.DUFS` that saves the state of the fit from time to time, and at its end.
+    """A callback of a fit that saves its state from time to time, and at its end.
 
-    A crash at any moment leaves a complete file: the new state is written under a name of its own, flushed to the disk
-    and renamed; the state before it stays as ``path + ".previous"``. `dufs_core.DUFS.resume` goes on from the file. A
-    checkpoint that cannot be written (a full disk) is a warning; the fit goes on.
+    For `dufs_core.DUFS` and `dufs_core.GatedLaplacian`. A crash at any moment leaves a complete file: the new state is
+    written under a name of its own, flushed to the disk and renamed; the state before it stays as
+    ``path + ".previous"``. The selector's ``resume`` goes on from the file. A checkpoint that cannot be written (a full
+    disk) is a warning; the fit goes on.
 
     Parameters
     ----------
@@ -87,10 +89,10 @@ class Checkpoint:
         self.previous.unlink(missing_ok=True)
         self.path.unlink(missing_ok=True)
 
-    def read(self, path: str | Path | None = None) -> dict[str, Any]:
+    def read(self, path: str | Path | None = None) -> tuple[str, dict[str, Any]]:
         """Read the last good state, of this or another path, for the next fit to go on from.
 
-        Returns the settings that it was made with.
+        Returns the name of the selector, and the settings that it was made with.
         Raises FileNotFoundError if there is none, CheckpointError if none is usable.
         """
         other = self if path is None else Checkpoint(path)
@@ -122,9 +124,9 @@ class Checkpoint:
         atomic_io.remove_temporaries(other.path)
         self._found, self._is_new = found, other.path.resolve() != self.path.resolve()
         self._keeps_previous = self._is_new or not problems
-        return settings
+        return str(identity["selector"]), settings
 
-    def begin(self, bk: Backend, selector: Any, seed: int, X: Array) -> CheckpointWriter:
+    def begin(self, bk: Backend, selector: Any, engine: str, seed: int, X: Array) -> CheckpointWriter:
         """The writer for one fit of `selector` to accepted X (n, d).
 
         Raises CheckpointError if there is a file that was not read, or if it belongs to another fit.
@@ -135,11 +137,12 @@ class Checkpoint:
         if (found is None or self._is_new) and self.exists():
             raise CheckpointError(
                 f"{self.path} holds the checkpoint of an earlier fit: go on with it by "
-                f"DUFS.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to fit anew"
+                f"{type(selector).__name__}.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to "
+                f"fit anew"
             )
-        identity = _identity(bk, selector, seed, X)
+        identity = _identity(bk, selector, engine, seed, X)
         if found is None:
-            return CheckpointWriter(self, bk, identity, SearchState([], None))
+            return CheckpointWriter(self, bk, identity, Progress([], None))
         about = atomic_io.json_of(found["about"])
         if different := differences(about["identity"], identity):
             raise CheckpointError(f"{self.path} belongs to another fit: {'; '.join(different)}")
@@ -155,28 +158,29 @@ Checkpoint.__module__ = "dufs_core"  # where users find it, and where pickles lo
 
 
 class CheckpointWriter:
-    """`dufs_core.selection.search.ProgressSaver` of one fit, by a `Checkpoint`."""
+    """`dufs_core.selection.trainer.ProgressSaver` of one fit, by a `Checkpoint`."""
 
-    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Any, start: SearchState) -> None:
+    def __init__(self, checkpoint: Checkpoint, bk: Backend, identity: Any, start: Progress) -> None:
         self.start = start
         self._checkpoint, self._bk, self._identity = checkpoint, bk, identity
         self._written = monotonic()
         self._warned = False
 
-    def save(self, progress: Callable[[], SearchState]) -> None:
+    def save(self, progress: Callable[[], Progress]) -> None:
         """Save if it is time to, or if the fit is to stop: then raise InterruptedFit."""
         checkpoint = self._checkpoint
         stop = checkpoint.stop is not None and checkpoint.stop()
         if not stop and monotonic() - self._written < checkpoint.every_seconds:
             return
-        message, goes_on = "The fit was asked to stop", f"DUFS.resume({str(checkpoint.path)!r}, X) goes on"
+        resume = f"{self._identity['selector']}.resume({str(checkpoint.path)!r}, X)"
+        message, goes_on = "The fit was asked to stop", f"{resume} goes on"
         if not self.save_now(progress()):
             message += f", and its state could not be saved to {checkpoint.path}"
             goes_on = f"{goes_on} from an earlier one" if checkpoint.exists() else "the fit must start anew"
         if stop:
             raise InterruptedFit(f"{message}; {goes_on}")
 
-    def save_now(self, progress: SearchState) -> bool:
+    def save_now(self, progress: Progress) -> bool:
         """Save in any case. Returns whether the state is on the disk; the first failure is a warning."""
         self._written = monotonic()
         try:
@@ -225,20 +229,20 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
     return found
 
 
-def _identity(bk: Backend, selector: Any, seed: int, X: Array) -> Any:
+def _identity(bk: Backend, selector: Any, engine: str, seed: int, X: Array) -> Any:
     """All that the bits of a fit depend on, in the types of JSON."""
-    parameters = selector.get_params(deep=False)
+    parameters = flat_settings(selector)
     settings = {name: parameters[name] for name in parameters if name not in (*_FREE, *_RESOLVED)}
-    resolved = {"backend": bk.name, "engine": selector.engine_, "seed": int(seed)}
+    resolved = {"selector": type(selector).__name__, "backend": bk.name, "engine": engine, "seed": int(seed)}
     made_by = {"version": __version__, "format": FORMAT}
     return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": fingerprint.describe(bk, X)})
 
 
-def _arrays(bk: Backend, identity: Any, progress: SearchState) -> dict[str, Any]:
+def _arrays(bk: Backend, identity: Any, progress: Progress) -> dict[str, Any]:
     """A state as named arrays."""
-    runs = [(outcome.run.converged, *outcome.test) for outcome in progress.outcomes]
+    runs = [(outcome.run.converged, *outcome.test) for outcome in progress.finished]
     arrays: dict[str, Any] = {"about": np.array(json.dumps({"identity": identity, "runs": runs}))}
-    for i, (run, columns, *_) in enumerate(progress.outcomes):
+    for i, (run, columns, *_) in enumerate(progress.finished):
         arrays |= {f"run{i}/mu": bk.to_host(run.mu), f"run{i}/records": run.records, f"run{i}/columns": columns}
     if progress.position is not None:
         arrays |= {f"steps/{name}": part for name, part in progress.position.steps.items()}
@@ -275,13 +279,13 @@ def _check_state(runs: Sequence[Any], arrays: Mapping[str, Array], dtype: Any) -
             raise ValueError(f"step {arrays['steps/step']} after {steps} steps")
 
 
-def _search_state(bk: Backend, runs: Sequence[Any], arrays: Mapping[str, Array]) -> SearchState:
+def _search_state(bk: Backend, runs: Sequence[Any], arrays: Mapping[str, Array]) -> Progress:
     """The inverse of `_arrays`."""
     outcomes = []
     for i, (converged, *test) in enumerate(runs):
         run = Run(bk.to_device(arrays[f"run{i}/mu"]), arrays[f"run{i}/records"], converged)
-        outcomes.append(Outcome(run, arrays[f"run{i}/columns"], PermutationTest(*test)))
+        outcomes.append(FinishedRun(run, arrays[f"run{i}/columns"], PermutationTest(*test)))
     if "records" not in arrays:
-        return SearchState(outcomes, None)
+        return Progress(outcomes, None)
     steps = {name.removeprefix("steps/"): part for name, part in arrays.items() if name.startswith("steps/")}
-    return SearchState(outcomes, RunState(len(arrays["records"]), steps, arrays["records"]))
+    return Progress(outcomes, RunState(len(arrays["records"]), steps, arrays["records"]))

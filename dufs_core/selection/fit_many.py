@@ -1,36 +1,32 @@
 """Fits on the same data that differ in lam and seed, together.
 
 On a GPU their first runs, which look at the same columns, advance as one: the draws of all fits are one stack of
-matrices (`dufs_core.objective.engines.gpu_steps`). On the CPU every core computes a fit of its own, without barriers
-between threads. A fit gives what it gives alone.
+matrices (`dufs_core.objective.engines.gpu_steps`). On the CPU they are tasks of joblib. A fit has the numbers that it
+has alone.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
-from sklearn.base import clone
 
 from dufs_core.backend.memory import available_bytes
 from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
-from dufs_core.errors import DufsWarning, user_stacklevel
+from dufs_core.errors import DufsWarning, InterruptedFit, user_stacklevel
 from dufs_core.objective.engines.choose import predicted_bytes
 from dufs_core.objective.protocol import Engine, RunState
 from dufs_core.selection import checkpoint
-from dufs_core.selection.dufs import DUFS
-from dufs_core.selection.fit_task import FitTask
-from dufs_core.selection.fit_warnings import warn_about_fit
+from dufs_core.selection.fit import FitTask
+from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.parameters import n_threads
-from dufs_core.selection.presets import order_of
-from dufs_core.selection.search import Outcome, SearchState
-from dufs_core.training.concurrent import Check, run_in_threads
+from dufs_core.selection.result import FitResult
+from dufs_core.selection.trainer import Progress
 from dufs_core.training.loop import Run, train
 
 # may differ between fits
@@ -38,12 +34,16 @@ _FREE = frozenset({"lam", "random_state", "n_features_to_select", "ranking", "ca
 _MOST_TOGETHER = 256  # fits in one stack
 
 
-def fit_many(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
+class Cancelled(Exception):
+    """Another fit failed, or the user ended all."""
+
+
+def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
     """Fit selectors that differ in lam and random_state on the same data, together.
 
     Parameters
     ----------
-    selectors : sequence of DUFS
+    selectors : sequence of DUFS, or of GatedLaplacian
         They may differ in lam, random_state, n_features_to_select, ranking, callbacks and verbose. X is checked and
         scaled once. On the CPU, n_jobs is the number of concurrent fits. Each selector is fitted, in place.
     X : array-like (n_samples, n_features)
@@ -51,7 +51,7 @@ def fit_many(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
     Returns
     -------
-    list of DUFS
+    list
         The selectors.
 
     Raises
@@ -65,83 +65,88 @@ def fit_many(selectors: Sequence[DUFS], X: Any) -> list[DUFS]:
 
     Notes
     -----
-    Under a joblib backend of other processes (`joblib.parallel_config(backend="dask")` with a Dask client, "loky") the
-    fits are its tasks, each with n_jobs threads of its own.
+    On the CPU the fits are tasks of joblib: threads, unless the caller has chosen another backend. Under one of other
+    processes (`joblib.parallel_config(backend="dask")` with a Dask client, "loky") each has n_jobs threads of its own.
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
-    problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of a search are stacked, and
-    later ones are trained one after the other. So are fits with decoys, minibatches, one gate per sample or
+    problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of `GatedLaplacian` are a
+    stack, and later ones are trained one after the other. So are fits with decoys, minibatches, one gate per sample or
     callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
     """
     selectors = list(selectors)
-    if not selectors:
-        return []
-    tasks = _tasks(selectors, X)
-    chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
-    if tasks[0].bk.name == "numpy" and not getattr(chosen, "supports_sharedmem", False):
-        _fit_in_processes(tasks)
-    else:
-        for warn in _fit(tasks):
-            warn()
+    for selector, result in zip(selectors, fit_results(selectors, X), strict=True):
+        selector._keep(result.attributes())
+        for doubt in result.doubts:
+            warnings.warn(doubt, stacklevel=user_stacklevel())
     return selectors
 
 
-def fit_stack(selectors: Sequence[DUFS], X: Any) -> list[Callable[[], None]]:
-    """`fit_many` in this process; the warnings of each fit are returned as a function instead of given."""
-    return _fit(_tasks(selectors, X))
+def fit_results(selectors: Sequence[GatedSelector], X: Any) -> list[FitResult]:
+    """The results of `fit_many`; no selector is touched."""
+    if not selectors:
+        return []
+    tasks = _tasks(selectors, X)
+    if tasks[0].bk.name == "cupy":
+        return _on_gpu(tasks)
+    chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
+    return _in_threads(tasks) if getattr(chosen, "supports_sharedmem", False) else _in_processes(tasks)
 
 
-def stack_size(selector: DUFS, X: Any, count: int) -> int:
+def stack_size(selector: GatedSelector, X: Any, count: int) -> int:
     """How many of `count` fits like this one advance as one stack on X, each with the bits that it has alone.
 
-    1 where they cannot (each fit has decoys of its own), or where cuBLAS would multiply: its rounding may depend on how
-    many matrices there are.
+    1 where they cannot, or where cuBLAS would multiply: its rounding may depend on how many matrices there are.
     """
     task = FitTask.begin(selector, X, threads=1)
-    n = task.X.shape[0]
-    if task.bk.name == "numpy" or selector.fdr is not None or selector.gate_noise == "sample" or task.step_rows < n:
+    if task.bk.name == "numpy" or not _can_stack(task):
         return 1
     with task.accepted.device():
-        task.engine()
+        engine = task.engine().name
         while count > 1 and not _keeps_bits(task, count):
             count //= 2
-        return max_concurrent(task, count) if selector.engine_ == "cuda" else 1
+        return max_concurrent(task, engine, count) if engine == "cuda" else 1
 
 
-def max_concurrent(task: FitTask, count: int) -> int:
+def max_concurrent(task: FitTask, engine: str, count: int) -> int:
     """How many of `count` fits like this one are computed at once: cores on the CPU, what has room on a GPU."""
-    selector, bk = task.selector, task.bk
-    stacked = _MOST_TOGETHER if selector.fdr is None else 1  # each fit has decoys of its own
-    most = min(count, n_threads(selector.n_jobs) if bk.name == "numpy" else stacked)
-    available = selector.max_memory or available_bytes(bk)
-    while available is not None and most > 1 and bytes_together(task, most) > available:
+    bk = task.bk
+    if bk.name == "numpy":
+        most = min(count, n_threads(task.settings.n_jobs))
+    else:
+        most = min(count, _MOST_TOGETHER if task.procedure.stacks else 1)
+    available = task.settings.max_memory or available_bytes(bk)
+    while available is not None and most > 1 and bytes_together(task, engine, most) > available:
         most -= -(-most // 8)
     return most
 
 
-def bytes_together(task: FitTask, fits: int) -> int:
-    """Bytes that so many fits at once allocate, by the engine that the selector has chosen."""
-    (n, d), (step, data), name = task.X.shape, task.memory, task.selector.engine_
-    own = step.after
-    if task.selector.max_runs > 1:
-        own += n * d * step.itemsize  # the columns of a later run
+def bytes_together(task: FitTask, engine: str, fits: int) -> int:
+    """Bytes that so many fits at once allocate by this engine."""
+    step, data = task.memory
+    n, d = task.X.shape
+    own = step.after + (n * d * step.itemsize if task.procedure.stacks else 0)  # the columns of a later run
     if task.bk.name == "numpy":
-        steps = fits * predicted_bytes(name, step)
+        steps = fits * predicted_bytes(engine, step)
     else:
-        steps = predicted_bytes(name, step._replace(draws=fits * step.draws, fits=fits))
+        steps = predicted_bytes(engine, step._replace(draws=fits * step.draws, fits=fits))
     return data + fits * own + steps
 
 
-def _tasks(selectors: Sequence[DUFS], X: Any) -> list[FitTask]:
+def _tasks(selectors: Sequence[GatedSelector], X: Any) -> list[FitTask]:
     """A task for each selector. Raises ValueError if they cannot be fitted together."""
     if len({id(selector) for selector in selectors}) < len(selectors):
         raise ValueError("One selector is given twice: give each fit an object of its own (sklearn.base.clone)")
     saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
     if len(set(saved)) < len(saved):
         raise ValueError("Two selectors save their state to the same path: give each Checkpoint a path of its own")
-    expected = selectors[0].get_params()
+    kind = type(selectors[0])
+    expected = selectors[0].get_params(deep=False)
     for position, selector in enumerate(selectors):
-        for name, value in selector.get_params().items():
+        if type(selector) is not kind:
+            raise ValueError(
+                f"Number {position} is a {type(selector).__name__}, the first a {kind.__name__}: fit it apart"
+            )
+        for name, value in selector.get_params(deep=False).items():
             if name not in _FREE and value != expected[name]:
                 raise ValueError(
                     f"Selectors that are fitted together differ in {', '.join(sorted(_FREE))} alone; {name} is "
@@ -154,57 +159,110 @@ def _tasks(selectors: Sequence[DUFS], X: Any) -> list[FitTask]:
     return tasks
 
 
-def _fit(tasks: Sequence[FitTask]) -> list[Callable[[], None]]:
-    """Fit all in this process. Returns a function for each that gives its warnings."""
-    # what they share is read from one that needs the most memory
-    shared = next((task for task in tasks if order_of(task.selector) == "diverse"), tasks[0])
+def _largest(tasks: Sequence[FitTask]) -> FitTask:
+    """One that needs the most memory: what they share is read from it."""
+    return max(tasks, key=lambda task: task.memory[0].after)
+
+
+def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
+    """Fit all by threads of this process; the first error, or Ctrl-C, ends all of them."""
+    shared = _largest(tasks)
+    concurrent = max_concurrent(shared, shared.engine().name, len(tasks))
+    data = shared.data
+    causes: list[BaseException] = []
+
+    def fit(task: FitTask) -> FitResult | None:
+        is_saved = checkpoint.find(task.settings.callbacks) is not None
+
+        def check() -> None:  # one that is saved will be asked to end as well, and saves itself then
+            if causes and not (is_saved and isinstance(causes[0], InterruptedFit)):
+                raise Cancelled
+
+        try:
+            check()
+            return task.run(data=data, poll=check)
+        except BaseException as error:
+            causes.append(error)
+            return None
+
+    try:
+        results: list[FitResult] = Parallel(n_jobs=concurrent, prefer="threads")(delayed(fit)(task) for task in tasks)
+    except BaseException as error:  # Ctrl-C, in this thread
+        causes.append(error)
+        raise
+    if causes:
+        raise causes[0]
+    return results
+
+
+def _in_processes(tasks: Sequence[FitTask]) -> list[FitResult]:
+    """Fit all as tasks of the joblib backend that the caller has chosen."""
+    for callback in (callback for task in tasks for callback in task.settings.callbacks):
+        if not isinstance(callback, checkpoint.Checkpoint):
+            called = getattr(callback, "__name__", type(callback).__name__)
+            raise ValueError(
+                f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
+                f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
+            )
+    jobs = (delayed(_fit_there)(task.settings, task.accepted.given, task.seed) for task in tasks)
+    results: list[FitResult] = Parallel()(jobs)
+    return results
+
+
+def _fit_there(settings: Any, X: Any, seed: int) -> FitResult:
+    """A fit in a process of its own, whose warnings are in its result."""
+    with warnings.catch_warnings(action="ignore", category=DufsWarning):
+        return FitTask.begin(settings.set_params(random_state=seed), X).run()
+
+
+def _on_gpu(tasks: Sequence[FitTask]) -> list[FitResult]:
+    """Fit all on a GPU, first runs as stacks, the rest one after the other."""
+    shared = _largest(tasks)
     with shared.accepted.device():
         engine = shared.engine()
-        for task in tasks:
-            task.selector.engine_ = engine.name
-        concurrent = max_concurrent(shared, len(tasks))
+        concurrent = max_concurrent(shared, engine.name, len(tasks))
         data = shared.data
-
-        def fit(index: int, engine: Engine, check: Check) -> Outcome:
-            is_saved = checkpoint.find(tasks[index].selector.callbacks) is not None
-            return tasks[index].run(engine, data, poll=partial(check, is_saved))
-
-        outcomes: list[Outcome] = []
-        if shared.bk.name == "numpy":
-            engines = [engine, *(shared.engine() for _ in range(concurrent - 1))]
-            outcomes = run_in_threads(fit, len(tasks), engines)
-        else:
-            for start in range(0, len(tasks), concurrent):
-                some = tasks[start : start + concurrent]
-                runs = _first_runs(some, engine, data)
-                outcomes += [task.run(engine, data, first=runs.get(i)) for i, task in enumerate(some)]
-    n = shared.X.shape[0]
-    return [partial(warn_about_fit, task.selector, found, n) for task, found in zip(tasks, outcomes, strict=True)]
+        results: list[FitResult] = []
+        for start in range(0, len(tasks), concurrent):
+            some = tasks[start : start + concurrent]
+            savers = [task.saver(engine) for task in some]
+            runs = _first_runs(some, savers, engine, data)
+            for i, (task, saver) in enumerate(zip(some, savers, strict=True)):
+                results.append(task.run(engine, data, saver, first=runs.get(i)))
+    return results
 
 
-def _first_runs(tasks: Sequence[FitTask], engine: Engine, data: ScaledData) -> dict[int, Run]:
+def _can_stack(task: FitTask) -> bool:
+    return (
+        task.procedure.stacks and task.procedure.conventions.gate_noise == "batch" and task.step_rows == task.X.shape[0]
+    )
+
+
+def _first_runs(tasks: Sequence[FitTask], savers: Sequence[Any], engine: Engine, data: ScaledData) -> dict[int, Run]:
     """Train the first runs that can be stacked, save them, and return them by task number."""
-    first, columns = tasks[0], np.flatnonzero(~data.constant)
-    if engine.name != "cuda" or first.selector.fdr is not None or first.step_rows < first.X.shape[0]:
+    first = tasks[0]
+    columns = np.flatnonzero(~data.constant)
+    if engine.name != "cuda" or not _can_stack(first) or not len(columns):
         return {}
-    runs = [
-        task.search(engine, len(columns)).training_run(task.bk, columns, task.seed, [], task.saver) for task in tasks
-    ]
+
+    # runs that stand at the same step are a stack
+    runs = [task.trainer(engine, len(columns), saver).run(columns) for task, saver in zip(tasks, savers, strict=True)]
     stacks: dict[int, list[int]] = {}
-    for i, (task, run) in enumerate(zip(tasks, runs, strict=True)):
-        in_later_run = task.saver is not None and task.saver.start.outcomes
-        if len(columns) and not (in_later_run or run.callbacks or run.is_over):
+    for i, (run, saver) in enumerate(zip(runs, savers, strict=True)):
+        in_later_run = saver is not None and saver.start.finished
+        if not (in_later_run or run.callbacks or run.is_over):
             stacks.setdefault(run.start.step if run.start else 0, []).append(i)
     X = data.X if len(columns) == data.X.shape[1] else take_columns(first.bk, data.X, columns)
     trained: dict[int, Run] = {}
     for members in stacks.values():
         if len(members) > 1 and (_keeps_bits(first, len(members)) or not any(runs[i].save for i in members)):
             trained |= zip(members, train(first.bk, X, engine, [runs[i] for i in members]), strict=True)
+
+    # the fits go on one by one, so that one that is stopped cannot ask the others to save
     for i, end in trained.items():
-        saver = tasks[i].saver
-        if saver is not None:  # the fits go on one by one, so that one that is stopped cannot ask the others to save
+        if savers[i] is not None:
             state = RunState(end.n_iter, {"mu": first.bk.to_host(end.mu)}, end.records)
-            saver.save_now(SearchState([], state))
+            savers[i].save_now(Progress([], state))
     return trained
 
 
@@ -212,28 +270,4 @@ def _keeps_bits(task: FitTask, fits: int) -> bool:
     """Whether so many runs have in a stack the bits that each has alone, as one that is resumed is promised."""
     from dufs_core.objective.engines.gpu_plan import is_captured
 
-    return is_captured(task.X.shape, fits * task.step_draws, fits)
-
-
-def _fit_in_processes(tasks: Sequence[FitTask]) -> None:
-    """Fit all as tasks of the joblib backend that the caller has chosen, and give their warnings here."""
-    for callback in (callback for task in tasks for callback in task.selector.callbacks):
-        if not isinstance(callback, checkpoint.Checkpoint):
-            called = getattr(callback, "__name__", type(callback).__name__)
-            raise ValueError(
-                f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
-                f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
-            )
-    jobs = (delayed(_fit_there)(task.selector, task.accepted.given, task.seed) for task in tasks)
-    for task, (fitted, caught) in zip(tasks, Parallel()(jobs), strict=True):
-        task.selector.__dict__.update({name: value for name, value in fitted.items() if name.endswith("_")})
-        for warning in caught:
-            warnings.warn(warning, stacklevel=user_stacklevel())
-
-
-def _fit_there(selector: DUFS, X: Any, seed: int) -> tuple[dict[str, Any], list[Warning]]:
-    selector = clone(selector).set_params(random_state=seed)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        selector.fit(X)
-    return selector.__dict__, [w.message for w in caught if isinstance(w.message, DufsWarning)]
+    return is_captured(task.X.shape, fits * task.memory[0].draws, fits)

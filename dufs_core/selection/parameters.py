@@ -14,61 +14,86 @@ from sklearn.utils import check_random_state
 from dufs_core.data.scaling import SCALINGS
 from dufs_core.errors import DufsWarning, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_bandwidth, check_n_neighbors
-from dufs_core.objective.optimizers import get_optimizer
-from dufs_core.selection.presets import graph_rules
+from dufs_core.selection.settings import Graph, Settings
 
 _MOST = 2**63 - 1  # of what kernels count
-RANKINGS = ("diverse", "evidence", "gates")
+SMALL_ROWS = 256  # steps on more rows average over more of the data, and cost more per draw
+_MANY_DRAWS, _FEW_DRAWS = 16, 4
 
 
-def check_parameters(selector: Any, n: int, d: int) -> None:
-    """Raise ValueError for any parameter of a DUFS selector that cannot be used with n rows and d columns."""
-    p = {**selector.get_params(deep=False), **graph_rules(selector, n)._asdict()}
-    if p["fdr"] is not None and not (is_real(p["fdr"]) and 0 < p["fdr"] < 1):
+def graph_for(settings: Any, n: int) -> Graph:
+    """The graph of a selector on n rows: that of its class has no more neighbours than there are other rows."""
+    graph: Graph = settings.graph
+    if graph == type(settings).graph:
+        return graph.with_parts({"n_neighbors": max(1, min(graph.n_neighbors, n - 1))})
+    return graph
+
+
+def step_draws(n_draws: int | str, step_rows: int) -> int:
+    """Noise draws of a step on so many rows."""
+    if n_draws == "auto":
+        return _MANY_DRAWS if step_rows <= SMALL_ROWS else _FEW_DRAWS
+    return int(n_draws)
+
+
+def check_shared(selector: Any, n: int, d: int) -> None:
+    """Raise ValueError for a parameter that cannot be used with n rows and d columns, of those that all gates have."""
+    check_group("graph", selector.graph, Graph)
+    graph = graph_for(selector, n)
+    check_choice("dtype", selector.dtype, ("float32", "float64"))
+    for name, value in (("power", graph.power), ("n_neighbors", graph.n_neighbors), ("max_iter", selector.max_iter)):
+        check_whole(name, value)
+    check_positive("bandwidth_factor", graph.bandwidth_factor, selector.dtype)
+    if not isinstance(graph.self_loops, (bool, np.bool_)):
+        raise ValueError(f"self_loops must be True or False; got {graph.self_loops!r}")
+    check_bandwidth(graph.bandwidth)
+    if not isinstance(graph.bandwidth, str):
+        check_positive("bandwidth", graph.bandwidth, selector.dtype)
+    for name in ("gate_sigma", "learning_rate"):
+        check_positive(name, getattr(selector, name), selector.dtype)
+    if not is_real(selector.tol) or not 0 <= selector.tol < 1:
+        raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {selector.tol!r}")
+    check_choice("scaling", selector.scaling, SCALINGS)
+    most = selector.max_memory
+    if most is not None and not (is_whole(most) and most >= 1):
+        raise ValueError(f"max_memory must be None or a positive number of bytes; got {most!r}")
+    if not isinstance(selector.callbacks, (list, tuple)):
         raise ValueError(
-            "fdr is a false discovery rate, above 0 and below 1, or None (the columns with open gates); "
-            f"got {p['fdr']!r}"
+            f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {selector.callbacks!r}"
         )
-    for name in ("power", "n_neighbors", "max_iter", "max_runs"):
-        check_whole(name, p[name])
-    check_choice("dtype", p["dtype"], ("float32", "float64"))
-    for name in ("bandwidth_factor", "gate_sigma", "learning_rate"):
-        check_positive(name, p[name], p["dtype"])
-    if not (p["lam"] is None or (is_real(p["lam"]) and p["lam"] == 0) or is_positive(p["lam"], p["dtype"])):
-        allowed = f"a number of at least 0{_range(p['lam'], p['dtype'])}"
-        raise ValueError(f"lam must be None (parameter-free loss) or {allowed}; got {p['lam']!r}")
-    if not is_real(p["tol"]) or not 0 <= p["tol"] < 1:
-        raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {p['tol']!r}")
-    check_choice("gate_noise", p["gate_noise"], ("batch", "sample"))
-    check_choice("scaling", p["scaling"], SCALINGS)
-    check_choice("convention", p["convention"], ("standard", "authors_code"))
-    if p["ranking"] is not None:
-        check_choice("ranking", p["ranking"], RANKINGS)
-    if p["ranking"] == "evidence" and p["fdr"] is None:
-        raise ValueError('ranking="evidence" needs decoys, which fdr=None leaves out: set fdr, or ranking="gates"')
-    for name in ("bandwidth_gradient", "self_loops"):
-        if not isinstance(p[name], (bool, np.bool_)):
-            raise ValueError(f"{name} must be True or False; got {p[name]!r}")
-    check_bandwidth(p["bandwidth"])
-    if not isinstance(p["bandwidth"], str):
-        check_positive("bandwidth", p["bandwidth"], p["dtype"])
-    if not is_real(p["momentum"]):
-        raise ValueError(f"momentum must be at least 0 and below 1; got {p['momentum']!r}")
-    get_optimizer(p["optimizer"], p["learning_rate"], p["momentum"])
-    if p["max_memory"] is not None and not (is_whole(p["max_memory"]) and p["max_memory"] >= 1):
-        raise ValueError(f"max_memory must be None or a positive number of bytes; got {p['max_memory']!r}")
-    if not isinstance(p["callbacks"], (list, tuple)):
-        raise ValueError(
-            f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {p['callbacks']!r}"
-        )
-    draws = p["n_draws"]
-    if draws is not None and not (is_whole(draws) and (draws == 1 or (1 < draws <= _MOST and draws % 2 == 0))):
-        raise ValueError(f"n_draws must be None, 1 or an even number (pairs eps, -eps); got {draws!r}")
-    check_n_neighbors(p["n_neighbors"], n)
-    if p["batch_size"] is not None:
-        _check_batch_size(p["batch_size"], p["n_neighbors"], n)
-    if p["n_features_to_select"] is not None:
-        n_wanted(p["n_features_to_select"], d)
+    check_n_neighbors(graph.n_neighbors, n)
+    if selector.batch_size is not None:
+        _check_batch_size(selector.batch_size, graph.n_neighbors, n)
+    if selector.n_features_to_select is not None:
+        n_wanted(selector.n_features_to_select, d)
+
+
+def check_group(name: str, value: Any, kind: type[Settings]) -> None:
+    """Raise ValueError unless value is a group of parameters of this kind."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, as in {name}={kind()!r}; got {value!r}")
+
+
+def check_rate(fdr: Any) -> None:
+    """Raise ValueError unless fdr is a rate that a selection can have."""
+    if not (is_real(fdr) and 0 < fdr < 1):
+        other = "; the gates without decoys are GatedLaplacian()" if fdr is None else ""
+        raise ValueError(f"fdr is a false discovery rate, above 0 and below 1; got {fdr!r}{other}")
+
+
+def check_regularisation(lam: Any, dtype: str, rule: str | None) -> None:
+    """Raise ValueError unless lam is a cost of open gates, or the rule that stands for one."""
+    if (lam is None if rule is None else lam == rule) or (is_real(lam) and lam == 0) or is_positive(lam, dtype):
+        return
+    other = "None (parameter-free loss)" if rule is None else f'"{rule}"'
+    raise ValueError(f"lam must be {other} or a number of at least 0{_range(lam, dtype)}; got {lam!r}")
+
+
+def check_draws(draws: Any) -> None:
+    """Raise ValueError unless draws can come in antithetic pairs."""
+    if draws == "auto" or (is_whole(draws) and (draws == 1 or (1 < draws <= _MOST and draws % 2 == 0))):
+        return
+    raise ValueError(f'n_draws must be "auto", 1 or an even number (pairs eps, -eps); got {draws!r}')
 
 
 def _check_batch_size(size: Any, neighbors: int, n: int) -> None:

@@ -13,9 +13,8 @@ from sklearn.utils.validation import check_array
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.data.accept import check_values, unwrap
 from dufs_core.selection import checkpoint
-from dufs_core.selection.lambda_path import one_of_each
-from dufs_core.selection.parameters import check_whole, is_whole, seed_of
-from dufs_core.selection.presets import graph_rules
+from dufs_core.selection.gates.lambda_path import one_of_each
+from dufs_core.selection.parameters import check_whole, graph_for, is_whole, seed_of
 from dufs_core.training.progress import progress_bar
 
 
@@ -51,7 +50,7 @@ def stability_selection(
 
     Parameters
     ----------
-    selector : DUFS, LambdaPath, a baseline, or any scikit-learn selector
+    selector : DUFS, GatedLaplacian, LambdaPath, a baseline, or any scikit-learn selector
         Not changed. Half of the rows show weaker structure: a DUFS that finds columns at its fdr on all of them may
         find none on any half; with n_features_to_select every fit takes exactly that many.
     X : array-like or sparse matrix (n_samples, n_features)
@@ -79,9 +78,8 @@ def stability_selection(
     X = X.tocsr() if sparse.issparse(X) else X
     seed = seed_of(random_state)
     n, bk = X.shape[0], get_backend("numpy")
-    neighbors: Any = getattr(selector, "n_neighbors", None)
-    if neighbors is None and getattr(selector, "fdr", 0.5) is None:  # with decoys fewer rows ask for fewer neighbours
-        neighbors = graph_rules(selector, n).n_neighbors
+    graph = graph_for(selector, n // 2) if hasattr(selector, "graph") else selector
+    neighbors: Any = getattr(graph, "n_neighbors", None)
     if is_whole(neighbors) and n // 2 < neighbors + 2:
         raise ValueError(
             f"stability_selection fits halves of the rows, and each needs n_neighbors + 2 = {neighbors + 2}; X has {n} "

@@ -14,8 +14,9 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.backend import cupy as cupy_backend
 from dufs_core.errors import BackendFallbackWarning, BackendUnavailableError, MemoryLimitError
 from dufs_core.kernels import cuda
@@ -50,6 +51,7 @@ def run(code, *folders, **variables):
 TRY_ALL = f"""
 assert "cupy" not in sys.modules
 from dufs_core import DUFS
+from generators import gated
 {ON_CPU}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -240,8 +242,8 @@ def test_a_device_that_fills_up(on_gpu, monkeypatch):
     with pytest.raises(
         MemoryLimitError, match=r"no memory left for steps over 60 rows and 3 columns with 2 draws \(Ou"
     ):
-        DUFS(fdr=None, **settings).fit(X)
-    assert DUFS(fdr=None, **settings, batch_size=10).fit(X).n_iter_ == 2
+        gated(**settings).fit(X)
+    assert gated(**settings, batch_size=10).fit(X).n_iter_ == 2
 
 
 def test_a_device_with_too_little_memory(on_gpu):
@@ -249,8 +251,8 @@ def test_a_device_with_too_little_memory(on_gpu):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     on_gpu.xp.free_memory = 8000
     with pytest.raises(MemoryLimitError, match=r"32-bit numbers.*8 kB are available"):
-        DUFS(fdr=None, backend="cupy", random_state=0).fit(gen.noise(50, 3))
+        GatedLaplacian(backend="cupy", random_state=0).fit(gen.noise(50, 3))
     on_gpu.xp.free_memory = 800_000
     with pytest.raises(MemoryLimitError, match=r"engine 'cuda', 32-bit numbers.*800 kB are available.*batch_size="):
-        DUFS(fdr=None, backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
+        GatedLaplacian(backend="cupy", engine="cuda", random_state=0).fit(gen.noise(50, 3))
     assert on_gpu.xp.launches == []

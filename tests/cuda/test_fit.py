@@ -8,8 +8,9 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 
-from dufs_core import DUFS, fit_many
+from dufs_core import DUFS, GatedLaplacian, fit_many
 from dufs_core.backend import get_backend, random
 from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
@@ -27,7 +28,7 @@ from dufs_core.selection import fit_many as population
 from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.diverse_ranking import diverse_order
-from dufs_core.significance.permutation_test import permutation_test
+from dufs_core.significance.permutation import permutation_test
 from dufs_core.training.loop import TrainingRun, train
 
 pytestmark = pytest.mark.cuda_launch
@@ -166,7 +167,7 @@ ATTRIBUTES = ("mu_", "gate_probabilities_", "scores_", "order_", "support_", "co
 
 def fit(X, **changes):
     settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "random_state": 0, "dtype": "float64"}
-    return DUFS(fdr=None, **(settings | {"tol": 0.0} | changes)).fit(X)
+    return gated(**settings | {"tol": 0.0} | changes).fit(X)
 
 
 @pytest.fixture(scope="module")
@@ -199,7 +200,9 @@ def test_a_fit_equals_the_cpu_s(on_gpu, table, kind, engine):
 @pytest.mark.parametrize("preset", ["paper", "authors_code"])
 def test_presets(on_gpu, table, preset):
     ours, theirs = (
-        DUFS.preset(preset, backend=backend, max_iter=4, random_state=1, dtype="float64", batch_size=8).fit(table)
+        GatedLaplacian.preset(preset, backend=backend, max_iter=4, random_state=1, dtype="float64", batch_size=8).fit(
+            table
+        )
         for backend in ("cupy", "numpy")
     )
     np.testing.assert_allclose(ours.mu_, theirs.mu_, rtol=1e-9)
@@ -279,7 +282,7 @@ def test_a_population(on_gpu, how):
     """Their runs meet and advance as one, where they can; each fit is what it is alone."""
     X = gen.noise(15, 4)
     settings = {"max_iter": 6, "max_runs": 2, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2} | how
-    given = [DUFS(fdr=None, lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
+    given = [gated(lam=lam, random_state=seed, **settings) for lam, seed in ((None, 0), (0.4, 0), (None, 1))]
     stacked = []
     plain = CudaSteps.advance
 
@@ -341,7 +344,7 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
     monkeypatch.setattr(on_gpu.xp, "free_memory", 300_000)
     counts, stacked = [], population._first_runs
     monkeypatch.setattr(population, "_first_runs", lambda *a: counts.append(len(a[0])) or stacked(*a))
-    made = [DUFS(fdr=None, random_state=seed, max_iter=2, max_runs=1, n_draws=2, tol=0.9) for seed in range(5)]
+    made = [GatedLaplacian(random_state=seed, max_iter=2, max_runs=1, n_draws=2, tol=0.9) for seed in range(5)]
     for got in fit_many(made, X):
         want = DUFS(**got.get_params()).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
@@ -353,7 +356,7 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
         raise RuntimeError("broken callback")
 
     for position, most in ((0, 10**9), (3, 2)):  # in the first stack, which is told; in a later one
-        made = [DUFS(fdr=None, random_state=seed, max_iter=most, max_runs=2, n_draws=2, tol=0.0) for seed in range(5)]
+        made = [GatedLaplacian(random_state=seed, max_iter=most, max_runs=2, n_draws=2, tol=0.0) for seed in range(5)]
         made[position].callbacks = [fail]
         with pytest.raises(RuntimeError, match="broken callback"):
             fit_many(made, X)
@@ -365,7 +368,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
     np.save(tmp_path / "X.npy", gen.noise(12, 3))
     X = np.load(tmp_path / "X.npy", mmap_mode="r")
     settings = {"batch_size": 6, "max_iter": 2, "max_runs": 1, "n_draws": 2, "tol": 0.9}
-    for got in fit_many([DUFS(fdr=None, random_state=seed, **settings) for seed in (0, 1)], X):
+    for got in fit_many([gated(random_state=seed, **settings) for seed in (0, 1)], X):
         assert got.backend_ == "cupy"
         np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
 
@@ -382,6 +385,6 @@ def test_a_member_that_fails_between_runs_ends_all(on_gpu, monkeypatch):
         return plain(*arguments, **how)
 
     monkeypatch.setattr(search, "permutation_test", fail_once)
-    made = [DUFS(fdr=None, random_state=seed, max_iter=3, max_runs=4, n_draws=2) for seed in range(4)]
+    made = [GatedLaplacian(random_state=seed, max_iter=3, max_runs=4, n_draws=2) for seed in range(4)]
     with pytest.raises(MemoryError, match="no room for a gap"):
         fit_many(made, gen.noise(15, 4))

@@ -26,6 +26,7 @@ from dufs_core.objective.engines.gpu_dense import CudaEngine
 from dufs_core.objective.engines.gpu_streaming import CudaStreamingEngine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import RunSpec, Schedule, StepSize
+from tests.generators import gated
 
 pytestmark = pytest.mark.gpu
 
@@ -147,14 +148,13 @@ def test_fits_together_are_the_bits_of_each_alone(device, n, d):
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 @pytest.mark.parametrize("engine", ["cuda", "reference"])
 def test_fits_from_either_side(device, engine):
-    from dufs_core import DUFS
     from dufs_core.datasets import two_moons
 
     X = two_moons(n_samples=100, n_features=10).X
     settings = {"random_state": 0, "max_iter": 60, "max_runs": 1, "dtype": "float64"}
-    want = DUFS(fdr=None, **settings, backend="numpy").fit(X)
+    want = gated(**settings, backend="numpy").fit(X)
     for given in (X, device.xp.asarray(X)):
-        got = DUFS(fdr=None, **settings, backend="cupy", engine=engine).fit(given)
+        got = gated(**settings, backend="cupy", engine=engine).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
         assert isinstance(got.mu_, np.ndarray)
     assert get_backend("auto").name == "cupy"
@@ -234,17 +234,15 @@ def test_sparse_fits_on_the_card(device, batch_size):
     from cupyx.scipy import sparse as on_card
     from scipy import sparse
 
-    from dufs_core import DUFS
-
     parts = [sparse.random(2500, d, density, random_state=0) for d, density in ((300, 0.02), (40, 0.4))]
     X = sparse.csr_matrix(sparse.hstack(parts))
     settings = {"random_state": 0, "max_iter": 5, "max_runs": 1, "n_draws": 2, "dtype": "float64"}
-    want = DUFS(fdr=None, **settings, batch_size=batch_size, backend="numpy").fit(X)
+    want = gated(**settings, batch_size=batch_size, backend="numpy").fit(X)
     for given, backend in ((X, "cupy"), (on_card.csr_matrix(X), "auto"), (on_card.csc_matrix(X), "cupy")):
-        got = DUFS(fdr=None, **settings, batch_size=batch_size, backend=backend).fit(given)
+        got = gated(**settings, batch_size=batch_size, backend=backend).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-6, atol=1e-8)
         assert got.engine_ == "cuda_sparse"
-        again = DUFS(fdr=None, **settings, batch_size=batch_size, backend=backend).fit(given)
+        again = gated(**settings, batch_size=batch_size, backend=backend).fit(given)
         np.testing.assert_array_equal(got.mu_, again.mu_)
     selected = got.transform(on_card.csr_matrix(X))
     assert selected.format == "csr"

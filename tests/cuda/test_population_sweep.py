@@ -22,7 +22,7 @@ from dufs_core.objective.engines.gpu_steps import CudaSteps
 from dufs_core.selection import atomic_io
 from dufs_core.selection import fit_many as population
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.fit_task import FitTask
+from dufs_core.selection.fit import FitTask
 from dufs_core.training import loop
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")]

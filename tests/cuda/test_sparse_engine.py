@@ -9,10 +9,11 @@ import fake_cupy
 import generators as gen
 import numpy as np
 import pytest
+from generators import gated
 from scipy import sparse
 from test_fit import on_gpu  # noqa: F401 (a fixture)
 
-from dufs_core import DUFS, fit_many
+from dufs_core import fit_many
 from dufs_core.backend import get_backend
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
@@ -116,10 +117,10 @@ class OnDevice:
 def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
     X = make(counts())
     settings = QUICK | {"batch_size": batch_size}
-    want = DUFS(fdr=None, **settings, backend="numpy").fit(X)
+    want = gated(**settings, backend="numpy").fit(X)
     before = fake_cupy.Device.entered
     for given, backend in ((X, "cupy"), (OnDevice(X), "auto"), (OnDevice(X), "cupy")):
-        got = DUFS(fdr=None, **settings, backend=backend).fit(given)
+        got = gated(**settings, backend=backend).fit(given)
         np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
         np.testing.assert_array_equal(got.order_, want.order_)
         assert got.excess_score_ == pytest.approx(want.excess_score_, abs=1e-9)
@@ -129,15 +130,15 @@ def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
     assert selected.format == X.format
     np.testing.assert_array_equal(selected.get().toarray(), want.transform(X).toarray())
     assert got.transform(OnDevice(X[:1])).shape == (1, got.support_.sum())
-    assert DUFS(fdr=None, **settings, backend="auto").fit(X).backend_ == "numpy"  # where it lives
+    assert gated(**settings, backend="auto").fit(X).backend_ == "numpy"  # where it lives
 
 
 @pytest.mark.stand_in
 def test_sparse_fits_together(on_gpu):  # noqa: F811
     X = sparse.csr_array(counts())
-    selectors = [DUFS(fdr=None, **(QUICK | {"random_state": seed}), backend="cupy") for seed in (0, 1)]
+    selectors = [gated(**QUICK | {"random_state": seed}, backend="cupy") for seed in (0, 1)]
     for got in fit_many(selectors, OnDevice(X)):
-        alone = DUFS(fdr=None, **(QUICK | {"random_state": got.random_state}), backend="cupy").fit(X)
+        alone = gated(**QUICK | {"random_state": got.random_state}, backend="cupy").fit(X)
         np.testing.assert_array_equal(got.mu_, alone.mu_)
 
 
@@ -150,7 +151,7 @@ def test_sparse_fits_together(on_gpu):  # noqa: F811
 )  # fmt: skip
 def test_what_sparse_data_on_a_device_cannot_have(on_gpu, parameters, message):  # noqa: F811
     with pytest.raises((ValueError, MemoryLimitError), match=message):
-        DUFS(fdr=None, **(QUICK | parameters)).fit(OnDevice(sparse.csr_array(counts())))
+        gated(**QUICK | parameters).fit(OnDevice(sparse.csr_array(counts())))
 
 
 @pytest.mark.stand_in

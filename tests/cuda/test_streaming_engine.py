@@ -10,9 +10,9 @@ import generators as gen
 import numpy as np
 import pytest
 import reference
+from generators import gated
 from test_engine import both, check, cpu, problem
 
-from dufs_core import DUFS
 from dufs_core.errors import MemoryLimitError
 from dufs_core.gradcheck.suite import run as suite
 from dufs_core.gradcheck.suite.registry import engines
@@ -173,12 +173,12 @@ def test_a_streaming_fit(device, monkeypatch):
     pytest.importorskip("cupy", reason="CuPy is not installed (it is for Linux, in the extra `test`)")
     settings = {"max_iter": 4, "max_runs": 1, "n_draws": 2, "random_state": 0, "dtype": "float64"}
     X = gen.noise(20, 4)
-    want = DUFS(fdr=None, **settings, backend="numpy", engine="reference").fit(X)
-    got = DUFS(fdr=None, **settings, backend="cupy", engine="streaming").fit(X)
+    want = gated(**settings, backend="numpy", engine="reference").fit(X)
+    got = gated(**settings, backend="cupy", engine="streaming").fit(X)
     np.testing.assert_allclose(got.mu_, want.mu_, rtol=1e-8)
     assert got.engine_ == "cuda_streaming"
     with pytest.raises(MemoryLimitError, match="engine 'cuda_streaming'"):
-        DUFS(fdr=None, **settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
+        gated(**settings, backend="cupy", engine="streaming", max_memory=1000).fit(X)
 
 
 def test_streaming_is_an_engine_of_this_backend(device):

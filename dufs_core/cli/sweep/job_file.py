@@ -22,7 +22,7 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsError, did_you_mean
 from dufs_core.objective.engines import choose
 from dufs_core.selection.atomic_io import os_reason
-from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.decoys.dufs import DUFS
 from dufs_core.selection.parameters import check_parameters
 
 MOONS = "two-moons"

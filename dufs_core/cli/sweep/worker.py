@@ -29,9 +29,9 @@ from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.decoys.dufs import DUFS
+from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import bytes_together, fit_stack, stack_size
-from dufs_core.selection.fit_task import FitTask
 
 LARGEST = 32  # fits of a task: so many are lost with a worker that writes no checkpoints
 _MAY_DIFFER = ("lam", "n_features_to_select", "ranking")  # settings of the fits of a stack

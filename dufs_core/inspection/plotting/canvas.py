@@ -125,6 +125,6 @@ def excluded_mask(selector: Any) -> tuple[Array, str]:
     kinds = {"constant": column_mask(selector, "constant_features_")}
     if selector_kind(selector) == "decoys":
         kinds["not judged"] = ~is_judged(selector) & ~kinds["constant"]
-    else:
-        kinds["set aside"] = column_mask(selector, "excluded_features_")
+    elif selector_kind(selector) == "gates":
+        kinds["set aside"] = np.isnan(selector.mu_) & ~kinds["constant"]
     return np.any(list(kinds.values()), axis=0), " or ".join(name for name, mask in kinds.items() if mask.any())

@@ -14,7 +14,9 @@ from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, COLOURS, GREY, ORANGE, PALE
 from dufs_core.inspection.spectral import Spectrum, affinity, random_walk_spectrum
 from dufs_core.selection.base import check_fitted
-from dufs_core.selection.presets import WIDE, GraphRules, graph_rules
+from dufs_core.selection.gates.gated_laplacian import GatedLaplacian
+from dufs_core.selection.parameters import graph_for
+from dufs_core.selection.settings import Graph
 
 _MOST_ROWS = 600  # of the eigenproblems
 _LISTED = 24  # labels of a legend
@@ -162,16 +164,17 @@ def _settings(selector: Any) -> Any:
 
 def _walk(selector: Any, X: Array, count: int) -> Spectrum:
     """The `count` (at most n) largest eigenvalues of P on X (n, m), and their eigenvectors."""
-    rules: Any = _rules(selector, len(X))
-    neighbors = min(rules.n_neighbors, len(X) - 1)
-    K = affinity(X, rules.bandwidth, neighbors, rules.bandwidth_factor, rules.self_loops)
+    graph = _graph(selector, len(X))
+    neighbors = min(graph.n_neighbors, len(X) - 1)
+    K = affinity(X, graph.bandwidth, neighbors, graph.bandwidth_factor, graph.self_loops)
     return random_walk_spectrum(K, min(count, len(X)))
 
 
-def _rules(selector: Any, n: int) -> GraphRules:
-    """The graph of a fitted selector on n rows; parameters that baselines lack are those of `WIDE`."""
+def _graph(selector: Any, n: int) -> Graph:
+    """The graph of a fitted selector on n rows; parameters that baselines lack are those of `GatedLaplacian`."""
     settings = _settings(selector)
-    if settings is selector and hasattr(settings, "fdr"):
-        return graph_rules(settings, n)
-    own = {name: getattr(settings, name, None) for name in GraphRules._fields}  # the fits of a path have no decoys
-    return WIDE._replace(**{name: value for name, value in own.items() if value is not None})
+    if isinstance(getattr(settings, "graph", None), Graph):
+        return graph_for(settings, n)
+    names = GatedLaplacian().graph.get_params()
+    own = {name: value for name in names if (value := getattr(settings, name, None)) is not None}
+    return GatedLaplacian().graph.with_parts(own)

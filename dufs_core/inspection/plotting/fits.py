@@ -13,7 +13,7 @@ from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, GREY, ORANGE, PALE, SMALL
 from dufs_core.objective.rules import DECIDED_MARGIN
 from dufs_core.selection.base import check_fitted, names_of
-from dufs_core.selection.fit_warnings import rate_text
+from dufs_core.selection.decoys.explanation import rate_text
 from dufs_core.training.trajectory import RunTrajectory, Trajectory
 
 
@@ -71,7 +71,7 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
         cut, label = float(selector.evidence_[found].min()), f"cut at fdr {selector.fdr:g}: {int(found.sum())} found"
         ax.axhline(cut, color=ORANGE, linewidth=1, linestyle="--", label=label)
     elif judged:
-        none = f"none found at fdr {selector.fdr:g} (smallest q = {rate_text(selector.smallest_fdr_)})"
+        none = f"none found at fdr {selector.fdr:g} (smallest q = {rate_text(selector.q_values_.min())})"
         ax.plot([], [], " ", label=none)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,9 @@ from dufs_core.objective.chain import Objective, open_score
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=2, bandwidth_factor=5.0)
 WORDS = 1 << 17  # random words at a time: temporaries stay in cache
 TEST_ROWS = random.MOST_ROWS  # more rows are sampled down to this many: the score is a mean over rows
+EXCESS_THRESHOLD = 0.18  # chance pairs among 100 columns reach 0.16, the two moons 0.19 to 0.3
+THRESHOLD_SIZE = 10  # beyond this many columns the threshold falls like 1 / sqrt(number), as the chance level does
+THRESHOLD_ROWS = 100  # chance pairs of 100 to 200 columns reach 0.46 in 20 rows, 0.37 in 30, 0.10 in 200, 0.05 in 400
 _QUANTILE = 0.25  # of the p-values of several halves
 
 
@@ -29,6 +33,9 @@ class PermutationTest(NamedTuple):
 
     excess: float
     p_value: float
+
+
+NOT_TESTED = PermutationTest(0.0, 1.0)
 
 
 def permutation_test(
@@ -52,10 +59,20 @@ def permutation_test(
         Positions that the permutations are keyed by; default 0, 1, ...
     """
     if len(subset) < 2:
-        return PermutationTest(0.0, 1.0)
+        return NOT_TESTED
     observed, shuffled = shuffled_scores(bk, X, subset, n_permutations, seed, columns)
     p_value = (1 + int((shuffled >= observed).sum())) / (1 + n_permutations)
     return PermutationTest(observed - float(shuffled.mean()), p_value)
+
+
+def excess_threshold(n_selected: int, n_rows: int) -> float:
+    """0.18 min(1, sqrt(10 / m)) r, the excess score that ends a search: m = n_selected, n = n_rows, at most 512.
+
+    r = (100 / n)^(3/4) for n < 100, else sqrt(100 / n).
+    """
+    size = min(1.0, sqrt(THRESHOLD_SIZE / max(n_selected, 1)))
+    ratio = THRESHOLD_ROWS / min(n_rows, TEST_ROWS)
+    return float(EXCESS_THRESHOLD * size * ratio ** (0.75 if ratio > 1 else 0.5))
 
 
 def shuffled_scores(

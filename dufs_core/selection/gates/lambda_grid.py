@@ -13,8 +13,8 @@ from sklearn.utils import gen_batches
 from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import dense_block, take_columns, take_rows
 from dufs_core.objective.ops import regulariser
-from dufs_core.selection.fit_task import FitTask
-from dufs_core.selection.presets import graph_rules
+from dufs_core.selection.fit import FitTask
+from dufs_core.selection.parameters import graph_for
 from dufs_core.training.loop import INITIAL_MU, batches, gate_noise
 
 _START_STEPS = 4  # steps whose draws the stationary lambdas are averaged over
@@ -33,10 +33,10 @@ def lambda_range(task: FitTask) -> tuple[float, float]:
     """
     stationary = stationary_lambdas(task)
     if stationary.any() and stationary.max() <= 0:
-        rules = graph_rules(task.selector, task.X.shape[0])
+        graph = graph_for(task.settings, task.X.shape[0])
         raise ValueError(
-            f"No lambda opens a gate: at the start every gate that opens lowers the score (power={rules.power}, "
-            f"self_loops={rules.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
+            f"No lambda opens a gate: at the start every gate that opens lowers the score (power={graph.power}, "
+            f"self_loops={graph.self_loops}). Use an even power, self_loops=True or a smaller bandwidth"
         )
     least = float(np.finfo(np.float32).tiny)  # a smaller lambda is none in float32
     high = max(_largest_variance(task.bk, task.data.X), least / _SHARE_OF_HIGHEST)
@@ -79,27 +79,29 @@ def refine_grid(lams: Array, n_open: Array, high: float, count: int) -> Array:
 def stationary_lambdas(task: FitTask) -> Array:
     """The lambda at which each gate stands still in the first step, (d,), NumPy; constant columns have 0.
 
-    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `DUFS`. Unlike a fixed
-    range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of columns.
+    lam_k = (1/n dS/dmu_k) / (dp_k/dmu_k) at mu = 1/2, averaged over draws, with S and p as in `GatedLaplacian`. Unlike
+    a fixed range, the largest lies where gates begin to close for good, whatever the bandwidth and the number of
+    columns.
     """
-    bk, X, data, columns = task.bk, task.X, task.data, np.flatnonzero(~task.data.constant)
-    selector = clone(task.selector).set_params(lam=0.0, fdr=None)
-    task = replace(task, selector=selector)
-    engine = task.engine()
-    stationary = np.zeros(X.shape[1])
+    bk, data = task.bk, task.data
+    columns = np.flatnonzero(~data.constant)
+    stationary = np.zeros(task.X.shape[1])
     if not len(columns):
         return stationary
+    settings = clone(task.settings).set_params(lam=0.0)
+    task = replace(task, settings=settings, procedure=settings._procedure())
+    engine = task.engine()
+    trainer = task.trainer(engine, len(columns))
     varying = take_columns(bk, data.X, columns)
-    search = task.search(engine, len(columns))
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=varying.dtype)
-    rows = batches(bk, 0, 0, X.shape[0], search.schedule)[0]
-    batch = varying if len(rows) == X.shape[0] else take_rows(varying, rows)
+    rows = batches(bk, 0, 0, task.X.shape[0], trainer.schedule)[0]
+    batch = varying if len(rows) == task.X.shape[0] else take_rows(varying, rows)
     for step in range(_START_STEPS):
-        noise_rows = rows if selector.gate_noise == "sample" else None
-        eps = gate_noise(bk, 0, step + 1, search.schedule.n_draws, noise_rows, columns, varying.dtype)
-        _, dmu = engine(bk, search.objective, mu, eps, batch)
+        noise_rows = rows if trainer.schedule.gate_noise == "sample" else None
+        eps = gate_noise(bk, 0, step + 1, trainer.schedule.n_draws, noise_rows, columns, varying.dtype)
+        _, dmu = engine(bk, trainer.objective, mu, eps, batch)
         stationary[columns] -= bk.to_host(dmu) / _START_STEPS
-    _, saved = regulariser.forward(bk, mu, selector.gate_sigma)
+    _, saved = regulariser.forward(bk, mu, settings.gate_sigma)
     return stationary / float(regulariser.backward(bk, saved, 1.0)[0])
 
 

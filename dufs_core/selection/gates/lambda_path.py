@@ -1,4 +1,4 @@
-"""Fit DUFS over a grid of lambdas and choose one without labels.
+"""Fit the gates over a grid of lambdas and choose one without labels.
 
 Every lambda is judged on rows that took no part in its selection: the columns that a fit on one half of the rows
 selects are tested on the other half. Columns that agree by chance on the first half do not on the second, so that the
@@ -23,14 +23,13 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.errors import SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
-from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.dufs import DUFS
+from dufs_core.selection.base import ColumnSelector, Explanation
+from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import fit_many
-from dufs_core.selection.fit_task import FitTask
-from dufs_core.selection.lambda_grid import geometric_grid, lambda_range, refine_grid
-from dufs_core.selection.parameters import check_whole, n_wanted, seed_of
-from dufs_core.selection.presets import graph_rules, order_of
-from dufs_core.significance.permutation_test import aggregate_p_values, max_t_test, permutation_test
+from dufs_core.selection.gates.gated_laplacian import GatedLaplacian
+from dufs_core.selection.gates.lambda_grid import geometric_grid, lambda_range, refine_grid
+from dufs_core.selection.parameters import check_whole, graph_for, n_wanted, seed_of
+from dufs_core.significance.permutation import aggregate_p_values, max_t_test, permutation_test
 from dufs_core.training.progress import progress_bar
 
 _catching = RLock()  # held while warnings are caught
@@ -40,7 +39,7 @@ _TOGETHER = 2  # lambdas added to the grid at once: each knows of the earlier on
 
 @dataclass(eq=False, repr=False)  # writes __init__ alone
 class LambdaPath(ColumnSelector):
-    """DUFS over a grid of lambdas, and a choice among them that needs no labels.
+    """The gates over a grid of lambdas, and a choice among them that needs no labels.
 
     Every lambda is fitted on all rows, and on both halves of `n_splits` random splits of the rows. Lambdas that select
     the same columns on all rows share their fits on halves, those of the lowest. The columns T that a fit on one half
@@ -53,14 +52,14 @@ class LambdaPath(ColumnSelector):
 
     Parameters
     ----------
-    selector : DUFS or None, default None
-        Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are selected
-        and ordered by their gates (fdr=None). None: ``DUFS(fdr=None, max_runs=1)``.
+    selector : GatedLaplacian or None, default None
+        Settings of the fits; lam, random_state, n_features_to_select and verbose are set here, and columns are ordered
+        by their gates. None: ``GatedLaplacian(max_runs=1)``.
     lams : sequence of float or None, default None
         The grid. None: `n_lams` lambdas found from the data (see Notes).
     n_lams : int, default 8
     n_features_to_select : int, float or None, default None
-        As in `DUFS`; with a number, that many of the best are selected, and tested, at every lambda.
+        As in `GatedLaplacian`; with a number, that many of the best are selected, and tested, at every lambda.
     n_splits : int, default 4
     n_permutations : int, default 199
         Shuffles of a held-out half. With fewer than 79 (39 if n_splits is 1) no p-value can be 0.05, and noise gives no
@@ -74,7 +73,7 @@ class LambdaPath(ColumnSelector):
     lams_ : ndarray (n_lams,)
         Increasing.
     mu_ : ndarray (n_lams, n_features)
-        Gate parameters of the fits on all rows.
+        Gate parameters of the fits on all rows; NaN for columns without a gate.
     n_selected_ : ndarray (n_lams,) of int
         Columns selected on all rows.
     excess_score_ : ndarray (n_lams,)
@@ -90,15 +89,15 @@ class LambdaPath(ColumnSelector):
     best_index_ : int
         Position of the chosen lambda.
     scores_ : ndarray (n_features,)
-        mu_[best_index_]: larger is better.
+        `GatedLaplacian.scores_` at the chosen lambda: larger is better.
     support_, order_, ranking_, constant_features_, n_features_in_, feature_names_in_
-        As in `DUFS`, at the chosen lambda; the order is by `scores_`.
+        As in `GatedLaplacian`, at the chosen lambda; the order is by `scores_`.
 
     Notes
     -----
-    **Grid.** Half of the lambdas lie in equal ratios within `dufs_core.selection.lambda_grid.lambda_range`. The others
-    are added, two at a time, where the number of open gates changes most
-    (`dufs_core.selection.lambda_grid.refine_grid`).
+    **Grid.** Half of the lambdas lie in equal ratios between one at which most gates that open stay open and one at
+    which none does. The others are added, two at a time, where the number of open gates changes most
+    (`dufs_core.selection.gates.lambda_grid`).
 
     **p-values.** On a held-out half a shuffle permutes every column alike in all selections, for the single-step max-T
     test of Westfall and Young (`dufs_core.significance.permutation_test.max_t_test`), exact for independent columns.
@@ -117,7 +116,7 @@ class LambdaPath(ColumnSelector):
     array([0, 1])
     """
 
-    selector: DUFS | None = None
+    selector: GatedLaplacian | None = None
     _: KW_ONLY
     lams: Sequence[float] | None = None
     n_lams: int = 8
@@ -133,29 +132,33 @@ class LambdaPath(ColumnSelector):
         Parameters
         ----------
         X : array-like (n_samples, n_features)
-            As in `DUFS.fit`, except data on disk; every half needs n_neighbors + 2 rows.
+            As in `GatedLaplacian.fit`, except data on disk; every half needs n_neighbors + 2 rows.
         y : ignored
 
         Raises
         ------
         ValueError
-            As `DUFS.fit`; if lams is None and no lambda opens a gate; if the selector has a callback that keeps
-            something (its copies are fitted), or a ranking other than "gates" and `n_features_to_select` is set.
+            As `GatedLaplacian.fit`; if lams is None and no lambda opens a gate; if the selector has a callback that
+            keeps something (its copies are fitted), or a ranking other than "gates" and `n_features_to_select` is set.
+        TypeError
+            If the selector is no GatedLaplacian.
         """
-        selector = DUFS(fdr=None, max_runs=1) if self.selector is None else clone(self.selector)
+        selector = GatedLaplacian(max_runs=1) if self.selector is None else clone(self.selector)
+        if not isinstance(selector, GatedLaplacian):
+            raise TypeError(f"A path fits GatedLaplacian(...) at several lambdas; got {type(selector).__name__}")
         checkpoint.refuse(selector, "A path")
-        selector.set_params(lam=0.0, fdr=None, n_features_to_select=None, verbose=0)
+        selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
         task = FitTask.begin(selector, X, y)
-        selector.set_params(backend=task.bk.name)  # a matrix from a GPU is on the host now
+        task.settings.backend = task.bk.name  # a matrix from a GPU is on the host now
         validate_data(self, task.accepted.given, skip_check_array=True)  # names and number of features
         self._check(task)
-        selector.set_params(ranking="gates")  # another order of all columns would not be used
+        task.settings.ranking = "gates"  # another order of all columns would not be used
         seed = seed_of(self.random_state)
         most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
         with task.accepted.device(), one_of_each(), progress_bar(self.verbose, most, "fit") as bar:
             bar.set_postfix_str("all rows")
-            self.lams_, self.mu_ = self._fit_grid(task, seed, bar)
-            selections = [self._selection(mu) for mu in self.mu_]
+            self.lams_, self.mu_, scores = self._fit_grid(task, seed, bar)
+            selections = [self._selection(mu) for mu in scores]
             z, p, agreements = self._test_halves(task, selections, seed, bar)
             tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
         self.constant_features_ = np.flatnonzero(task.data.constant)
@@ -164,7 +167,7 @@ class LambdaPath(ColumnSelector):
         self.held_out_z_, self.stability_ = z.mean(axis=0), agreements.mean(axis=0)
         self.p_value_ = aggregate_p_values(p)
         self.best_index_ = best_index(self.held_out_z_, self.p_value_)
-        self.scores_ = self.mu_[self.best_index_].copy()
+        self.scores_ = scores[self.best_index_].copy()
         self.order_ = np.argsort(-self.scores_, kind="stable")
         self.support_ = np.zeros(len(self.scores_), dtype=bool)
         self.support_[selections[self.best_index_]] = True
@@ -174,8 +177,8 @@ class LambdaPath(ColumnSelector):
     def _check(self, task: FitTask) -> None:
         for name in ("n_lams", "n_splits", "n_permutations"):
             check_whole(name, getattr(self, name))
-        (n, d), selector = task.X.shape, task.selector
-        if order_of(selector) != "gates" and self.n_features_to_select is not None:
+        (n, d), selector = task.X.shape, task.settings
+        if selector.ranking != "gates" and self.n_features_to_select is not None:
             raise ValueError(
                 f"A path takes n_features_to_select={self.n_features_to_select} columns by their gates, and its "
                 f'selector has ranking={selector.ranking!r}: set ranking="gates", or leave n_features_to_select=None '
@@ -183,11 +186,11 @@ class LambdaPath(ColumnSelector):
             )
         if task.accepted.kind == "on disk":
             raise ValueError("A path needs halves of X, which lies on disk: read it into memory first, numpy.array(X)")
-        neighbors = graph_rules(selector, n).n_neighbors
+        neighbors = graph_for(selector, n).n_neighbors
         if n // 2 < neighbors + 2:
             raise ValueError(
                 f"A path splits the rows into halves, and each needs n_neighbors + 2 = {neighbors + 2} "
-                f"rows; X has {n}. Use DUFS itself on so few."
+                f"rows; X has {n}. Use GatedLaplacian itself on so few."
             )
         if self.n_features_to_select is not None:
             n_wanted(self.n_features_to_select, d)
@@ -201,20 +204,23 @@ class LambdaPath(ColumnSelector):
             raise ValueError(f"lams must be None or a sequence of numbers of at least 0; got {self.lams!r}")
         return np.unique(lams)
 
-    def _fit_grid(self, task: FitTask, seed: int, bar: Any) -> tuple[Array, Array]:
-        """Lambdas (n_lams,), increasing, and mu (n_lams, d) of their fits."""
+    def _fit_grid(self, task: FitTask, seed: int, bar: Any) -> tuple[Array, Array, Array]:
+        """Lambdas (n_lams,), increasing; mu and scores (n_lams, d) of their fits."""
         if self.lams is not None:
             lams = self._given_lams()
-            return lams, fit_lams(task, lams, seed, bar)
+            return lams, *fit_lams(task, lams, seed, bar)
         low, high = lambda_range(task)
         lams = geometric_grid(low, high, self.n_lams)
-        mu = fit_lams(task, lams, seed, bar)
+        mu, scores = fit_lams(task, lams, seed, bar)
         while len(lams) < self.n_lams:
-            new = refine_grid(lams, (mu > 0).sum(axis=1), high, min(_TOGETHER, self.n_lams - len(lams)))
+            count = min(_TOGETHER, self.n_lams - len(lams))
+            new = refine_grid(lams, (scores > 0).sum(axis=1), high, count)
+            more_mu, more_scores = fit_lams(task, new, seed, bar)
             order = np.argsort(np.append(lams, new))
             lams = np.append(lams, new)[order]
-            mu = np.concatenate([mu, fit_lams(task, new, seed, bar)])[order]
-        return lams, mu
+            mu = np.concatenate([mu, more_mu])[order]
+            scores = np.concatenate([scores, more_scores])[order]
+        return lams, mu, scores
 
     def _test_halves(
         self, task: FitTask, selections: Sequence[Array], seed: int, bar: Any
@@ -235,7 +241,8 @@ class LambdaPath(ColumnSelector):
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
             lams, found = self.lams_[lowest], []
             for half, own in zip(halves, seeds, strict=True):
-                found.append([self._selection(mu) for mu in fit_lams(half, lams, own, bar)])
+                _, scores = fit_lams(half, lams, own, bar)
+                found.append([self._selection(row) for row in scores])
             for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
                 test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)
                 z[2 * split + i, tested] = test.z[group[tested]]
@@ -244,11 +251,11 @@ class LambdaPath(ColumnSelector):
             agreements[split, tested] = agree[group[tested]]
         return z, p, agreements
 
-    def _selection(self, mu: Array) -> Array:
+    def _selection(self, scores: Array) -> Array:
         """The columns selected by one fit, increasing."""
         if self.n_features_to_select is None:
-            return np.flatnonzero(mu > 0)
-        return np.sort(np.argsort(-mu, kind="stable")[: n_wanted(self.n_features_to_select, len(mu))])
+            return np.flatnonzero(scores > 0)
+        return np.sort(np.argsort(-scores, kind="stable")[: n_wanted(self.n_features_to_select, len(scores))])
 
     def _warn(self, n_varying: int, n_halves: int) -> None:
         """Say what is wrong with the chosen selection, of columns of which n_varying are not constant."""
@@ -274,23 +281,33 @@ class LambdaPath(ColumnSelector):
         if said:
             warnings.warn(said, SelectionWarning, stacklevel=user_stacklevel())
 
+    def _explanation(self, n: int) -> Explanation:
+        reasons = [f"gate {'open' if mu > 0 else 'closed'}: mu = {mu:.2f}" + " > 0" * (mu > 0) for mu in self.scores_]
+        best, p = self.best_index_, self.p_value_[self.best_index_]
+        notes = [f"lam = {self.lams_[best]:.3g} is the best of {len(self.lams_)} values."]
+        if best == 0 and len(self.lams_) > 1:
+            notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
+        more = f"{'more' if p <= _LEVEL else 'no more'} structure than the same columns shuffled"
+        notes.append(f"On held-out rows its columns have {more} (p = {p:.2g}).")
+        return Explanation(reasons, notes, {}, {}, None, False, True)
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = (self.selector or DUFS()).__sklearn_tags__().input_tags.sparse
+        tags.input_tags.sparse = (self.selector or GatedLaplacian()).__sklearn_tags__().input_tags.sparse
         return tags
 
 
 LambdaPath.__module__ = "dufs_core"  # where users find it, and where pickles look for it
 
 
-def fit_lams(task: FitTask, lams: Array, seed: int, bar: Any) -> Array:
-    """mu (len(lams), d) of fits at several lambdas."""
-    size = task.selector.batch_size
+def fit_lams(task: FitTask, lams: Array, seed: int, bar: Any) -> tuple[Array, Array]:
+    """mu and scores, each (len(lams), d), of fits at several lambdas."""
+    size = task.settings.batch_size
     size = None if size is None or size > task.X.shape[0] else size  # of a half: it is no mistake there
     settings = {"random_state": seed, "batch_size": size}
-    fits = fit_many([clone(task.selector).set_params(lam=float(lam), **settings) for lam in lams], task.X)
+    fits = fit_many([clone(task.settings).set_params(lam=float(lam), **settings) for lam in lams], task.X)
     bar.update(len(lams))
-    return np.stack([fit.mu_ for fit in fits])
+    return np.stack([fit.mu_ for fit in fits]), np.stack([fit.scores_ for fit in fits])
 
 
 def group_equal(selections: Sequence[Array]) -> tuple[Array, Array]:

@@ -1,0 +1,260 @@
+"""A fit in which shuffled copies of the columns (decoys) compete: which columns matter, at a false discovery rate.
+
+A set of columns with structure is found first; it may hold decoys. Gates are trained on this set, all others are
+closed. Every column is scored on the graph of the open columns, and competes with its decoys. `DecoyCompetition.run`
+has these phases in the order of the user guide.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend, random
+from dufs_core.data.matrix import dense_block
+from dufs_core.data.scaling import ScaledData
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.decoys.explanation import doubt_of_decoys
+from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation
+from dufs_core.selection.procedure import Found
+from dufs_core.selection.settings import Conventions
+from dufs_core.selection.trainer import FinishedRun, GateTrainer
+from dufs_core.significance import structure
+from dufs_core.significance.decoys import q_values
+from dufs_core.significance.pairs import pair_dependence_bytes
+from dufs_core.training.loop import Run
+from dufs_core.training.progress import stage
+
+if TYPE_CHECKING:
+    from dufs_core.selection.decoys.dufs import DUFS
+
+RANKINGS = ("diverse", "evidence")
+_QUANTILE = 0.99  # lambda closes this share of the calibration columns
+_SMALLEST_LAM = 1e-3
+
+
+class Judgement(NamedTuple):
+    """What the competition says of all d columns; attributes of `dufs_core.DUFS`.
+
+    Columns that could not compete (near constant) have q-value 1.
+    """
+
+    q_values: Array  # (d,)
+    evidence: Array  # (d,)
+    decoy_evidence: Array  # (M, d), NaN for columns that did not compete
+    lam: float
+
+
+class Start(NamedTuple):
+    """What the gates start from."""
+
+    members: Array  # (m,) positions in the pool of the columns and decoys that get gates
+    scales: Array  # (m,) standard deviation of each in the scaled data
+    score: Array  # (D,) of every column of the pool, on the graph of the members
+    dependence: Array  # (D,) evidence of every column's strongest dependence on another one
+
+
+class DecoyCompetition:
+    """The procedure of `dufs_core.DUFS` (`dufs_core.selection.procedure.Procedure`)."""
+
+    stacks = False  # each fit has decoys of its own
+    on_sparse = False  # few columns have gates, and they are dense
+    optimizer = "normalized"
+    n_draws: int | str = "auto"
+    conventions = Conventions()
+
+    def __init__(self, settings: DUFS) -> None:
+        self._settings = settings
+
+    def check(self, n: int, d: int, is_sparse: bool) -> None:
+        settings = self._settings
+        check_rate(settings.fdr)
+        check_choice("ranking", settings.ranking, RANKINGS)
+        check_regularisation(settings.lam, settings.dtype, "calibrated")
+
+    def step_rows(self, n: int) -> int:
+        return min(n, self._settings.batch_size or structure.ROWS)
+
+    def n_gates(self, d: int) -> int:
+        return min(d, structure.MOST_GATES)
+
+    def engine_name(self, wanted: str, bk: Backend, step: StepSize) -> str:
+        if wanted not in ("auto", "sparse"):
+            return wanted
+        return "dense" if bk.name == "numpy" and step.n <= structure.ROWS else "auto"
+
+    def bytes_kept(self, n: int, d: int, itemsize: int) -> int:
+        return 0 if self._settings.batch_size is None else n * self.n_gates(d) * itemsize
+
+    def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
+        """Bytes that the decoys of d columns, their pairs and their scores take."""
+        rows = min(n, structure.ROWS)
+        copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
+        D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
+        pool = D * rows * itemsize
+        drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
+        return max(drawn + 2 * pool, pool + pair_dependence_bytes(D, rows, itemsize, threads))
+
+    def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+        """Draw decoys, find a set with structure, train its gates, score all columns and let them compete.
+
+        At most 512 rows are read; with a batch size also the others, for the columns that have gates.
+        """
+        bk, X, columns = trainer.bk, data.X, np.flatnonzero(~data.constant)
+
+        # 1, 2: decoys, and the set that structure is found among; pairs of columns need no gates to see each other
+        with stage(trainer.verbose, "decoys") as bar:
+            pool = structure.build_pool(bk, X, columns, trainer.seed, threads)
+            if len(pool.columns) < 2 or pool.X.shape[1] < 3:
+                return self._nothing(trainer, X.shape[1], pool)
+            bar.set_description_str("dependence of pairs")
+            objective = _for_rows(trainer.objective, pool.X.shape[1])
+            start = find_start(bk, pool, objective, threads)
+
+        # 3: gates of this set, at a price that keeps shuffled columns shut
+        if self._settings.lam == "calibrated":
+            objective = replace(objective, lam=calibrated_lam(pool, start))
+        trainer = replace(trainer, objective=objective)
+        mu, run = train_gates(trainer, X, pool, start)
+
+        # 4: every column on the graph of the open ones
+        with stage(trainer.verbose, "scores"):
+            score = score_columns(bk, pool, start, mu, objective, threads)
+
+        # 5: the competition of every column with its decoys
+        evidence = evidence_of_all(pool, start, score)
+        q = q_values(evidence, np.exp(-evidence.max(axis=0)))
+        return self._found(trainer, X.shape[1], pool, start, run, mu, score, evidence, q)
+
+    def _found(
+        self, trainer: GateTrainer, d: int, pool: structure.Pool, start: Start, run: Run, mu: Array, score: Array,
+        evidence: Array, q: Array,
+    ) -> Found:  # fmt: skip
+        """The result for all d columns; those that could not compete have less evidence than any that could."""
+
+        def of_all(values: Array, others: float) -> Array:
+            out = np.full((*values.shape[:-1], d), others)
+            out[..., pool.columns] = values
+            return out
+
+        n_columns = len(pool.columns)
+        own = start.members < n_columns
+        of_columns = of_all(evidence[0], float(evidence[0].min()) - 1.0)
+        lam = float(trainer.objective.lam or 0.0)
+        judged = Judgement(of_all(q, 1.0), of_columns, of_all(evidence[1:], np.nan), lam)
+        support = judged.q_values <= self._settings.fdr
+        return Found(
+            run=run,
+            columns=pool.columns[start.members[own]],
+            mu=mu[own],
+            scores=of_all(score[:n_columns], 0.0),
+            order_by=of_columns,
+            weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
+            support=support,
+            judged=judged,
+            doubt=doubt_of_decoys(self._settings, judged, structure.repeated_rows(trainer.bk, pool)),
+        )
+
+    def _nothing(self, trainer: GateTrainer, d: int, pool: structure.Pool) -> Found:
+        """The result where fewer than two columns can compete."""
+        none = pool.columns[:0]
+        saved = trainer.saved_run(0, lambda before: not len(before))
+        run = saved.run if saved else trainer.train(np.empty((0, 0), self._settings.dtype), none)
+        trainer.finish([FinishedRun(run, none)])
+        lam = self._settings.lam
+        unseen = np.full((pool.n_decoys, d), np.nan)
+        judged = Judgement(np.ones(d), np.zeros(d), unseen, np.nan if lam == "calibrated" else float(lam))
+        return Found(
+            run=run,
+            columns=none,
+            mu=np.zeros(0, self._settings.dtype),
+            scores=np.zeros(d),
+            order_by=judged.evidence,
+            weights=np.full(d, -1.0),
+            support=np.zeros(d, dtype=bool),
+            judged=judged,
+            doubt=doubt_of_decoys(self._settings, judged, 0.0),
+        )
+
+
+def _for_rows(objective: Objective, n: int) -> Objective:
+    """The same objective where there are no more than n - 1 other rows."""
+    return replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
+
+
+def find_start(bk: Backend, pool: structure.Pool, objective: Objective, threads: int) -> Start:
+    """The columns and decoys that structure is found among, and the score of all on their graph."""
+    found = structure.find_structure(bk, pool, threads, objective)
+    scales = pool.scales(found.members)
+    score = structure.scores(bk, pool, found.members, scales**2, objective, threads)
+    return Start(found.members, scales, score, found.dependence)
+
+
+def calibrated_lam(pool: structure.Pool, start: Start) -> float:
+    """The 0.99 quantile of the scores of the calibration columns, which are known to be shuffled."""
+    return max(float(np.quantile(start.score[pool.competing :], _QUANTILE)), _SMALLEST_LAM)
+
+
+def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start) -> tuple[Array, Run]:
+    """mu (m,), NumPy, of the members of the start, and their run.
+
+    Without a batch size they are trained on the rows of the pool, with one on all rows. Decoys have positions beyond
+    the data.
+    """
+    bk, members = trainer.bk, start.members
+    if trainer.schedule.batch_size is None:
+        weight = bk.xp.asarray(start.scales.astype(X.dtype))[:, None]
+        data = (pool.X[bk.xp.asarray(members)] * weight).T
+    else:
+        data = _on_all_rows(bk, X, pool, members)
+    n_columns = len(pool.columns)
+    positions = np.where(members < n_columns, pool.columns[members % n_columns], X.shape[1] + members)
+    saved = trainer.saved_run(0, lambda before: np.array_equal(before, positions))
+    run = saved.run if saved else trainer.train(data, positions)
+    trainer.finish([FinishedRun(run, positions)])
+    return bk.to_host(run.mu), run
+
+
+def score_columns(
+    bk: Backend, pool: structure.Pool, start: Start, mu: Array, objective: Objective, threads: int
+) -> Array:
+    """The score (D,) of every column of the pool on the graph of the open ones; of all where fewer than two are."""
+    is_open, weights = mu > 0, (np.clip(mu, 0, 1) * start.scales) ** 2
+    if is_open.sum() < 2:  # a graph of one column shows only itself
+        is_open, weights = np.ones(len(mu), dtype=bool), start.scales**2
+    return structure.scores(bk, pool, start.members[is_open], weights[is_open], objective, threads)
+
+
+def evidence_of_all(pool: structure.Pool, start: Start, score: Array) -> Array:
+    """What competes, (1 + M, columns): evidence of the first graph, the last, or of pairs, whichever says most."""
+    before = structure.evidence_of(pool, start.score, start.dependence)
+    return structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, len(pool.columns))
+
+
+def _on_all_rows(bk: Backend, X: Any, pool: structure.Pool, members: Array) -> Array:
+    """The members on all rows (n, m), in Fortran order, standardised by the rows of the pool.
+
+    A decoy's rows that are not in the pool are shuffled among themselves.
+    """
+    xp = bk.xp
+    source, copy = members % len(pool.columns), members // len(pool.columns)
+    columns = pool.columns[source]
+    x = xp.ascontiguousarray(dense_block(bk, X, slice(None), columns).T)
+    rows = xp.arange(X.shape[0]) if isinstance(pool.rows, slice) else pool.rows
+    x = structure.standardised(bk, x, rows)
+    x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]
+    others = xp.ones(X.shape[0], dtype=bool)
+    others[rows] = False
+    others = xp.flatnonzero(others)
+    order = random.orders(bk, pool.seed, random.Stream.DECOYS, 0, pool.n_decoys, len(rows), xp.asarray(columns))
+    for i in np.flatnonzero(copy > 0):
+        own = x[i].copy()
+        x[i, rows] = own[rows][order[int(copy[i]) - 1, i]]
+        drawn = random.words(
+            bk, pool.seed, random.Stream.DECOYS, 3, int(copy[i]), xp.arange(len(others)), int(columns[i])
+        )
+        x[i, others] = own[others][xp.argsort(drawn, kind="stable")]
+    return x.T

@@ -1,0 +1,155 @@
+"""DUFS, the scikit-learn selector whose decoys state a false discovery rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from dufs_core.selection.base import Explanation
+from dufs_core.selection.gated_selector import GatedSelector
+
+if TYPE_CHECKING:
+    from dufs_core.selection.decoys.competition import DecoyCompetition
+
+_GATES = "it is one of GatedLaplacian, the gates without decoys"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
+class DUFS(GatedSelector):
+    """Unsupervised feature selection with a gated Laplacian and decoys, at a false discovery rate.
+
+    Decoys, shuffled copies of all columns, decide which columns are selected and how many: a few columns and decoys
+    that structure is found among get stochastic gates z_k = clip(mu_k + gate_sigma eps_k, 0, 1), eps_k ~ N(0, 1), which
+    are trained on the score of the gated data Xt = X * z on its own neighbourhood graph,
+
+        minimise  -S / n + lam sum_k P(z_k > 0),    S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,
+
+    every column is scored on the graph of the open ones, and as many are selected as keep the expected share of
+    nuisance at `fdr` or below (`dufs_core.significance.decoys`). Gates and score are those of Lindenbaum, Shaham,
+    Svirsky, Peterfreund and Kluger, arXiv 2007.04728; the decoys are not part of that method, which is
+    `dufs_core.GatedLaplacian`.
+
+    Parameters
+    ----------
+    fdr : float, default 0.1
+        **What to select.** False discovery rate: the expected share, among the selected columns, of columns that are
+        independent of all others (in finite samples, if these are independent of one another, too).
+    n_features_to_select : int, float or None, default None
+        An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
+        those that `fdr` admits.
+    ranking : "diverse" or "evidence", default "diverse"
+        Order of the selected columns. "evidence": the most `evidence_` first. "diverse": first the columns that
+        together say most about the structure of all, so that few repeat each other, n_features_to_select of them or 300
+        (`dufs_core.selection.diverse_ranking`); then the others by evidence.
+    lam : float or "calibrated", default "calibrated"
+        **Gates.** What an open gate costs, in units of the score of a column. "calibrated": the value that keeps 99% of
+        shuffled columns shut.
+    graph : Graph, default Graph()
+        The neighbourhood graph of the rows: `dufs_core.Graph`. The default has 5 neighbours, or all n - 1 other rows
+        where there are fewer.
+    gate_sigma : float, default 0.5
+        Standard deviation of the gate noise.
+    learning_rate : float, default 0.005
+        Average movement of a gate per step (gates decide within a distance of about 1).
+    max_iter : int, default 2000
+        Most steps.
+    tol : float, default 0.01
+        Training has converged when at most this share of the gates is undecided,
+        -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
+    batch_size : int or None, default None
+        Rows per step: near-equal batches of at most this size, every row once an epoch. None: a sample of at most 512,
+        on which structure and scores are computed in any case.
+    random_state : int, RandomState instance or None, default None
+    callbacks : sequence of callables, default ()
+        Called with a `dufs_core.training.loop.StepInfo` after every step; one that returns True ends the training. A
+        `dufs_core.Checkpoint` among them saves the state of the fit instead.
+    scaling : "columns", "global" or "none", default "columns"
+        **Machine and data.** Mean 0 and variance 1 for each column; centred columns and one common scale (images);
+        centred only.
+    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
+        See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
+        "streaming" takes memory in proportion to the data; "auto" picks the faster of the two. "cuda" needs the CuPy
+        backend.
+    backend : "auto", "numpy" or "cupy", default "auto"
+        Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
+        live on either side.
+    dtype : "float32" or "float64", default "float32"
+    max_memory : int or None, default None
+        Bytes that a fit may allocate, on the device for CuPy; None: what is available. A fit that would need more is
+        refused before it allocates anything.
+    n_jobs : int or None, default None
+        Threads; None or -1: all cores. Results do not depend on it.
+    verbose : int, default 0
+        1: a progress bar on standard error.
+
+    Attributes
+    ----------
+    support_ : ndarray (n_features,) of bool
+        The columns selected.
+    order_ : ndarray (n_features,) of int
+        Column indices, best first, in the order of `ranking`; exact ties by column index.
+    ranking_ : ndarray (n_features,) of int
+        Rank of each column; 1 is best.
+    q_values_ : ndarray (n_features,)
+        The smallest fdr at which each column is selected: small is sure, 1 is never. Its minimum is the smallest rate
+        at which anything is found.
+    evidence_ : ndarray (n_features,)
+        What competes, large is strong: -log of the chance that a shuffled column has such a score on the final graph or
+        on the one that the gates started from, or depends so much on another column, whichever says most.
+    decoy_evidence_ : ndarray (n_decoys, n_features)
+        The same of the decoys; NaN for columns that are constant, or vary in fewer than three of the rows looked at.
+    scores_ : ndarray (n_features,)
+        x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, with a gate or not, on the final
+        graph without the column itself; columns clipped at two standard deviations.
+    mu_ : ndarray (n_features,)
+        Gate parameters, large is open; NaN for a column that was given no gate.
+    gate_probabilities_ : ndarray (n_features,)
+        P(z > 0); NaN as `mu_`.
+    lam_ : float
+        The regularisation strength that was used.
+    history_ : dict of ndarray (n_iter_,)
+        step, loss, score (S / n), bandwidth, open_gates, undecided_gates; the gates of decoys are counted, too.
+    n_iter_ : int
+    converged_ : bool
+    constant_features_ : ndarray of int
+    backend_, engine_ : str
+    n_features_in_, feature_names_in_
+        As in scikit-learn.
+
+    See Also
+    --------
+    GatedLaplacian : the gates of the paper, without decoys.
+    stability_selection : how often columns are selected on halves of the rows.
+
+    Examples
+    --------
+    >>> from dufs_core import DUFS
+    >>> from dufs_core.datasets import two_moons
+    >>> X = two_moons(n_features=10).X
+    >>> DUFS(random_state=0).fit(X).order_[:2]
+    array([0, 1])
+    """
+
+    fdr: float = 0.1
+    ranking: Literal["diverse", "evidence"] = "diverse"
+    lam: float | Literal["calibrated"] = "calibrated"
+
+    _elsewhere: ClassVar = {name: _GATES for name in ("n_draws", "optimizer", "max_runs", "conventions")}
+
+    def _procedure(self) -> DecoyCompetition:
+        from dufs_core.selection.decoys.competition import DecoyCompetition
+
+        return DecoyCompetition(self)
+
+    def _explanation(self, n: int) -> Explanation:
+        from dufs_core.selection.decoys.explanation import explain
+
+        return explain(self)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = self.engine in ("auto", "sparse")
+        return tags
+
+
+DUFS.__module__ = "dufs_core"  # where users find it, and where pickles look for it

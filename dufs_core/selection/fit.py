@@ -1,0 +1,172 @@
+"""One fit, from X to its result: the data are checked and scaled, an engine is chosen, the procedure runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from sklearn.utils.validation import validate_data
+
+from dufs_core.backend import Backend
+from dufs_core.backend.blas import one_blas_thread
+from dufs_core.backend.threads import lazy
+from dufs_core.data.accept import Accepted, accept
+from dufs_core.data.scaling import ScaledData
+from dufs_core.objective.chain import Objective
+from dufs_core.objective.engines.choose import check_memory, get_engine
+from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.protocol import Engine, Schedule, StepSize
+from dufs_core.selection import checkpoint, memory
+from dufs_core.selection.parameters import SMALL_ROWS, check_shared, graph_for, n_threads, seed_of, step_draws
+from dufs_core.selection.procedure import Procedure
+from dufs_core.selection.result import FitResult, complete
+from dufs_core.selection.trainer import GateTrainer, ProgressSaver
+from dufs_core.training.loop import Run
+
+
+@dataclass(frozen=True)
+class FitTask:
+    """What one fit computes with."""
+
+    settings: Any  # a copy of the selector: nothing that happens here changes the user's
+    procedure: Procedure
+    accepted: Accepted
+    threads: int
+
+    @classmethod
+    def begin(cls, selector: Any, X: Any, y: Any = None, threads: int | None = None) -> Self:
+        """Check X (n, d), labels y, and the parameters; threads: by default those of n_jobs.
+
+        Raises ValueError or TypeError for what cannot be computed with.
+        """
+        settings = copy(selector)
+        accepted = accept(settings, X, y, backend=settings.backend, batch_size=settings.batch_size)
+        threads = n_threads(settings.n_jobs) if threads is None else threads
+        return cls._checked(settings, accepted, threads)
+
+    def for_selector(self, selector: Any) -> Self:
+        """The same data for another selector."""
+        settings = copy(selector)
+        validate_data(settings, self.accepted.given, skip_check_array=True)  # names and number of features
+        return self._checked(settings, self.accepted, self.threads)
+
+    @classmethod
+    def _checked(cls, settings: Any, accepted: Accepted, threads: int) -> Self:
+        n, d = accepted.X.shape
+        procedure = settings._procedure()
+        check_shared(settings, n, d)
+        procedure.check(n, d, accepted.is_sparse)
+        return cls(settings, procedure, accepted, threads)
+
+    @property
+    def bk(self) -> Backend:
+        """Where the fit computes."""
+        return self.accepted.bk
+
+    @property
+    def X(self) -> Any:
+        """The accepted data (n, d), not scaled."""
+        return self.accepted.X
+
+    @property
+    def step_rows(self) -> int:
+        """Rows of a step."""
+        return self.procedure.step_rows(self.X.shape[0])
+
+    @lazy
+    def seed(self) -> int:
+        """The 64 bits that all draws are functions of; a RandomState is asked once."""
+        return seed_of(self.settings.random_state)
+
+    @lazy
+    def data(self) -> ScaledData:
+        """The data scaled, where the backend computes."""
+        by_rows = self.step_rows < self.X.shape[0]
+        return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows)
+
+    @lazy
+    def memory(self) -> tuple[StepSize, int]:
+        """What the time and the memory of one step depend on, and the bytes kept beside it."""
+        return memory.plan(self.settings, self.procedure, self.accepted, self.threads)
+
+    def engine(self) -> Engine:
+        """A new engine, the selector's or the fastest. Raises MemoryLimitError if the fit would not fit."""
+        step, data = self.memory
+        most = self.settings.max_memory
+        name = self.procedure.engine_name(self.settings.engine, self.bk, step)
+        is_sparse = self.accepted.is_sparse and self.procedure.on_sparse
+        engine = get_engine(name, self.bk, self.threads, step, memory.step_limit(self.bk, data, most), is_sparse)
+        check_memory(self.bk, engine.name, step, data, most)
+        return engine
+
+    def saver(self, engine: Engine) -> ProgressSaver | None:
+        """What saves the progress of the fit, where the selector has a Checkpoint."""
+        saving = checkpoint.find(self.settings.callbacks)
+        return None if saving is None else saving.begin(self.bk, self.settings, engine.name, self.seed, self.X)
+
+    def trainer(
+        self, engine: Engine, n_columns: int, saver: ProgressSaver | None = None, poll: Callable[[], None] | None = None
+    ) -> GateTrainer:
+        """What trains the gates of so many columns that are not constant, as the parameters say."""
+        settings = self.settings
+        conventions = self.procedure.conventions
+        lam = None if isinstance(settings.lam, str) else settings.lam  # a rule comes to a number during the fit
+        graph = graph_for(settings, self.X.shape[0])
+        objective = Objective(
+            lam=lam,
+            gate_sigma=settings.gate_sigma,
+            degenerate_rule=conventions.zero_bandwidth,
+            **graph.get_params(),
+        )
+        if conventions.delta:  # of means; the objective has sums
+            objective = replace(objective, delta=conventions.delta * self.step_rows * n_columns)
+        rate = settings.learning_rate
+        if conventions.rate_per_column and lam is not None:
+            rate /= max(n_columns, 1)
+        schedule = Schedule(
+            n_draws=step_draws(self.procedure.n_draws, self.step_rows),
+            max_iter=settings.max_iter,
+            tol=settings.tol,
+            batch_size=settings.batch_size,
+            gate_noise=conventions.gate_noise,
+            batches=conventions.batches,
+            noisy_start=conventions.noisy_start,
+        )
+        return GateTrainer(
+            bk=self.bk,
+            engine=engine,
+            objective=objective,
+            optimizer=get_optimizer(self.procedure.optimizer, rate),
+            schedule=schedule,
+            seed=self.seed,
+            saver=saver,
+            callbacks=[c for c in settings.callbacks if not isinstance(c, checkpoint.Checkpoint)],
+            verbose=settings.verbose,
+            poll=poll,
+        )
+
+    def run(
+        self,
+        engine: Engine | None = None,
+        data: ScaledData | None = None,
+        saver: ProgressSaver | None = None,
+        poll: Callable[[], None] | None = None,
+        first: Run | None = None,
+    ) -> FitResult:
+        """The fit.
+
+        data: of another task with the same X, by default scaled here; saver: by default `saver`; poll: called several
+        times a second; first: the first run of the gates, if it has been trained already.
+        """
+        with self.accepted.device():
+            engine = self.engine() if engine is None else engine
+            data = self.data if data is None else data
+            saver = self.saver(engine) if saver is None else saver
+            trainer = self.trainer(engine, int((~data.constant).sum()), saver, poll)
+            with_blas = engine.name == "reference" and self.step_rows > SMALL_ROWS
+            with nullcontext() if with_blas else one_blas_thread():
+                found = self.procedure.run(data, trainer, self.threads, first)
+                return complete(self.settings, found, data, trainer, self.threads)

@@ -1,0 +1,164 @@
+"""What the two selectors with gates share: parameters of the training and of the machine, `fit` and `resume`."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+
+from dufs_core.errors import CheckpointError, did_you_mean, user_stacklevel
+from dufs_core.selection.base import ColumnSelector
+from dufs_core.selection.settings import Graph, Settings, flat_settings, set_flat
+
+if TYPE_CHECKING:
+    from dufs_core.selection.procedure import Procedure
+
+_PARTS = ("power", "bandwidth", "n_neighbors", "bandwidth_factor", "self_loops")
+_REMOVED = {name: f"it is a part of graph now: graph=Graph({name}=...)" for name in _PARTS} | {
+    "momentum": "leave it out: steps have none",
+    "bandwidth_gradient": "leave it out: the gradient always flows through the bandwidth",
+    "gate_noise": "it is a part of GatedLaplacian's conventions: conventions=Conventions(gate_noise=...)",
+    "convention": 'use GatedLaplacian.preset("authors_code")',
+}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
+class GatedSelector(ColumnSelector, ABC):
+    """A selector that trains gates; see `dufs_core.DUFS` and `dufs_core.GatedLaplacian`."""
+
+    n_features_to_select: int | float | None = None
+    graph: Graph = Graph()  # noqa: RUF009 - it cannot change
+    gate_sigma: float = 0.5
+    learning_rate: float = 0.005
+    max_iter: int = 2000
+    tol: float = 0.01
+    batch_size: int | None = None
+    random_state: Any = None
+    callbacks: Sequence[Any] = ()
+    scaling: Literal["columns", "global", "none"] = "columns"
+    engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto"
+    backend: Literal["auto", "numpy", "cupy"] = "auto"
+    dtype: Literal["float32", "float64"] = "float32"
+    max_memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    _elsewhere: ClassVar[Mapping[str, str]] = {}  # parameters that another selector has, and what to do
+
+    def __new__(cls, *args: Any, **parameters: Any) -> Self:
+        """Say of a parameter that is not one, or not one any more, what to write instead."""
+        for name in parameters:
+            if refusal := cls._refusal(name):
+                raise TypeError(refusal)
+        return super().__new__(cls)
+
+    @classmethod
+    def _refusal(cls, name: str) -> str | None:
+        """Why there is no parameter of this name; None where there is."""
+        known: list[str] = cls._get_param_names()
+        if name in known:
+            return None
+        advice = (_REMOVED | dict(cls._elsewhere)).get(name)
+        return f"{cls.__name__} has no parameter {name!r}" + (f": {advice}" if advice else did_you_mean(name, known))
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; ``graph__power=2`` replaces a part of a group."""
+        parts: dict[str, dict[str, Any]] = {}
+        whole = {}
+        for name, value in params.items():
+            group, _, part = name.partition("__")
+            if part and isinstance(getattr(self, group, None), Settings):
+                parts.setdefault(group, {})[part] = value
+            elif not part and (refusal := self._refusal(name)):
+                raise ValueError(refusal)
+            else:
+                whole[name] = value
+        super().set_params(**whole)
+        for group, changed in parts.items():
+            setattr(self, group, getattr(self, group).with_parts(changed))
+        return self
+
+    @abstractmethod
+    def _procedure(self) -> Procedure:
+        """What is done between scaled data and a selection: the one place where the two selectors part."""
+
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Learn the gates.
+
+        Parameters
+        ----------
+        X : array-like (n_samples, n_features)
+            Real numbers, at least 2 rows, and more than graph.n_neighbors unless it is the default. Not written to. On
+            the host, or on a GPU: an array of CuPy, PyTorch, JAX or any library with DLPack, used where it lies. A
+            sparse SciPy matrix or array (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is
+            never made dense as a whole (`dufs_core.DUFS` does it with 512 rows): see `dufs_core.data.sparse`. With
+            batch_size, data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
+            `dufs_core.data.on_disk`.
+        y : ignored
+
+        Raises
+        ------
+        ValueError, TypeError
+            If X or a parameter is not usable; the message gives the numbers and what to do.
+        BackendUnavailableError
+            If the backend asked for cannot compute here.
+        MemoryLimitError
+            If the fit would need more memory than there is (see max_memory).
+        """
+        from dufs_core.selection.fit import FitTask  # engines, procedures, tests: loaded with the first fit
+
+        result = FitTask.begin(self, X, y).run()
+        self._keep(result.attributes())
+        for doubt in result.doubts:
+            warnings.warn(doubt, stacklevel=user_stacklevel())
+        return self
+
+    def _keep(self, attributes: Mapping[str, Any]) -> None:
+        """Copy the result of a fit, in the place of an earlier one's."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        self.__dict__.update(attributes)
+
+    @classmethod
+    def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
+        """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
+
+        Parameters
+        ----------
+        path : path
+            Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
+        X : array-like (n_samples, n_features)
+            The data that the fit was started with.
+        **parameters
+            n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
+            the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
+
+        Returns
+        -------
+        selector
+            Fitted; its random_state is the seed of the fit.
+
+        Raises
+        ------
+        CheckpointError
+            If the data, a parameter given here, the engine or the version is another one (the message names it), if the
+            fit was that of another selector, or if no state is usable.
+        FileNotFoundError
+            If there is no checkpoint.
+        """
+        from dufs_core.selection import checkpoint
+
+        callbacks = tuple(parameters.pop("callbacks", ()))
+        saving = checkpoint.find(callbacks)
+        if saving is None:
+            saving = checkpoint.Checkpoint(path)
+            callbacks = (saving, *callbacks)
+        name, settings = saving.read(path)
+        if name != cls.__name__:
+            raise CheckpointError(f"{path} is the checkpoint of a {name}: resume it by {name}.resume")
+        if unknown := settings.keys() - flat_settings(cls()):
+            raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
+        selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
+        return selector.fit(X)

@@ -1,0 +1,57 @@
+"""What a fit asks of the procedure that its selector stands for, and what comes of it."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from dufs_core.backend import Array, Backend
+from dufs_core.data.scaling import ScaledData
+from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.settings import Conventions
+from dufs_core.selection.trainer import GateTrainer
+from dufs_core.training.loop import Run
+
+
+class Found(NamedTuple):
+    """What a procedure found on the d columns of the data."""
+
+    run: Run  # that was kept; its gates may include those of decoys
+    columns: Array  # (m,) positions of the columns that had gates in it
+    mu: Array  # (m,) their gates, NumPy
+    scores: Array  # (d,) larger is better
+    order_by: Array  # (d,) larger comes first
+    weights: Array  # (d,) above 0: columns that the diverse order may begin with, and their weights in it
+    support: Array  # (d,) bool: what is selected where no number is asked for
+    judged: Any  # NamedTuple: the procedure's own attributes of the selector
+    doubt: str | None  # what is doubtful about the selection
+
+
+class Procedure(Protocol):
+    """What a selector does between scaled data and a selection; made from the parameters of the selector."""
+
+    optimizer: str
+    n_draws: int | str
+    conventions: Conventions
+    stacks: bool  # whether fits that differ in lam and seed can advance as one
+    on_sparse: bool  # whether gates are trained on sparse X as it is
+
+    def check(self, n: int, d: int, is_sparse: bool) -> None:
+        """Raise ValueError for a parameter of its own that cannot be used with n rows and d columns."""
+
+    def step_rows(self, n: int) -> int:
+        """Rows of a step."""
+
+    def n_gates(self, d: int) -> int:
+        """Most gates that are trained at once."""
+
+    def engine_name(self, wanted: str, bk: Backend, step: StepSize) -> str:
+        """The engine to ask for where the user wants this one."""
+
+    def bytes_kept(self, n: int, d: int, itemsize: int) -> int:
+        """Bytes that are kept beside the scaled data."""
+
+    def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
+        """Bytes that are needed before or after the steps, at most."""
+
+    def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+        """From scaled data to a selection; first: the first run of the gates, if it has been trained already."""
