@@ -55,10 +55,10 @@ REPEATS, TOGETHER = 9, 100.0  # of timings; milliseconds of the steps that are t
 # Words in the names of tests: the files that these run beside what all run. Tests without such a word: "dense".
 AREAS = {
     "dense": (),
-    "fit": ("dufs_core/selection/*.py", "dufs_core/training/*.py", "dufs_core/significance/*.py"),
-    "sweep": ("dufs_core/selection/*.py", "dufs_core/training/*.py", "dufs_core/cli/sweep/*.py"),
+    "fit": ("dufs_core/selection/**/*.py", "dufs_core/training/*.py", "dufs_core/significance/*.py"),
+    "sweep": ("dufs_core/selection/**/*.py", "dufs_core/training/*.py", "dufs_core/cli/sweep/*.py"),
     "sparse": ("kernels/sparse.cu", "dufs_core/data/sparse.py", "dufs_core/objective/engines/gpu_sparse.py"),
-    "streaming": ("kernels/sweep.cu", "dufs_core/objective/engines/gpu_streaming.py"),
+    "streaming": ("dufs_core/objective/engines/gpu_streaming.py",),
 }
 ALL_RUN = (
     "kernels/*.cu*",

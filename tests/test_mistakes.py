@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import sparse
+from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
 from dufs_core import DUFS, GatedLaplacian, LambdaPath, Trajectory, report
@@ -110,10 +111,37 @@ def test_columns_and_queries_of_polars(method):
         method().fit(polars.DataFrame(X).lazy())
 
 
+LABELS_OF_A_KIND = {
+    "array": LABELS,
+    "list": LABELS.tolist(),
+    "column": LABELS[:, None],
+    "sparse column": sparse.csr_matrix(LABELS[:, None]),
+    "one of each kind": np.eye(3)[LABELS],
+    "words": [f"kind {label}" for label in LABELS],
+    "Series": pd.Series(LABELS, name="kind"),
+    "some unknown": np.where(LABELS > 0, LABELS, np.nan),
+    "array without dimensions": np.array(3),
+    "number": 3,
+}
+
+
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-@pytest.mark.parametrize("y", [sparse.csr_matrix(LABELS[:, None]), np.array(3), LABELS.tolist(), 3])
-def test_labels_of_any_kind_are_not_used(y):
-    quick().fit(X, y)
+@pytest.mark.parametrize("kind", LABELS_OF_A_KIND)
+def test_labels_of_any_kind_are_not_used(kind):
+    """Not a bit of what is found depends on them, though half of the columns tell the labels."""
+    data = np.random.default_rng(0).normal(size=(40, 30)) + np.tile(3.0 * np.eye(3, 6)[LABELS], 5)
+    decoys = DUFS(max_iter=3, random_state=0, backend="numpy")
+    found = ("scores_", "order_", "support_")
+    for method, attributes in (
+        (decoys, (*found, "q_values_", "evidence_", "decoy_evidence_")),
+        (quick(), (*found, "mu_")),
+        (LaplacianScore(n_features_to_select=2), found),
+    ):
+        without = clone(method).fit(data)
+        given = clone(method).fit(data, LABELS_OF_A_KIND[kind])
+        assert 0 < without.support_.sum() < 30
+        for name in attributes:
+            np.testing.assert_array_equal(getattr(given, name), getattr(without, name), err_msg=name)
 
 
 WRONG_SETTINGS = {

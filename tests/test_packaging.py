@@ -1,12 +1,16 @@
 """What importing costs, and what an installation contains."""
 
+import configparser
 import importlib
 import os
 import subprocess
 import sys
 from importlib.resources import files
+from pathlib import Path
 
 import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
 
 
 def run(code, **how):
@@ -30,6 +34,16 @@ def test_public_names_load_at_first_use():
     assert importlib.import_module("dufs_core.baselines").MCFS.__name__ == "MCFS"
     with pytest.raises(AttributeError, match="no attribute 'DUF'"):
         dufs_core.DUF  # noqa: B018
+
+
+def test_every_folder_with_modules_is_a_package_of_the_installation():
+    if not (ROOT / "setup.cfg").is_file():
+        pytest.skip("setup.cfg is not beside the tests")
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", "utf-8")
+    names = {file.parent.relative_to(ROOT).parts for file in (ROOT / "dufs_core").rglob("*.py")}
+    names |= {("dufs_core", *file.parent.relative_to(ROOT).parts) for file in (ROOT / "kernels").rglob("*.py")}
+    assert setup["options"]["packages"].split() == sorted(map(".".join, names))
 
 
 def test_kernels_are_part_of_the_package():

@@ -106,7 +106,9 @@ def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
 
 
 def test_gates_have_their_atoms(tmp_path):
-    for record in gates.run(Cells(tmp_path / "gates.cells.jsonl"), quick=True).results["records"]:
+    records = gates.run(Cells(tmp_path / "gates.cells.jsonl"), quick=True).results["records"]
+    assert records
+    for record in records:
         assert record["drawn_at_0"] == pytest.approx(record["at_0"], abs=0.02)
         assert record["drawn_at_1"] == pytest.approx(record["at_1"], abs=0.02)
 

@@ -19,7 +19,7 @@ def build_folder(tmp_path_factory):
     if emulator.COMPILER is None:
         pytest.skip("g++, which builds the CUDA sources for the CPU, is not installed")
     folder = tmp_path_factory.mktemp("cuda")
-    emulator.scale_columns(folder)
+    emulator.prepare(folder)
     return folder
 
 

@@ -45,7 +45,7 @@ def _compile(*arguments: str | Path) -> None:
         raise RuntimeError(f"{arguments[-1]} does not compile for the CPU:\n{built.stderr[:4000]}")
 
 
-def scale_columns(folder: Path) -> None:
+def prepare(folder: Path) -> None:
     """Put emulator.h into a folder, compiled once for all the libraries that are built there."""
     header = Path(shutil.copy(Path(__file__).with_name("emulator.h"), folder))
     _compile("-Wno-unused-function", "-x", "c++-header", "-o", header.with_suffix(".h.gch"), header)

@@ -527,6 +527,7 @@ def lazily(count, dtype):
     return np.frombuffer(pages, dtype=dtype)
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize("n", [46_340, 46_341])
 def test_entries_beyond_32_bits(run, n):
     """n^2 passes 2^31 between these two sizes: the last rows are written where they belong."""

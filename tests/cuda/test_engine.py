@@ -73,6 +73,7 @@ def test_numbers(device, request, n, d, t, rule, lam, size):
     check(want, got, X)
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize(("n", "d", "draws"), [(1, 65, 2), (31, 1000, 2), (100, 65, 4), (128, 7, 1), (127, 130, 20)])
 def test_few_rows(device, n, d, draws):
     """Up to the most that one block takes; the last: several parts of G in one sum."""
@@ -84,6 +85,7 @@ def test_few_rows(device, n, d, draws):
     assert not {"gated", "column_dots", "diagonal"} & names
 
 
+@pytest.mark.stand_in
 def test_more_rows_than_a_block_takes(device):
     assert gpu_plan.is_short((128, 9), 2, 1)
     assert not gpu_plan.is_short((129, 9), 2, 1)
@@ -119,6 +121,7 @@ def test_against_the_independent_reference(device, rule, k, t, lam):
     gen.assert_close(dmu.get(), gradient, 1e-10)
 
 
+@pytest.mark.stand_in
 def test_a_given_bandwidth_keeps_no_distances(device):
     mu, eps, X = problem(9, 70)
     want, (got,) = both(device, Objective(bandwidth=40.0), mu, eps, X)
@@ -160,6 +163,7 @@ def test_float32_is_as_near_as_the_operations(device):
 # --- the graph ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.stand_in
 def test_a_captured_step_gives_the_same_bits(device):
     """First launched, then captured and replayed with new parameters; or never captured: the same."""
     objective, (mu, eps, X) = Objective(power=3), problem(17, 4)
@@ -185,6 +189,7 @@ def test_a_captured_step_gives_the_same_bits(device):
         np.testing.assert_array_equal(a.score, c.score)
 
 
+@pytest.mark.stand_in
 def test_a_capture_that_fails_inside_is_ended(device, monkeypatch):
     """An operation that may not be captured: the stream is not left capturing, and the step is launched."""
     engine, objective = CudaEngine(), Objective()
@@ -217,6 +222,7 @@ def test_minibatches_of_two_sizes_share_the_arrays(device):
         assert len(engine._plans) <= 2
 
 
+@pytest.mark.stand_in
 def test_the_cuda_engine_takes_what_is_predicted(device):
     """The bytes of the arrays of its plan, on the stand-in device."""
     for n, d, draws, power, rule in ((40, 6, 4, 2, "max"), (40, 6, 2, 4, "max"), (30, 60, 2, 1, 2.0)):
@@ -234,6 +240,7 @@ def test_the_cuda_engine_takes_what_is_predicted(device):
 # --- what is launched -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize("short", [True, False])
 def test_the_launches_of_a_step(device, short, request):
     """Every launch by name and grid, for n = 70 rows and 2 draws; arguments have the kernel's types."""
@@ -269,6 +276,7 @@ def test_the_launches_of_a_step(device, short, request):
             assert not isinstance(argument, fake_cupy.ndarray) or argument.flags.c_contiguous
 
 
+@pytest.mark.stand_in
 def test_closed_and_saturated_columns_are_left_out_of_large_steps(device, large):
     mu, eps, X = problem(9, 4)
     mu = np.array([-9.0, 0.5, 9.0, 0.5])
@@ -280,11 +288,13 @@ def test_closed_and_saturated_columns_are_left_out_of_large_steps(device, large)
     assert dots.arguments[0].shape == (2, 9)  # the undecided ones
 
 
+@pytest.mark.stand_in
 def test_nothing_is_launched_for_no_work(device):
     device.kernels.launch("symmetrise<T>", "float64", 0, None)
     assert device.xp.launches == []
 
 
+@pytest.mark.stand_in
 def test_kernels_compile_once(device, monkeypatch):
     made = []
     plain = device.xp.RawModule
@@ -304,6 +314,7 @@ def test_engines_belong_to_backends(device):
             get_engine(name, backend, 1)
 
 
+@pytest.mark.stand_in
 def test_constants_of_python_and_the_kernels_agree():
     text = cuda.source("gates.cu")
     for name, value in (("THREADS", cuda.THREADS), ("RECORD", 7), ("BETA2", 0.999), ("UNDECIDED_GATES", 4)):

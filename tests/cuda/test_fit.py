@@ -177,6 +177,7 @@ def table():
     return X
 
 
+@pytest.mark.stand_in
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 @pytest.mark.parametrize("kind", ["numpy", "float32", "cupy", "dlpack"])
 @pytest.mark.parametrize("engine", ["auto", "reference"])
@@ -207,12 +208,14 @@ def test_presets(on_gpu, table, preset):
     np.testing.assert_allclose(ours.mu_, theirs.mu_, rtol=1e-9)
 
 
+@pytest.mark.stand_in
 def test_auto_takes_the_device(on_gpu, table):
     assert get_backend("auto").name == "cupy"
     with pytest.warns(UserWarning, match="All 5 columns of X are constant"):
         assert fit(np.ones((6, 5))).backend_ == "cupy"
 
 
+@pytest.mark.stand_in
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_transform_stays_on_the_device(on_gpu, table):
     selector = fit(table, backend="cupy", n_features_to_select=2)
@@ -243,6 +246,7 @@ def test_a_fit_goes_on_from_a_checkpoint(on_gpu, table, tmp_path, optimizer):
         np.testing.assert_array_equal(resumed.history_[name], column)
 
 
+@pytest.mark.stand_in
 def test_arrays_that_cannot_be_used(on_gpu, table):
     X = on_gpu.xp.asarray(table)
     with pytest.raises(
@@ -257,6 +261,7 @@ def test_arrays_that_cannot_be_used(on_gpu, table):
             fit(given, backend="cupy")
 
 
+@pytest.mark.stand_in
 def test_the_stand_in_is_as_strict_as_cupy(device):
     a, host = device.xp.ones(3), np.ones(3)
     for broken in (lambda: np.asarray(a), lambda: a + host, lambda: host + a, lambda: np.exp(host) * a,
@@ -331,6 +336,7 @@ def test_a_population_with_decoys(on_gpu):
         np.testing.assert_array_equal(got.q_values_, want.q_values_)
 
 
+@pytest.mark.stand_in
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 def test_a_population_in_turns(on_gpu, monkeypatch):
     """As many at once as memory has room for; one that fails ends all with its error."""

@@ -111,6 +111,7 @@ class OnDevice:
         return OnDevice(self._matrix[rows, columns.get()])
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize("batch_size", [None, 15])
 @pytest.mark.parametrize("make", [sparse.csr_matrix, sparse.csc_array])
 def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
@@ -132,6 +133,7 @@ def test_sparse_fits_from_either_side(on_gpu, batch_size, make):  # noqa: F811
     assert gated(**settings, backend="auto").fit(X).backend_ == "numpy"  # where it lives
 
 
+@pytest.mark.stand_in
 def test_sparse_fits_together(on_gpu):  # noqa: F811
     X = sparse.csr_array(counts())
     selectors = [gated(**QUICK | {"random_state": seed}, backend="cupy") for seed in (0, 1)]
@@ -140,6 +142,7 @@ def test_sparse_fits_together(on_gpu):  # noqa: F811
         np.testing.assert_array_equal(got.mu_, alone.mu_)
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [({"engine": "cuda"}, "engine='cuda' cannot take sparse X"),
@@ -151,12 +154,14 @@ def test_what_sparse_data_on_a_device_cannot_have(on_gpu, parameters, message): 
         gated(**QUICK | parameters).fit(OnDevice(sparse.csr_array(counts())))
 
 
+@pytest.mark.stand_in
 def test_sparse_steps_on_a_full_device(device, monkeypatch):
     monkeypatch.setitem(fake_cupy.limits, "array", 1000)
     with pytest.raises(MemoryLimitError, match=r"no memory left for sparse steps over 40 rows and 30 columns with 3"):
         compare(device, Objective(), counts())
 
 
+@pytest.mark.stand_in
 def test_the_sparse_engine_takes_what_is_predicted(device):
     """Traced peaks on the stand-in device, whose arrays are NumPy's, with the columns already there."""
     device.xp.launches = deque(maxlen=0)  # keeps nothing

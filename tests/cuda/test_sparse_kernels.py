@@ -132,6 +132,7 @@ def breakable(build_folder):
     )
 
 
+@pytest.mark.stand_in
 @pytest.mark.parametrize("number", range(len(FAULTS)))
 def test_sparse_faults_are_caught(breakable, libraries, number):
     c = Columns(70, 9, "float32")

@@ -93,6 +93,7 @@ def test_streaming_float32_is_as_near_as_the_operations(few_rows, device):
     assert streamed[1] <= 3 * plain[1]
 
 
+@pytest.mark.stand_in
 def test_streaming_takes_what_is_predicted(device, monkeypatch):
     """Traced peaks on the stand-in device, whose arrays are NumPy's."""
     both(device, Objective(), *problem(9, 2, dtype=np.float32), CudaStreamingEngine())  # loads what is loaded once
@@ -115,12 +116,14 @@ def test_streaming_takes_what_is_predicted(device, monkeypatch):
         assert 0.8 * predicted <= peak <= 1.05 * predicted + buffers, (n, d, peak, predicted)
 
 
+@pytest.mark.stand_in
 def test_streaming_memory_grows_with_n_not_its_square():
     one, two = (predicted_bytes("cuda_streaming", StepSize(n, 256, 4, 4)) for n in (100_000, 200_000))
     assert one < 8 * 10**9
     assert two < 2 * one
 
 
+@pytest.mark.stand_in
 def test_streaming_on_a_full_device(device, monkeypatch):
     monkeypatch.setitem(fake_cupy.limits, "array", 1000)
     with pytest.raises(MemoryLimitError, match=r"no memory left for streaming steps over 20 rows and 3 columns with 2"):
@@ -132,6 +135,7 @@ def test_streaming_refuses_neighbours_that_are_not_there(device):
         both(device, Objective(n_neighbors=9), *problem(9, 3), CudaStreamingEngine())
 
 
+@pytest.mark.stand_in
 def test_the_launches_of_a_streaming_step(few_rows, device):
     """By name and grid, for n = 70 rows, one draw of 3 columns of which 1 is saturated and 1 is closed."""
     mu, eps, X = problem(70, 4, draws=1, dtype=np.float32)
@@ -198,6 +202,7 @@ def test_the_form_that_is_chosen(device, n, d, limit, want):
     assert get_engine("auto", device, 1, StepSize(n, d, 1, 4), limit).name == want
 
 
+@pytest.mark.stand_in
 def test_rows_of_a_tile():
     assert cuda_streaming.tile_rows(2**40) == 1
     assert cuda_streaming.tile_rows(70) == 70

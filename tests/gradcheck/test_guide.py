@@ -26,6 +26,8 @@ def test_guide():
         if out.getvalue():
             said = prints.pop(0)
             assert _essence(said) == _essence(out.getvalue())
+    assert names
+    assert not prints
 
 
 @pytest.mark.skipif(not GUIDE.exists(), reason="the documentation is not beside the tests")

@@ -380,4 +380,4 @@ def test_an_operation_at_awkward_points(drawn):
         lambda x, b: np.maximum(x + b, 0), lambda x, b, w: (w * (x + b > 0), (w * (x + b > 0)).sum(axis=0)), drawn
     )
     assume(report.status != "kink")
-    report.raise_if_failed()
+    assert report.passed, report.message()
