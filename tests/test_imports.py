@@ -22,6 +22,7 @@ SEEN_BY = {  # of what stands beside the line: who may import it; and what it ma
 LAZY = (
     "dufs_core.selection.fit",
     "dufs_core.selection.checkpoint",
+    "dufs_core.objective.chain",
     "dufs_core.selection.decoys.competition",
     "dufs_core.selection.decoys.explanation",
     "dufs_core.selection.gates.search",

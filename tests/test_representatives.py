@@ -425,7 +425,7 @@ def test_data_on_disk_and_populations(data, tmp_path):
 
 def test_the_memory_of_a_population_is_that_of_its_largest_fit(monkeypatch):
     monkeypatch.setattr(
-        "dufs_core.significance.permutation_test.WORDS", 1000
+        "dufs_core.significance.permutation.WORDS", 1000
     )  # of random words at once: else the gap takes more
     X, together = noise(90, 9000), [quick(engine="dense"), quick(engine="dense", ranking="diverse")]
     need = [needed_bytes("dense", *FitTask.begin(fit, X, threads=1).memory) for fit in together]

@@ -316,7 +316,7 @@ def test_permutation_gap_in_blocks(monkeypatch):
     columns = np.arange(8, 60)
     everything = data.dense_block(slice(None), np.arange(60))
     at_once = permutation_test(bk, everything, columns)
-    monkeypatch.setattr("dufs_core.significance.permutation_test.WORDS", 90 * 5)
+    monkeypatch.setattr("dufs_core.significance.permutation.WORDS", 90 * 5)
     assert permutation_test(bk, data, columns).excess == pytest.approx(at_once.excess, abs=1e-12)
 
 
