@@ -1,25 +1,23 @@
-"""The whole chain, registered for both losses, every bandwidth rule, both noises and all powers; and every engine."""
+"""The whole chain, for both losses, every bandwidth rule, both noises and all powers; and every engine."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from itertools import product
 from typing import Any
 
 import numpy as np
 from scipy.sparse import csc_array
 
-from dufs_core.backend import Array, Backend
+from dufs_core.backend import Backend
 from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.gradcheck.suite import expectation, formulas
-from dufs_core.gradcheck.suite.examples import GATE_SIGMA, KINDS, problem
-from dufs_core.gradcheck.suite.operations import POWERS
-from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register
+from dufs_core.gradcheck.suite.entries import Engine, Example, Kink, Operation
+from dufs_core.gradcheck.suite.examples import GATE_SIGMA, KINDS, POWERS, problem
 from dufs_core.objective.chain import Evaluate, Objective
+from dufs_core.objective.engines.choose import new_engine
 
-RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
+RULES = ("median", "q90", "max", "fixed")
 MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
 FEW_COLUMNS = (17, 21)  # of so many rows, every other example with t = 2: engines may have another form for them
 
@@ -36,35 +34,23 @@ def _example(
     elif index % (2 * len(POWERS)) == len(POWERS) + 1:
         n, d = int(rng.integers(*MANY_ROWS)), int(rng.integers(*FEW_COLUMNS))
     p = problem(rng, kind, noise, n, d=d)
-    name, _, held = rule.partition(" ")
     objective = Objective(
         lam=float(rng.uniform(0.05, 1)) * p.scale if loss == "regularised" else None,
         power=t,
-        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if name == "fixed" else name,  # type: ignore[arg-type]
+        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if rule == "fixed" else rule,  # type: ignore[arg-type]
         n_neighbors=p.n_neighbors,
         bandwidth_factor=p.bandwidth_factor,
-        bandwidth_gradient=not held,
         self_loops=index % 5 != 2,
         gate_sigma=GATE_SIGMA,
         degenerate_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
-    fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)] if held else None
-
-    def function(mu: Array) -> Any:
-        if fixed is None:
-            return evaluate(bk, objective, mu, eps, X)[0].loss
-        parts = [(replace(objective, bandwidth=b), eps[r : r + 1]) for r, b in enumerate(fixed)]
-        scores = [float(evaluate(bk, one, mu, draw, X)[0].score[0]) for one, draw in parts]
-        sum_p = float(formulas.regulariser(bk, mu, GATE_SIGMA))
-        return formulas.loss(bk, scores, sum_p, len(X), objective.lam, objective.delta)
-
     return Example(
-        function,
+        lambda mu: evaluate(bk, objective, mu, eps, X)[0].loss,
         lambda mu: evaluate(bk, objective, mu, eps, X)[1],
         (mu,),
         f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}, self_loops={objective.self_loops}",
-        analytic=lambda mu: formulas.chain(bk, objective, mu, eps, X, fixed),
+        analytic=lambda mu: formulas.chain(bk, objective, mu, eps, X),
     )
 
 
@@ -107,14 +93,7 @@ def _chain(loss: str, rule: str, noise: str) -> Operation:
     )
 
 
-for _names in product(("regularised", "parameter-free"), RULES, ("batch", "sample")):
-    register(_chain(*_names))
-
-
-def _load(path: str, *arguments: int) -> Evaluate:
-    module, _, name = path.partition(".")
-    engine: Evaluate = getattr(import_module(f"dufs_core.objective.engines.{module}"), name)(*arguments)
-    return partial(_on_sparse_columns, engine) if module.endswith("sparse") else engine
+CHAINS = tuple(_chain(*names) for names in product(("regularised", "parameter-free"), RULES, ("batch", "sample")))
 
 
 def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:
@@ -127,10 +106,18 @@ def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: 
     return engine(bk, objective, mu, eps, ScaledSparseMatrix(matrix, shift.astype(np.float64), thin, bk))
 
 
-register(Engine("reference", partial(_load, "reference.ReferenceEngine")))
-register(Engine("dense", partial(_load, "cpu_dense.DenseEngine", 1), ("numpy",)))
-register(Engine("streaming", partial(_load, "cpu_streaming.StreamingEngine", 1), ("numpy",)))
-register(Engine("sparse", partial(_load, "cpu_sparse.SparseEngine", 1), ("numpy",)))
-register(Engine("cuda", partial(_load, "gpu_dense.CudaEngine"), ("cupy",)))
-register(Engine("cuda_streaming", partial(_load, "gpu_streaming.CudaStreamingEngine"), ("cupy",)))
-register(Engine("cuda_sparse", partial(_load, "gpu_sparse.CudaSparseEngine"), ("cupy",)))
+def _load(name: str) -> Evaluate:
+    engine: Evaluate = new_engine(name)
+    return partial(_on_sparse_columns, engine) if name.endswith("sparse") else engine
+
+
+_BACKENDS = {
+    "reference": ("numpy", "cupy"),
+    "dense": ("numpy",),
+    "streaming": ("numpy",),
+    "sparse": ("numpy",),
+    "cuda": ("cupy",),
+    "cuda_streaming": ("cupy",),
+    "cuda_sparse": ("cupy",),
+}
+ENGINES = {name: Engine(partial(_load, name), backends) for name, backends in _BACKENDS.items()}

@@ -96,17 +96,15 @@ def loss(bk: Backend, S: Array, sum_p: Any, n: int, lam: float | None, delta: fl
     return -mean / (n * sum_p + delta) if lam is None else -mean / n + lam * sum_p
 
 
-def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fixed: list[float] | None = None) -> Any:
-    """The loss of `Objective`, draw by draw, from the random-walk matrix; `fixed`: one bandwidth per draw."""
-    rule = objective.n_neighbors, objective.bandwidth_factor, objective.degenerate_rule
+def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> Any:
+    """The loss of `Objective`, draw by draw, from the random-walk matrix."""
+    factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
+    rule = objective.bandwidth, objective.n_neighbors, factor, objective.degenerate_rule
     scores = []
-    for r, z in enumerate(gates(bk, mu, eps, objective.gate_sigma)):
+    for z in gates(bk, mu, eps, objective.gate_sigma):
         Xt = X * z
         D = ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
-        b: Any = objective.bandwidth if fixed is None else fixed[r]
-        if isinstance(b, str):
-            b = bandwidth(bk, D, b, *rule)
-        K = gaussian(bk, D, bk.xp.asarray(b), objective.self_weight)
+        K = gaussian(bk, D, bandwidths(bk, D, *rule), objective.self_weight)
         P = K / K.sum(axis=1, keepdims=True)
         scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
     sum_p = regulariser(bk, mu, objective.gate_sigma)
@@ -118,10 +116,6 @@ def concrete(bk: Backend, X: Array, logits: Array, gumbel: Array, temperature: f
     scaled = (logits + gumbel) / temperature
     E = bk.xp.exp(scaled - scaled.real.max(axis=1)[:, None])
     return X @ (E / E.sum(axis=1)[:, None]).T
-
-
-def affine(bk: Backend, U: Array, W: Array, c: Array) -> Array:
-    return (U[:, :, None] * W[None, :, :]).sum(axis=1) + c
 
 
 def leaky_relu(bk: Backend, V: Array) -> Array:
