@@ -84,7 +84,6 @@ class Operation:
     name: str
     module: str  # of dufs_core.objective.ops; "objective" for a chain; another module's path
     example: Callable[[Backend, Evaluate, np.random.Generator, int], Example]
-    complex_rtol: float = 1e-12  # for the complex step, and for the value against the plain formula
     kinks: tuple[Kink, ...] = ()
     expectation: Callable[[Backend, Evaluate, np.random.Generator], Samples] | None = None  # see expectation.py
     engines: tuple[str, ...] = ()  # of a chain; none: every one

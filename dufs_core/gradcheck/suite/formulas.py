@@ -43,22 +43,20 @@ def bandwidths(bk: Backend, D: Array, rule: Any, k: int, factor: float, degenera
 
 def bandwidth(bk: Backend, D: Array, rule: str, k: int, factor: float, degenerate_rule: str) -> Any:
     """b of one matrix, from the distance to the k-th nearest row of each row."""
-    n = D.shape[0]
-    real = bk.to_host(D.real)
-    nearest = [sorted((float(real[i, j]), j) for j in range(n) if j != i)[k - 1] for i in range(n)]
-    order = sorted(range(n), key=lambda i: nearest[i][0])
+    n, real = D.shape[0], bk.to_host(D.real)
+    nearest = sorted(sorted((float(real[i, j]), i, j) for j in range(n) if j != i)[k - 1] for i in range(n))
     low, share = divmod(quantile_of(rule) * (n - 1), 1)
-    picks = [(order[int(low)], 1 - share), (order[min(int(low) + 1, n - 1)], share)]
-    s = sum(nearest[i][0] * w for i, w in picks)
+    picks = [(nearest[int(low)], 1 - share), (nearest[min(int(low) + 1, n - 1)], share)]
+    s = sum(distance * w for (distance, _, _), w in picks)
     tiny = 4 * float(bk.xp.finfo(D.real.dtype).eps) * float(real.max())
     if degenerate_rule == "one" and s < 1e-8:
         return factor
     if degenerate_rule == "data" and s <= tiny:
-        positive = [i for i in order if nearest[i][0] > tiny]
+        positive = [pair for pair in nearest if pair[0] > tiny]
         if not positive:
             return factor * (tiny or 1.0)
         picks = [(positive[0], 1.0)]
-    return sum(D[i, nearest[i][1]] * (w * factor) for i, w in picks if w)
+    return sum(D[i, j] * (w * factor) for (_, i, j), w in picks if w)
 
 
 def gaussian(bk: Backend, D: Array, b: Array, self_weight: float) -> Array:
