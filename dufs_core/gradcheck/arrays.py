@@ -64,16 +64,23 @@ def is_strided(x: Any) -> bool:
     return hasattr(x, "flags") and not (x.flags.c_contiguous or x.flags.f_contiguous)
 
 
-def size_of(x: Any) -> int:
-    return int(np.prod(np.shape(x)))
-
-
 def largest(xp: Any, x: Any) -> float:
     """The largest absolute value of the finite entries; 0 if there is none."""
-    if not size_of(x):
+    if not np.size(x):
         return 0.0
     x = xp.abs(xp.asarray(x))
     return float(xp.max(xp.where(xp.isfinite(x), x, 0)))
+
+
+def change(old: Array | None, new: Array | None) -> float:
+    """The largest difference relative to the largest entry of `old`; None is zero, and inf what cannot be compared."""
+    a, b = (to_host(0.0 if x is None else x) for x in (old, new))
+    if old is not None and new is not None and a.shape != b.shape:
+        return np.inf
+    if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
+        return 0.0
+    gap = np.max(np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32))), initial=0.0)
+    return float(gap / (largest(np, a) or 1.0)) if np.isfinite(gap) else np.inf
 
 
 def dot(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
@@ -85,7 +92,7 @@ def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
     """sqrt(sum of squared products): the size that `dot` has under random signs."""
     norm = 0.0
     for product in _products(xp, left, right):
-        top = float(xp.max(xp.abs(product))) if size_of(product) else 0.0
+        top = float(xp.max(xp.abs(product))) if np.size(product) else 0.0
         if top > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
             norm = float(np.hypot(norm, top * float(xp.sqrt(xp.sum((product / top) ** 2)))))
     return norm
@@ -114,6 +121,6 @@ def unit_vector(rng: np.random.Generator, n: int) -> Any:
     The density of an entry is bounded, so that errors in several entries seldom cancel (`Report.chance_of_miss`).
     """
     v = rng.standard_normal(n)
-    v /= max(float(np.linalg.norm(v)), 1e-300)
-    v += np.copysign(0.15 / np.sqrt(max(n, 1)), v)
-    return v / max(float(np.linalg.norm(v)), 1e-300)
+    v /= np.linalg.norm(v)
+    v += np.copysign(0.15 / np.sqrt(n), v)
+    return v / np.linalg.norm(v)

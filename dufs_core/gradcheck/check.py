@@ -115,7 +115,7 @@ def check_gradient(
     if problem.mistakes:
         return Report(name, (), tuple(problem.mistakes))
     comparisons, unseen = list[Comparison](), list[float]()
-    for k, v in enumerate(map(problem.direction, problem.random_vectors(1, directions if problem.size else 0))):
+    for k, v in enumerate(problem.directions(directions)):
         found = compare(problem, v, f"direction {k}", rtol, step, magnitude(problem.xp, problem.gradients, v))
         comparisons.append(found)
         if jvp is not None:
@@ -145,13 +145,12 @@ def check_complex_step(
     cotangents: Sequence[Array] | None = None,
     scales: Sequence[float] | None = None,
     project: Project | None = None,
-    analytic_function: Function | None = None,
 ) -> Report:
     """The same comparison with <w, Im f(x + i h v)> / h, h = 1e-30: no truncation, no cancellation.
 
     For functions that are analytic, of real inputs, and accept complex arrays (no abs, conj, max, comparison of
-    values); ``analytic_function``, if given, is differentiated instead and must give the same values. Arguments and
-    result otherwise as in `check_gradient`; the error left is the rounding of the two computations.
+    values). Arguments and result otherwise as in `check_gradient`; the error left is the rounding of the two
+    computations.
     """
     problem = Problem(function, backward, inputs, cotangents=cotangents, scales=scales, project=project, seed=seed)
     h, comparisons = 1e-30, list[Comparison]()
@@ -159,8 +158,7 @@ def check_complex_step(
         raise TypeError("the complex step is for functions from real inputs to real values: use check_gradient")
     if problem.mistakes:
         return Report(name, (), tuple(problem.mistakes))
-    problem.function = analytic_function or function
-    for k, v in enumerate(map(problem.direction, problem.random_vectors(1, directions if problem.size else 0))):
+    for k, v in enumerate(problem.directions(directions)):
         moved = [x if u is None else x + 1j * h * u for x, u in zip(problem.inputs, v, strict=True)]
         values = problem.values_at(moved)
         numeric = dot(problem.xp, problem.cotangents, [problem.xp.imag(y) for y in values]) / h

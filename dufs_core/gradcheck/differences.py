@@ -51,14 +51,18 @@ def kink_residual(phi: Phi, h: float) -> float:
     return abs(phi(-2 * h) - 4 * phi(-h) + 6 * phi(0.0) - 4 * phi(h) + phi(2 * h)) / h
 
 
-def richardson(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+def richardson(phi: Phi, h: float) -> tuple[float, float]:
     """The slope from central differences at h, h/2, ..., extrapolated to step 0 (Ridders 1982), and its error."""
-    return _extrapolate([(phi(s) - phi(-s)) / (2 * s) for s in (h / 2**i for i in range(levels))], order=2)
+    return _extrapolate([(phi(s) - phi(-s)) / (2 * s) for s in _halved(h)], order=2)
 
 
-def one_sided(phi: Phi, h: float, levels: int = 6) -> tuple[float, float]:
+def one_sided(phi: Phi, h: float) -> tuple[float, float]:
     """The slope on the side of h (negative: from the left), extrapolated, and its estimated error."""
-    return _extrapolate([(phi(s) - phi(0.0)) / s for s in (h / 2**i for i in range(levels))], order=1)
+    return _extrapolate([(phi(s) - phi(0.0)) / s for s in _halved(h)], order=1)
+
+
+def _halved(h: float) -> list[float]:
+    return [h / 2**i for i in range(6)]
 
 
 def _extrapolate(rows: list[float], order: int) -> tuple[float, float]:

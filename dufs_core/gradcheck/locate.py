@@ -15,7 +15,7 @@ from dufs_core.gradcheck.report import Comparison, Report, Status
 
 def located(problem: Problem, report: Report, rtol: float, step: float) -> Report:
     """The report with the worst coordinate, each input judged along a direction of its own, and what that suggests."""
-    (v,) = problem.random_vectors(3, 1)
+    v = problem.random_vector(3)
     places = np.repeat(problem.active, np.diff([0, *problem.ends]))
     leaf, worst = _worst_coordinate(problem, rtol, step)
 
@@ -46,7 +46,7 @@ def located(problem: Problem, report: Report, rtol: float, step: float) -> Repor
 
 def _worst_coordinate(problem: Problem, rtol: float, step: float) -> tuple[int, Comparison | None]:
     """A coordinate with a wrong derivative and its leaf, by halving the range that disagrees most; -1 if none is."""
-    (v,) = problem.random_vectors(2, 1)
+    v = problem.random_vector(2)
 
     def gap(low: int, high: int) -> float:
         part = np.zeros_like(v)

@@ -12,7 +12,7 @@ import numpy as np
 
 from dufs_core.gradcheck import arguments, arrays
 from dufs_core.gradcheck.arguments import Constant
-from dufs_core.gradcheck.arrays import Array, dot, is_complex, magnitude, moves, size_of, to_host
+from dufs_core.gradcheck.arrays import Array, change, dot, is_complex, magnitude, moves
 from dufs_core.gradcheck.differences import precision_of
 from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
 
@@ -75,8 +75,7 @@ class Problem:
         ]
         self._find_mistakes(np.dtype(dtype))
         if self.project and not self.mistakes:
-            (v,) = self.random_vectors(3, 1)
-            for i, part in enumerate(self.direction(v)):
+            for i, part in enumerate(next(self.directions(1), [])):
                 if part is not None and self.number[i] in self.project:
                     arguments.refuse_projected(self.project[self.number[i]], part, np.shape(self.inputs[i]))
 
@@ -86,10 +85,10 @@ class Problem:
         return self._leaves_of(self.function(*self.arguments(inputs)))
 
     def gradients_at(
-        self, inputs: Sequence[Array], cotangents: Sequence[Array | None], like: Sequence[Any] = (), **options: Any
+        self, inputs: Sequence[Array], cotangents: Sequence[Array | None], gaps: bool = False, **options: Any
     ) -> list[Array | None]:
         """Copies of the backward's results, in the order of the leaves."""
-        given = self._call("backward", self.backward, inputs, cotangents, like, **options)
+        given = self._call("backward", self.backward, inputs, cotangents, gaps, **options)
         result, n = as_tuple(given), len(self.tree)
         if len(result) != n:
             gives = "None" if given is None else f"{len(result)} gradient" + "s" * (len(result) != 1)
@@ -119,12 +118,12 @@ class Problem:
         f: Function,
         inputs: Sequence[Array],
         cotangents: Sequence[Array | None] = (),
-        like: Sequence[Any] = (),
+        gaps: bool = False,
         **options: Any,
     ) -> Any:
-        """f on copies of its own, with gaps where arrays of `like` have some; what it writes into is a mistake."""
-        strided = [arrays.is_strided(x) for x in like] or [False] * len(inputs)
-        own = [arrays.copied(self.xp, x, gaps) for x, gaps in zip(inputs, strided, strict=True)]
+        """f on copies of its own, with the caller's gaps in memory if `gaps`; what it writes into is a mistake."""
+        pairs = zip(inputs, self.given, strict=True)
+        own = [arrays.copied(self.xp, x, gaps and arrays.is_strided(given)) for x, given in pairs]
         w = [arrays.copied(self.xp, c) for c in cotangents]
         new = iter(w)
         passed = self.arguments(own)
@@ -134,7 +133,7 @@ class Problem:
         result = f(*passed, **options)
         names = (*self.where, *(f"cotangent {k}" for k in range(len(w))))
         for name, old, now in zip(names, (*inputs, *cotangents), (*own, *w), strict=True):
-            if hasattr(old, "dtype") and self.change(old, now):
+            if hasattr(old, "dtype") and change(old, now):
                 self.note(f"{name} was overwritten by the {who}: change a copy instead")
         self.memory = [x for x in (*own, *w) if np.ndim(x)], [g for _, g in leaves(result) if np.ndim(g)]
         return result
@@ -180,7 +179,7 @@ class Problem:
         for y in self.values:
             if not bool(self.xp.all(self.xp.isfinite(y))):
                 self.note("the function's value is not finite")
-            elif (moves(y)) and y.dtype.itemsize < dtype.itemsize * (2 if is_complex(y) else 1):
+            elif moves(y) and y.dtype.itemsize < dtype.itemsize * (2 if is_complex(y) else 1):
                 self.note(
                     f"the function's value is {y.dtype} although everything that went in is {dtype}: differences of it "
                     "hold too few digits; compute in the type of the inputs, or check with dtype=np.float32"
@@ -195,14 +194,16 @@ class Problem:
     def check_repeats(self, rtol: float) -> None:
         """The same inputs again, with gaps where the caller's have some, give the same numbers."""
         gaps = " (now with the gaps that the input has in memory)" if any(map(arrays.is_strided, self.given)) else ""
-        values = self._leaves_of(self._call("function", self.function, self.inputs, like=self.given))
-        gradients = self.gradients_at(self.inputs, self.cotangents, self.given)
-        of_function, of_backward = "function gives another value", "backward gives another gradient"
-        for what, before, now in ((of_function, self.values, values), (of_backward, self.gradients, gradients)):
-            change = max((self.change(a, b) for a, b in zip(before, now, strict=True)), default=0.0)
-            if change > rtol:
+        values = self._leaves_of(self._call("function", self.function, self.inputs, gaps=True))
+        gradients = self.gradients_at(self.inputs, self.cotangents, gaps=True)
+        for what, before, now in (
+            ("function gives another value", self.values, values),
+            ("backward gives another gradient", self.gradients, gradients),
+        ):
+            most = max((change(a, b) for a, b in zip(before, now, strict=True)), default=0.0)
+            if most > rtol:
                 self.note(
-                    f"the {what} for the same inputs{gaps}: changed by {change:.1e} of its size, tolerance {rtol:.0e}"
+                    f"the {what} for the same inputs{gaps}: changed by {most:.1e} of its size, tolerance {rtol:.0e}"
                 )
 
     def check_subsets(self, rtol: float) -> None:
@@ -213,29 +214,17 @@ class Problem:
             wanted = tuple(i in subset for i in range(len(self.tree)))
             found = self.gradients_at(self.inputs, self.cotangents, wanted=wanted)
             for i in (i for i in self.active if wanted[self.number[i]]):
-                change = self.change(self.gradients[i], found[i])
-                if change > rtol:
-                    now = "None" if found[i] is None else f"another one: {change:.1e} of its size"
+                most = change(self.gradients[i], found[i])
+                if most > rtol:
+                    now = "None" if found[i] is None else f"another one: {most:.1e} of its size"
                     self.note(f"{self.where[i]}: with wanted={wanted}, which asks for it, the gradient is {now}")
-
-    def change(self, old: Array | None, new: Array | None) -> float:
-        """The largest difference relative to the largest entry; None is zero."""
-        if old is None or new is None:
-            return float(any(a is not None and arrays.largest(self.xp, a) > 0 for a in (old, new)))
-        if np.shape(old) != np.shape(new):
-            return float("inf")
-        a, b = to_host(old), to_host(new)
-        if np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"):
-            return 0.0
-        gap = np.max(np.abs(np.subtract(b, a, dtype=np.result_type(a, b, np.float32))))
-        return float(gap / (arrays.largest(np, a) or 1.0)) if np.isfinite(gap) else np.inf
 
     # --- lines through the inputs -----------------------------------------------------------------------------------
 
     @cached_property
     def ends(self) -> list[int]:
         """Where each active leaf's real coordinates end in a vector of all; a complex number has two."""
-        sizes = [size_of(self.inputs[i]) * (2 if is_complex(self.inputs[i]) else 1) for i in self.active]
+        sizes = [np.size(self.inputs[i]) * (2 if is_complex(self.inputs[i]) else 1) for i in self.active]
         return [int(end) for end in np.cumsum(sizes)]
 
     @property
@@ -273,19 +262,21 @@ class Problem:
             found[i] = part if project is None else project(part)
         return found
 
-    def random_vectors(self, stream: int, count: int) -> Iterator[Any]:
-        rng = arrays.generator(self.seed, stream)
-        for _ in range(count):
-            yield arrays.unit_vector(rng, self.size)
+    def random_vector(self, stream: int) -> Any:
+        return arrays.unit_vector(arrays.generator(self.seed, stream), self.size)
+
+    def directions(self, count: int) -> Iterator[Direction]:
+        """Random ones; none if there is no coordinate."""
+        rng = arrays.generator(self.seed, 1)
+        for _ in range(count if self.size else 0):
+            yield self.direction(arrays.unit_vector(rng, self.size))
 
     def moved(self, direction: Direction, t: float) -> list[Array]:
-        found = []
-        for x, v in zip(self.inputs, direction, strict=True):
-            y = x if v is None else x + t * v
-            if v is not None:
-                y = self.xp.asarray(y, dtype=x.dtype) if hasattr(x, "dtype") else type(x)(y)
-            found.append(y)
-        return found
+        def beside(x: Array, v: Array) -> Array:
+            y = x + t * v
+            return self.xp.asarray(y, dtype=x.dtype) if hasattr(x, "dtype") else type(x)(y)
+
+        return [x if v is None else beside(x, v) for x, v in zip(self.inputs, direction, strict=True)]
 
     def analytic(self, direction: Direction) -> float:
         return dot(self.xp, self.gradients, direction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 
@@ -10,13 +10,16 @@ def as_tuple(values: Any) -> tuple[Any, ...]:
     return tuple(values) if isinstance(values, (tuple, list)) else (values,)
 
 
+def _parts(tree: Any) -> Mapping[Any, Any]:
+    return tree if isinstance(tree, dict) else dict(enumerate(tree))
+
+
 def leaves(tree: Any, where: str = "") -> list[tuple[str, Any]]:
     """(place, leaf) of every leaf, in order; the place is `where` and the indices and keys that lead to it."""
     if tree is None:
         return []
     if isinstance(tree, (dict, tuple, list)):
-        parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
-        return [leaf for key, part in parts for leaf in leaves(part, f"{where}[{key!r}]")]
+        return [leaf for key, part in _parts(tree).items() for leaf in leaves(part, f"{where}[{key!r}]")]
     return [(where, tree)]
 
 
@@ -39,14 +42,12 @@ def matched(tree: Any, other: Any, where: str) -> list[Any]:
     """
     if tree is None or other is None:
         return [None] * len(leaves(tree))
-    nested = dict if isinstance(tree, dict) else (tuple, list) if isinstance(tree, (tuple, list)) else None
-    if nested is None:
+    if not isinstance(tree, (dict, tuple, list)):
         return [other]
-    if not isinstance(other, nested):
+    if not isinstance(other, dict if isinstance(tree, dict) else (tuple, list)):
         raise ValueError(f"{where}: a {type(other).__name__} in the place of a {type(tree).__name__}")
-    keys = list(tree) if isinstance(tree, dict) else range(len(tree))
-    there = set(other) if isinstance(other, dict) else set(range(len(other)))
-    if not there <= set(keys):
-        raise ValueError(f"{where}: {sorted(map(repr, there - set(keys)))} is not in the tree it belongs to")
-    parts = ((tree[key], other[key] if key in there else None, f"{where}[{key!r}]") for key in keys)
-    return [leaf for part in parts for leaf in matched(*part)]
+    mine, theirs = _parts(tree), _parts(other)
+    unknown = theirs.keys() - mine.keys()
+    if unknown:
+        raise ValueError(f"{where}: {sorted(map(repr, unknown))} is not in the tree it belongs to")
+    return [leaf for key, part in mine.items() for leaf in matched(part, theirs.get(key), f"{where}[{key!r}]")]

@@ -25,6 +25,7 @@ KINDS = (
     "one_column",
     "two_components",
 )  # see `data` and `problem`
+POWERS = (1, 2, 3, 4, 5)
 GATE_SIGMA = 0.5
 KINK_MARGIN = 0.02  # distance of every mu + sigma eps from 0 and from 1
 

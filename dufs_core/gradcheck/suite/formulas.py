@@ -43,22 +43,20 @@ def bandwidths(bk: Backend, D: Array, rule: Any, k: int, factor: float, degenera
 
 def bandwidth(bk: Backend, D: Array, rule: str, k: int, factor: float, degenerate_rule: str) -> Any:
     """b of one matrix, from the distance to the k-th nearest row of each row."""
-    n = D.shape[0]
-    real = bk.to_host(D.real)
-    nearest = [sorted((float(real[i, j]), j) for j in range(n) if j != i)[k - 1] for i in range(n)]
-    order = sorted(range(n), key=lambda i: nearest[i][0])
+    n, real = D.shape[0], bk.to_host(D.real)
+    nearest = sorted(sorted((float(real[i, j]), i, j) for j in range(n) if j != i)[k - 1] for i in range(n))
     low, share = divmod(quantile_of(rule) * (n - 1), 1)
-    picks = [(order[int(low)], 1 - share), (order[min(int(low) + 1, n - 1)], share)]
-    s = sum(nearest[i][0] * w for i, w in picks)
+    picks = [(nearest[int(low)], 1 - share), (nearest[min(int(low) + 1, n - 1)], share)]
+    s = sum(distance * w for (distance, _, _), w in picks)
     tiny = 4 * float(bk.xp.finfo(D.real.dtype).eps) * float(real.max())
     if degenerate_rule == "one" and s < 1e-8:
         return factor
     if degenerate_rule == "data" and s <= tiny:
-        positive = [i for i in order if nearest[i][0] > tiny]
+        positive = [pair for pair in nearest if pair[0] > tiny]
         if not positive:
             return factor * (tiny or 1.0)
         picks = [(positive[0], 1.0)]
-    return sum(D[i, nearest[i][1]] * (w * factor) for i, w in picks if w)
+    return sum(D[i, j] * (w * factor) for (_, i, j), w in picks if w)
 
 
 def gaussian(bk: Backend, D: Array, b: Array, self_weight: float) -> Array:
@@ -96,17 +94,15 @@ def loss(bk: Backend, S: Array, sum_p: Any, n: int, lam: float | None, delta: fl
     return -mean / (n * sum_p + delta) if lam is None else -mean / n + lam * sum_p
 
 
-def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fixed: list[float] | None = None) -> Any:
-    """The loss of `Objective`, draw by draw, from the random-walk matrix; `fixed`: one bandwidth per draw."""
-    rule = objective.n_neighbors, objective.bandwidth_factor, objective.degenerate_rule
+def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> Any:
+    """The loss of `Objective`, draw by draw, from the random-walk matrix."""
+    factor = objective.bandwidth_factor if isinstance(objective.bandwidth, str) else 1.0
+    rule = objective.bandwidth, objective.n_neighbors, factor, objective.degenerate_rule
     scores = []
-    for r, z in enumerate(gates(bk, mu, eps, objective.gate_sigma)):
+    for z in gates(bk, mu, eps, objective.gate_sigma):
         Xt = X * z
         D = ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
-        b: Any = objective.bandwidth if fixed is None else fixed[r]
-        if isinstance(b, str):
-            b = bandwidth(bk, D, b, *rule)
-        K = gaussian(bk, D, bk.xp.asarray(b), objective.self_weight)
+        K = gaussian(bk, D, bandwidths(bk, D, *rule), objective.self_weight)
         P = K / K.sum(axis=1, keepdims=True)
         scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
     sum_p = regulariser(bk, mu, objective.gate_sigma)
@@ -118,10 +114,6 @@ def concrete(bk: Backend, X: Array, logits: Array, gumbel: Array, temperature: f
     scaled = (logits + gumbel) / temperature
     E = bk.xp.exp(scaled - scaled.real.max(axis=1)[:, None])
     return X @ (E / E.sum(axis=1)[:, None]).T
-
-
-def affine(bk: Backend, U: Array, W: Array, c: Array) -> Array:
-    return (U[:, :, None] * W[None, :, :]).sum(axis=1) + c
 
 
 def leaky_relu(bk: Backend, V: Array) -> Array:

@@ -10,8 +10,8 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.baselines import concrete_network as network
-from dufs_core.gradcheck.suite import examples, expectation, formulas
-from dufs_core.gradcheck.suite.registry import Example, Kink, Operation, layer, register
+from dufs_core.gradcheck.suite import examples, formulas
+from dufs_core.gradcheck.suite.entries import Example, Kink, Operation, layer
 from dufs_core.objective.ops import (
     bandwidth,
     distances,
@@ -26,7 +26,6 @@ from dufs_core.objective.ops import (
 )
 
 Rng = examples.Rng
-POWERS = (1, 2, 3, 4, 5)
 _ZERO = np.zeros((3, 3))
 
 
@@ -46,14 +45,16 @@ def _stack(rng: Rng, make: Any) -> tuple[Array, ...]:
 def _gates(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     p = examples.problem(rng, _kind(index), noise)
     sigma = float(rng.uniform(0.1, 1.0))
-    settings = examples.away_from_kinks(p.mu, p.eps, sigma), sigma
-    return layer(bk, gates.forward, gates.backward, formulas.gates, (p.mu,), settings, p.kind)
+    arguments = p.mu, examples.away_from_kinks(p.mu, p.eps, sigma), sigma
+    return layer(bk, gates.forward, gates.backward, formulas.gates, arguments, note=p.kind)
 
 
-def _gate_slope(u: float, bk: Backend, _: Any) -> Any:
-    """dz/dmu at mu + sigma eps = u, from two draws, so that both ways to reach a kink are tried."""
-    mu, eps = bk.xp.asarray([u, 0.5]), bk.xp.asarray([[0.0, (u - 0.5) / 0.5], [0.0, (u - 0.5) / 0.5]])
-    return bk.to_host(gates.backward(bk, gates.forward(bk, mu, eps, 0.5)[1], bk.xp.ones_like(eps)))
+def _gate_slopes(bk: Backend, _: Any) -> Any:
+    """dz/dmu at both kinks and just inside of them, each reached by mu, and from mu = 1/2 by the noise."""
+    u = np.array([0.0, 1.0, 2.0**-40, 1 - 2.0**-40])
+    mu, eps = (bk.xp.asarray(np.append(*halves)) for halves in ((u, 0 * u + 0.5), (0 * u, (u - 0.5) / 0.5)))
+    z, saved = gates.forward(bk, mu, eps, 0.5)
+    return bk.to_host(gates.backward(bk, saved, bk.xp.ones_like(z)))
 
 
 def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -65,16 +66,15 @@ def _gram(noise: Any, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         """Columns whose derivative is not wanted stay where they are: the function does not depend on them."""
         return bk.xp.where(wanted, z, z0.astype(z.real.dtype))
 
-    def forward(bk: Backend, z: Array, X: Array) -> Any:
-        return gram.forward(bk, X, held(z))
-
-    def backward(bk: Backend, saved: Any, dG: Array) -> Array:
-        return gram.backward(bk, saved, dG, wanted)
-
-    def formula(bk: Backend, z: Array, X: Array) -> Array:
-        return formulas.gram(bk, X, held(z))
-
-    return layer(bk, forward, backward, formula, (z0,), (p.X,), p.kind)
+    return layer(
+        bk,
+        lambda bk, X, z: gram.forward(bk, X, held(z)),
+        lambda bk, saved, dG: gram.backward(bk, saved, dG, wanted),
+        lambda bk, X, z: formulas.gram(bk, X, held(z)),
+        (p.X, z0),
+        wrt=(1,),
+        note=p.kind,
+    )
 
 
 def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -97,17 +97,11 @@ def _distances(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     return layer(bk, distances.forward, distances.backward, formulas.distances, inputs, note=kind, project=project)
 
 
-def _distance_slope(X: Any, dD: Any, bk: Backend, _: Any) -> Any:
-    """dG at the Gram matrix of three rows."""
-    X = bk.xp.asarray(X)
-    return bk.to_host(distances.backward(bk, distances.forward(bk, X @ X.T)[1], bk.xp.asarray(dD)))
-
-
-def _typical(D: Any) -> float:
-    """The median positive distance to a nearest row: the scale on which neighbours change."""
-    nearest = np.where(D > 0, D, np.inf).min(axis=-1)
-    nearest = nearest[np.isfinite(nearest)]
-    return float(np.median(nearest)) if nearest.size else 1.0
+def _distance_slope(bk: Backend, _: Any) -> Any:
+    """dG at the Gram matrix of three rows, two of them equal."""
+    X = bk.xp.asarray([[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]])
+    dD = bk.xp.asarray([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    return bk.to_host(distances.backward(bk, distances.forward(bk, X @ X.T)[1], dD))
 
 
 def _bandwidth_slope(bk: Backend, saved: Any, D: Array, db: Array) -> Array:
@@ -121,7 +115,7 @@ def _bandwidth(rule: str, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     (D,) = _stack(rng, lambda n: (examples.squared_distances(examples.data(rng, kind, max(n, 2))),))
     k = int(rng.integers(1, min(3, D.shape[-1] - 1) + 1))
     number = float(rng.uniform(0.5, 2)) * float(np.max(D) or 1.0)
-    settings = number if rule == "fixed" else rule, k, factor, degenerate_rule
+    arguments = D, number if rule == "fixed" else rule, k, factor, degenerate_rule
     _, group, sizes = (xp.asarray(a) for a in np.unique(D, return_inverse=True, return_counts=True))
     movable = xp.asarray(D > 0)
 
@@ -138,8 +132,7 @@ def _bandwidth(rule: str, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
         return _bandwidth_slope(bk, *saved, db)
 
     note, db = f"{kind}, k={k}, degenerate_rule={degenerate_rule}", rng.standard_normal(D.shape[:-2])
-    where: Any = {"scales": (_typical(D),), "project": {0: tied}}
-    return layer(bk, forward, backward, formulas.bandwidths, (D,), settings, note, (db,), **where)
+    return layer(bk, forward, backward, formulas.bandwidths, arguments, (0,), note, (db,), project={0: tied})
 
 
 def _slopes(D: Any, rule: str, factor: float, bk: Backend, _: Any) -> Any:
@@ -164,8 +157,8 @@ def _tied_median(bk: Backend, _: Any) -> Any:
 def _gaussian(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
     D, b = _stack(rng, lambda n: examples.affinity(rng, kind, n)[1:])
-    own, scales = 1.0 if index % 3 else float(rng.uniform(0, 1)), (float(np.min(b)),) * 2
-    return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, (D, b), (own,), note=kind, scales=scales)
+    arguments = D, b, 1.0 if index % 3 else float(rng.uniform(0, 1))
+    return layer(bk, gaussian.forward, gaussian.backward, formulas.gaussian, arguments, (0, 1), kind)
 
 
 def _normalise(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -189,7 +182,7 @@ def _power(t: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     (A,) = _stack(rng, lambda n: _affinity_degrees(rng, kind, n)[:1])
     promise: Any = {"project": {0: examples.symmetric}, "symmetric": (0,)}
     dAt = examples.symmetric(rng.standard_normal(A.shape))
-    return layer(bk, power.forward, power.backward, formulas.power, (A,), (t,), kind, (dAt,), **promise)
+    return layer(bk, power.forward, power.backward, formulas.power, (A, t), (0,), kind, (dAt,), **promise)
 
 
 def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
@@ -203,60 +196,24 @@ def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     inputs = _stack(rng, make)
     promise: Any = {"project": {0: examples.symmetric, 1: examples.symmetric}, "symmetric": (0, 1)}
     dS = rng.standard_normal(inputs[0].shape[:-2])
-    return layer(bk, score.forward, score.backward, formulas.score, inputs, (), kind, (dS,), **promise)
+    return layer(bk, score.forward, score.backward, formulas.score, inputs, (0, 1, 2), kind, (dS,), **promise)
 
 
 def _regulariser(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     sigma = float(rng.uniform(0.1, 1.0))
     mu = rng.uniform(-2, 2, int(rng.integers(1, 9))) * (0.05 if index % 3 == 0 else 1.0) * sigma
 
-    def backward(bk: Backend, saved: Any, dsum: Array) -> Array:
-        return regulariser.backward(bk, saved, float(dsum))
-
-    note, dsum = f"d={len(mu)}", rng.standard_normal()
-    return layer(bk, regulariser.forward, backward, formulas.regulariser, (mu,), (sigma,), note, (dsum,))
+    arguments, note, dsum = (mu, sigma), f"d={len(mu)}", rng.standard_normal()
+    return layer(bk, regulariser.forward, regulariser.backward, formulas.regulariser, arguments, (0,), note, (dsum,))
 
 
 def _loss(free: bool, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     n = int(rng.integers(2, 20))
     sum_p = float(rng.uniform(0.001, 0.01) if index % 3 == 0 else rng.uniform(0.1, 8))
     S = rng.uniform(0, n, int(rng.integers(1, 6)))
-    settings = n, None if free else float(rng.uniform(0, 3)), float(10.0 ** rng.uniform(-6, 0))
-    note, scales = f"draws={len(S)}, sum_p={sum_p:.3g}", (float(n), sum_p)
-    return layer(bk, loss.forward, loss.backward, formulas.loss, (S, sum_p), settings, note, scales=scales)
-
-
-def _concrete(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    kind = _kind(index)
-    X = examples.data(rng, kind)
-    shape = (int(rng.integers(1, 5)), X.shape[1])
-    logits, gumbel = rng.normal(size=shape), rng.gumbel(size=shape)
-    T = float(10.0 ** rng.uniform(-0.5, 1))
-
-    def forward(bk: Backend, logits: Array, X: Array, gumbel: Array) -> Any:
-        return network.select_forward(bk, X, logits, gumbel, T)
-
-    def formula(bk: Backend, logits: Array, X: Array, gumbel: Array) -> Array:
-        return formulas.concrete(bk, X, logits, gumbel, T)
-
-    note, scales = f"{kind}, k={shape[0]}, T={T:.2g}", (min(1.0, T),)
-    return layer(bk, forward, network.select_backward, formula, (logits,), (X, gumbel), note, scales=scales)
-
-
-def _affine(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    kind = _kind(index)
-    U = examples.data(rng, kind)
-    m = int(rng.integers(1, 6))
-    inputs = U, rng.normal(size=(U.shape[1], m)), rng.normal(size=m)
-    return layer(bk, network.affine_forward, network.affine_backward, formulas.affine, inputs, note=kind)
-
-
-def _leaky_relu(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    kind = _kind(index)
-    V = examples.data(rng, kind)
-    margin = examples.KINK_MARGIN * np.abs(V).max()
-    V = np.where(np.abs(V) < margin, np.copysign(margin, V), V)
-    return layer(bk, network.leaky_forward, network.leaky_backward, formulas.leaky_relu, (V,), note=kind)
+    arguments = S, sum_p, n, None if free else float(rng.uniform(0, 3)), float(10.0 ** rng.uniform(-6, 0))
+    note = f"draws={len(S)}, sum_p={sum_p:.3g}"
+    return layer(bk, loss.forward, loss.backward, formulas.loss, arguments, (0, 1), note)
 
 
 def _slope_at_zero(bk: Backend, _: Any) -> Any:
@@ -264,61 +221,39 @@ def _slope_at_zero(bk: Backend, _: Any) -> Any:
     return bk.to_host(network.leaky_backward(bk, network.leaky_forward(bk, V)[1], bk.xp.ones_like(V)))
 
 
-def _squared_error(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
-    kind = _kind(index)
-    X = examples.data(rng, kind)
-    Xhat = rng.normal(size=X.shape) * float(np.abs(X).max() or 1.0)
-    return layer(bk, network.error_forward, network.error_backward, formulas.squared_error, (Xhat,), (X,), kind)
-
-
 def _autoencoder(hidden: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     """The whole network with that many hidden layers."""
     kind = ("plain", "duplicates", "constant_column", "two_rows", "one_column", "two_components")[index % 6]
-    X = bk.xp.asarray(examples.data(rng, kind))
+    X = examples.data(rng, kind)
     d, k = X.shape[1], int(rng.integers(1, 4))
     widths = [k, *(int(w) for w in rng.integers(1, 5, hidden)), d]
     parameters = [rng.normal(size=(k, d))]
     for a, b in pairwise(widths):
         parameters += [rng.normal(size=(a, b)), rng.normal(size=b)]
-    gumbel, T = bk.xp.asarray(rng.gumbel(size=(k, d))), float(10.0 ** rng.uniform(-0.5, 1))
-
-    def forward(bk: Backend, *p: Array) -> tuple[float, list[Array]]:
-        return network.value_and_grad(bk, p, X.astype(p[0].dtype), gumbel.astype(p[0].dtype), T)
-
-    def backward(bk: Backend, gradients: list[Array]) -> tuple[Array, ...]:
-        return tuple(gradients)
-
-    def formula(bk: Backend, *p: Array) -> Any:
-        return formulas.autoencoder(bk, X, gumbel, T, *p)
-
-    note = f"{kind}, k={k}, widths={widths[1:]}, T={T:.2g}"
-    scales = (min(1.0, T), *(1.0 for _ in parameters[1:]))
-    return layer(bk, forward, backward, formula, parameters, note=note, scales=scales)
+    gumbel, T = rng.gumbel(size=(k, d)), float(10.0 ** rng.uniform(-0.5, 1))
+    return layer(
+        bk,
+        lambda bk, X, gumbel, *p: network.value_and_grad(bk, p, X, gumbel, T),
+        lambda bk, gradients: tuple(gradients),
+        lambda bk, X, gumbel, *p: formulas.autoencoder(bk, X, gumbel, T, *p),
+        (X, gumbel, *parameters),
+        range(2, 2 + len(parameters)),
+        note=f"{kind}, k={k}, widths={widths[1:]}, T={T:.2g}",
+    )
 
 
-_EQUAL, _DIFFERENT = [[1.0, 2.0], [1.0, 2.0], [0.0, 1.0]], [[1.0, 2.0], [3.0, 2.0], [0.0, 1.0]]
-_BETWEEN_EQUAL = [[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 0.0]]
 _KINKS = {
-    "gates[batch]": (
-        Kink("gate at u = 0: slope 0", partial(_gate_slope, 0.0), [0.0, 0.0]),
-        Kink("gate at u = 1: slope 0", partial(_gate_slope, 1.0), [0.0, 0.0]),
-        Kink("gate just above u = 0: slope 1", partial(_gate_slope, 2.0**-40), [2.0, 2.0]),
-        Kink("gate just below u = 1: slope 1", partial(_gate_slope, 1 - 2.0**-40), [2.0, 2.0]),
-    ),
-    "distances": (
-        Kink("clamp at D = 0: slope 0", partial(_distance_slope, _EQUAL, _BETWEEN_EQUAL), _ZERO),
-        Kink("diagonal: 0", partial(_distance_slope, _DIFFERENT, np.eye(3)), _ZERO),
-    ),
+    "gates[batch]": (Kink("gates at kinks: slope 0, just inside: 1", _gate_slopes, [0.0, 0.0, 1.0, 1.0] * 2),),
+    "distances": (Kink("clamp at D = 0, and the diagonal: slope 0", _distance_slope, _ZERO),),
     "bandwidth[median]": (Kink("median of tied rows: half each, on nearest pairs", _tied_median, [3.0, 3.0, 2.0]),),
     "bandwidth[max]": (
         Kink("kNN tie: one of the tied pairs carries the slope", _tied, [2.0, 0.0, 0.0]),
         Kink("all distances 0: no slope", partial(_slopes, _ZERO, "max", 2.0), _ZERO),
     ),
-    "leaky_relu": (
+    "concrete_autoencoder[hidden=1]": (
         Kink("bend at V = 0: the negative side's slope; 1 above", _slope_at_zero, [network.SLOPE, 1.0, network.SLOPE]),
     ),
 }
-_EXPECTATIONS = {"gates[batch]": expectation.clipped_gates, "regulariser": expectation.open_gates}
 _EXAMPLES: dict[str, Any] = {
     **{f"gates[{noise}]": partial(_gates, noise) for noise in ("batch", "sample")},
     **{f"gram[{noise}]": partial(_gram, noise) for noise in ("batch", "sample")},
@@ -326,20 +261,19 @@ _EXAMPLES: dict[str, Any] = {
     **{f"bandwidth[{rule}]": partial(_bandwidth, rule) for rule in ("median", "q90", "max", "fixed")},
     "gaussian": _gaussian,
     "normalise": _normalise,
-    **{f"power[{t}]": partial(_power, t) for t in POWERS},
+    **{f"power[{t}]": partial(_power, t) for t in examples.POWERS},
     "score": _score,
     "regulariser": _regulariser,
     "loss[regularised]": partial(_loss, False),
     "loss[parameter-free]": partial(_loss, True),
 }
-_NETWORK: dict[str, Any] = {
-    "concrete": _concrete,
-    "affine": _affine,
-    "leaky_relu": _leaky_relu,
-    "squared_error": _squared_error,
-    **{f"concrete_autoencoder[hidden={hidden}]": partial(_autoencoder, hidden) for hidden in (0, 1, 2)},
-}
-for _name, _example in (_EXAMPLES | _NETWORK).items():
-    _module = "baselines.concrete_network" if _name in _NETWORK else _name.partition("[")[0]
-    _tested: Any = {"kinks": _KINKS.get(_name, ()), "expectation": _EXPECTATIONS.get(_name)}
-    register(Operation(_name, _module, _example, complex_rtol=1e-11 if "concrete" in _name else 1e-12, **_tested))
+_NETWORK = {f"concrete_autoencoder[hidden={hidden}]": partial(_autoencoder, hidden) for hidden in (0, 1, 2)}
+OPERATIONS = tuple(
+    Operation(
+        name,
+        "baselines.concrete_network" if name in _NETWORK else name.partition("[")[0],
+        example,
+        kinks=_KINKS.get(name, ()),
+    )
+    for name, example in (_EXAMPLES | _NETWORK).items()
+)
