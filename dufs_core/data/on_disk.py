@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.dense import not_finite
+from dufs_core.data.dense import columns_not_finite, not_finite
 from dufs_core.data.scaling import check_peaks, common_deviation
 from dufs_core.data.sparse import checked
 
@@ -50,26 +50,19 @@ def statistics(X: Any) -> Statistics:
     computing sample variances", 1979. Raises ValueError, with their number and the first column, if values are NaN or
     infinite.
     """
-    n, d = X.shape
+    d = X.shape[1]
     mean, squares = np.zeros(d), np.zeros(d)
-    low, high = np.full(d, np.inf), np.full(d, -np.inf)
-    bad, first_bad, seen = 0, d, 0
-    for start, stop in slices(np.arange(n), d):
-        block = _read(X, start, stop)
-        strange = np.nonzero(~np.isfinite(block))[1]
-        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
-        if bad:
-            continue
+    low, high, seen = np.full(d, np.inf), np.full(d, -np.inf), 0
+    for rows in finite_blocks(X):
+        block = _as_float64(rows)
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         with np.errstate(over="ignore", invalid="ignore"):  # OnDiskMatrix refuses what overflows, by column
-            count, block_mean = stop - start, block.mean(axis=0)
+            count, block_mean = len(block), block.mean(axis=0)
             block -= block_mean
             delta = block_mean - mean
             seen += count
             mean += delta * (count / seen)
             squares += np.einsum("ij,ij->j", block, block) + delta**2 * ((seen - count) * count / seen)
-    if bad:
-        raise not_finite(bad, n * d, first_bad)
     return Statistics(mean, squares, low, high)
 
 
@@ -119,21 +112,47 @@ class OnDiskMatrix:
 
     def _read_scaled(self, rows: Array, columns: Array) -> Array:
         order = np.argsort(rows, kind="stable")
-        ascending = rows[order]
-        mean, scale = self._mean[columns], self._scale[columns]
-        every_column = len(columns) == self._X.shape[1] and bool((columns == np.arange(len(columns))).all())
-        out = np.empty((len(rows), len(mean)), dtype=self.dtype, order="F")
+        out = np.empty((len(rows), len(columns)), dtype=self.dtype, order="F")
         done = 0
-        for start, stop in slices(ascending, self._X.shape[1]):
-            count = int(np.searchsorted(ascending, stop)) - done
-            block = _read(self._X, start, stop)[ascending[done : done + count] - start]
-            if not every_column:
-                block = block[:, columns]
-            block -= mean
-            block /= scale
-            out[order[done : done + count]] = block
-            done += count
+        for block in blocks(self._X, rows[order]):
+            part = _as_float64(block[:, columns])
+            part -= self._mean[columns]
+            part /= self._scale[columns]
+            out[order[done : done + len(part)]] = part
+            done += len(part)
         return self._bk.to_device(out)
+
+
+def blocks(X: Any, rows: Array) -> Iterator[Any]:
+    """The ascending `rows` of X, a chunk at a time, each an array of its own, or CSR where X gives sparse rows."""
+    done = 0
+    for start, stop in slices(rows, X.shape[1]):
+        last = int(np.searchsorted(rows, stop))
+        block = X[start:stop]
+        yield (checked(block).tocsr() if sparse.issparse(block) else np.asarray(block, order="C"))[
+            rows[done:last] - start
+        ]
+        done = last
+
+
+def finite_blocks(X: Any) -> Iterator[Any]:
+    """`blocks` of all rows of X, at least one, up to the first with a NaN or an infinite value.
+
+    Raises ValueError, with their number and the first column, after the last row if there are any.
+    """
+    n, d = X.shape
+    bad, first_bad = 0, d
+    for block in blocks(X, np.arange(n)):
+        strange = columns_not_finite(block)
+        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
+        if not bad:
+            yield block
+    if bad:
+        raise not_finite(bad, n * d, first_bad)
+
+
+def _as_float64(block: Any) -> Array:
+    return np.asarray(block.toarray() if sparse.issparse(block) else block, dtype=np.float64)
 
 
 def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
@@ -148,12 +167,6 @@ def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
             end = at + int(far[0]) + 1
         yield start, int(rows[end - 1]) + 1
         at = end
-
-
-def _read(X: Any, start: int, stop: int) -> Array:
-    """Rows start to stop as a float64 array of its own."""
-    rows = X[start:stop]
-    return np.array(checked(rows).toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")
 
 
 def chunked_bytes(rows: int, d: int, itemsize: int) -> int:
