@@ -314,7 +314,7 @@ def test_the_engine_takes_nothing_else():
 
 def test_sparse_on_a_device():
     matrix = type("csr_matrix", (), {"__module__": "cupyx.scipy.sparse._csr", "shape": (5, 5), "dtype": np.dtype("f4")})
-    with pytest.raises(ValueError, match="X is a sparse matrix on a GPU, and the NumPy backend"):
+    with pytest.raises(ValueError, match="X lives on a GPU, and the NumPy backend"):
         DUFS(fdr=None, **QUICK).fit(matrix())
 
 

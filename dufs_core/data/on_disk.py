@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
@@ -25,25 +25,16 @@ _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another rea
 
 def is_on_disk(X: Any) -> bool:
     """Whether X is two-dimensional, outside the memory or read by slices, and neither an array nor a sparse matrix."""
-    if isinstance(X, np.ndarray):
-        return isinstance(X, np.memmap) and X.ndim == 2
+    if isinstance(X, np.memmap):
+        return X.ndim == 2
     if sparse.issparse(X) or hasattr(X, "__dlpack__") or hasattr(X, "iloc"):
         return False
     named = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
     return named and isinstance(X.shape, tuple) and len(X.shape) == 2
 
 
-class Statistics(NamedTuple):
-    """Statistics of every column, float64 (d,)."""
-
-    mean: Array
-    squares: Array  # sum of squared differences from the mean
-    low: Array
-    high: Array
-
-
-def statistics(X: Any) -> Statistics:
-    """One pass over the rows of X.
+def statistics(X: Any) -> tuple[Array, Array, Array, Array]:
+    """Mean, sum of squared differences from it, least and largest value of each column, float64 (d,), in one pass.
 
     Chunks of rows are joined by mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which loses no
     digits of data far from 0. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
@@ -54,7 +45,7 @@ def statistics(X: Any) -> Statistics:
     mean, squares = np.zeros(d), np.zeros(d)
     low, high, seen = np.full(d, np.inf), np.full(d, -np.inf), 0
     for rows in finite_blocks(X):
-        block = _as_float64(rows)
+        block = as_array(rows, np.float64)
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         with np.errstate(over="ignore", invalid="ignore"):  # OnDiskMatrix refuses what overflows, by column
             count, block_mean = len(block), block.mean(axis=0)
@@ -63,7 +54,7 @@ def statistics(X: Any) -> Statistics:
             seen += count
             mean += delta * (count / seen)
             squares += np.einsum("ij,ij->j", block, block) + delta**2 * ((seen - count) * count / seen)
-    return Statistics(mean, squares, low, high)
+    return mean, squares, low, high
 
 
 class OnDiskMatrix:
@@ -115,7 +106,7 @@ class OnDiskMatrix:
         out = np.empty((len(rows), len(columns)), dtype=self.dtype, order="F")
         done = 0
         for block in blocks(self._X, rows[order]):
-            part = _as_float64(block[:, columns])
+            part = as_array(block[:, columns], np.float64)
             part -= self._mean[columns]
             part /= self._scale[columns]
             out[order[done : done + len(part)]] = part
@@ -129,9 +120,8 @@ def blocks(X: Any, rows: Array) -> Iterator[Any]:
     for start, stop in slices(rows, X.shape[1]):
         last = int(np.searchsorted(rows, stop))
         block = X[start:stop]
-        yield (checked(block).tocsr() if sparse.issparse(block) else np.asarray(block, order="C"))[
-            rows[done:last] - start
-        ]
+        block = checked(block).tocsr() if sparse.issparse(block) else np.asarray(block, order="C")
+        yield block[rows[done:last] - start]
         done = last
 
 
@@ -141,18 +131,15 @@ def finite_blocks(X: Any) -> Iterator[Any]:
     Raises ValueError, with their number and the first column, after the last row if there are any.
     """
     n, d = X.shape
-    bad, first_bad = 0, d
+    bad, first = 0, d
     for block in blocks(X, np.arange(n)):
         strange = columns_not_finite(block)
-        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
+        bad += len(strange)
+        first = int(strange.min(initial=first))
         if not bad:
             yield block
     if bad:
-        raise not_finite(bad, n * d, first_bad)
-
-
-def _as_float64(block: Any) -> Array:
-    return np.asarray(block.toarray() if sparse.issparse(block) else block, dtype=np.float64)
+        raise not_finite(bad, n * d, first)
 
 
 def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
@@ -167,6 +154,11 @@ def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
             end = at + int(far[0]) + 1
         yield start, int(rows[end - 1]) + 1
         at = end
+
+
+def as_array(block: Any, dtype: Any = None) -> Array:
+    """A block of rows as an array, of its own dtype if no other is asked for."""
+    return np.asarray(block.toarray() if sparse.issparse(block) else block, dtype)
 
 
 def chunked_bytes(rows: int, d: int, itemsize: int) -> int:

@@ -9,6 +9,7 @@ stands for -m_k.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,6 @@ from dufs_core.backend import Array, Backend, get_backend
 from dufs_core.data.dense import check_finite
 from dufs_core.data.scaling import ScaledData, check_peaks, common_deviation, safe_unit
 
-_INDICES = {
-    "csr": ("indices", "indptr"), "csc": ("indices", "indptr"), "bsr": ("indices", "indptr"), "coo": ("row", "col"),
-    "dia": ("offsets",),
-}  # fmt: skip
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _SPARSE = 8  # a sparse column stores at most n / _SPARSE entries
 
@@ -50,13 +47,16 @@ def _made_anew(X: Any) -> Any:
         X = X.tocsr()
     elif X.format == "dok":
         X = X.tocoo()
-    indices = [getattr(X, name) for name in _INDICES[X.format]]
-    for name, part in zip(_INDICES[X.format], indices, strict=True):
+    names = {"coo": ("row", "col"), "dia": ("offsets",)}.get(X.format, ("indices", "indptr"))
+    indices = [getattr(X, name) for name in names]
+    for name, part in zip(names, indices, strict=True):
         if part.dtype.kind not in "iu":
             raise ValueError(f"{name} holds {part.dtype}, not whole numbers")
-    if X.format in ("coo", "dia"):
-        made = type(X)((X.data, indices if X.format == "coo" else indices[0]), shape=X.shape)
-        return made.tocoo()  # of diagonals in NumPy: compiled code loses count where they lie far outside
+    if X.format == "coo":
+        return type(X)((X.data, indices), shape=X.shape)
+    if X.format == "dia":
+        made = type(X)((X.data, *indices), shape=X.shape)
+        return made.tocoo()  # in NumPy: compiled code loses count of diagonals that lie far outside
     blocks = X.data.shape[1:]
     if any(block == 0 or size % block for size, block in zip(X.shape, blocks, strict=False)):
         raise ValueError(f"blocks of shape {blocks}")
@@ -122,32 +122,30 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
     for part, entries in _blocks(csc.data, indptr):
         count = stored[part]
         starts = indptr[part] - indptr[part.start]
-        low = _reduce(np.minimum, entries, starts, count)
-        high = _reduce(np.maximum, entries, starts, count)
+        reduced, spread = partial(_reduce, starts=starts, count=count), partial(np.repeat, repeats=count)
+        low, high = reduced(np.minimum, entries), reduced(np.maximum, entries)
         low, high = np.where(count < n, np.minimum(low, 0), low), np.where(count < n, np.maximum(high, 0), high)
         constant[part] = low == high
-        entries /= np.repeat(safe_unit(scaling, low, high, largest), count)
-        mean = _reduce(np.add, entries, starts, count) / n
+        entries /= spread(safe_unit(scaling, low, high, largest))
+        mean = reduced(np.add, entries) / n
         mean[constant[part]] = 0
-        entries[np.repeat(constant[part], count)] = 0
-        centred = entries - np.repeat(mean, count)
+        entries[spread(constant[part])] = 0
+        centred = entries - spread(mean)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_peaks` refuses what overflows
-            squares = _reduce(np.add, centred**2, starts, count) + (n - count) * mean**2
+            squares = reduced(np.add, centred**2) + (n - count) * mean**2
         if scaling == "columns":
             deviation = np.sqrt(squares / n)
             deviation = np.where(deviation > 0, deviation, 1)
             mean /= deviation
-            entries /= np.repeat(deviation, count)
-            centred /= np.repeat(deviation, count)
+            entries /= spread(deviation)
+            centred /= spread(deviation)
         elif scaling == "global":
             square_sum += float(squares.sum())
         else:
-            stored_peaks = _reduce(np.maximum, abs(centred), starts, count)
-            peaks[part] = np.maximum(stored_peaks, np.where(count < n, abs(mean), 0))
+            peaks[part] = np.maximum(reduced(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
         shift[part] = mean
         with np.errstate(over="ignore"):
-            kept = np.where(np.repeat(uncentred[part], count), entries, centred)
-            values[indptr[part.start] : indptr[part.stop]] = kept
+            values[indptr[part.start] : indptr[part.stop]] = np.where(spread(uncentred[part]), entries, centred)
     if scaling == "global":
         common = common_deviation(square_sum, n, d - int(constant.sum()))
         values /= values.dtype.type(common)
