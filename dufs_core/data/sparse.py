@@ -62,8 +62,9 @@ def _made_anew(X: Any) -> Any:
         raise ValueError(f"blocks of shape {blocks}")
     made = type(X)((X.data, *indices), shape=X.shape)
     made.check_format(full_check=True)
-    if (made.indptr[1:] < made.indptr[:-1]).any():  # SciPy's differences overflow, and nothing stored is not looked at
-        raise ValueError("indptr falls")
+    falls = np.flatnonzero(made.indptr[1:] < made.indptr[:-1])  # SciPy's differences overflow; it skips what is empty
+    if len(falls):
+        raise ValueError(f"indptr falls after entry {falls[0]}")
     return made
 
 
