@@ -103,7 +103,7 @@ def test_fingerprints_on_disk(tmp_path, monkeypatch):
     bk = get_backend("numpy")
     np.save(tmp_path / "X.npy", np.arange(70.0).reshape(10, 7))
     X = np.load(tmp_path / "X.npy", mmap_mode="c")
-    monkeypatch.setattr("dufs_core.data.fingerprint.CHUNK_BYTES", 3 * 7 * 8)
+    monkeypatch.setattr("dufs_core.data.on_disk.CHUNK_BYTES", 3 * 7 * 8)
     before = describe(bk, X)
     assert before["kind"] == "on disk"
     assert describe(bk, X) == before

@@ -252,8 +252,8 @@ def test_matlab_files_read_as_by_scipy(tmp_path, shared_data):
             continue
         for name, found in mat.variables(path).items():
             want, got = expected[name], found.value()
-            if want.dtype.kind == "O" or want.dtype.kind == "V":
-                continue  # cells of text are what labels need
+            if want.dtype.kind in "OVc":
+                continue  # cells of text are what labels need; complex numbers are refused
             if scipy.sparse.issparse(want):
                 want, got = want.toarray(), got.toarray()
             assert got.dtype.newbyteorder("=") == want.dtype.newbyteorder("="), (path, name)

@@ -180,8 +180,12 @@ def damaged():
     """Name -> a sparse matrix (90, 60) whose index arrays were changed after it was made, and what is said of them."""
     made = {}
 
-    def add(name, kind, part, position, value, said):
-        X = getattr(sparse, kind)(counts())
+    def add(name, kind, part, position, value, said, dtype="int32"):
+        X = sparse.csr_array(counts()).tobsr((2, 3)) if kind == "bsr_array" else getattr(sparse, kind)(counts())
+        if kind == "coo_array":
+            X.coords = tuple(part.astype(dtype) for part in X.coords)
+        elif kind != "lil_array":
+            X.indices, X.indptr = X.indices.astype(dtype), X.indptr.astype(dtype)
         array = getattr(X, part)
         if position is None:
             setattr(X, part, value(array))
@@ -189,37 +193,62 @@ def damaged():
             array[position] = value
         made[name] = X, said
 
-    for kind in ("csr_array", "csc_matrix"):
-        minor = 59 if kind == "csr_array" else 89
-        add(f"{kind}: too large", kind, "indices", 5, 1 << 30, f"indices must be 0 to {minor}, and one is 1073741824")
-        add(f"{kind}: negative", kind, "indices", 5, -1, "and one is -1")
-        add(f"{kind}: falls", kind, "indptr", 30, 1 << 30, "indptr starts at 0, and falls after entry 30")
-        add(f"{kind}: start", kind, "indptr", 0, 1, "indptr starts at 1, and not at 0")
-        add(f"{kind}: end", kind, "indptr", -1, 1 << 30, "indptr ends at 1073741824, beyond")
-        add(f"{kind}: short", kind, "indptr", None, lambda a: a[:-1], "and must have")
-        add(f"{kind}: fewer values", kind, "data", None, lambda a: a[:-1], "values")
-        add(f"{kind}: fractions", kind, "indices", None, lambda a: a + 0.5, "the indices are float64")
-    add("coo row", "coo_array", "row", 5, 90, "rows must be 0 to 89, and one is 90")
-    add("coo column", "coo_array", "col", 5, -7, "columns must be 0 to 59, and one is -7")
-    add("coo values", "coo_array", "data", None, lambda a: a[:-1], "rows and")
-    add("bsr", "bsr_array", "indices", 5, 1 << 20, "and one is 1048576")
-    add("lil column", "lil_array", "rows", 3, [5, 99], "row 3 has not one column for each value")
+    for dtype, beyond in (("int32", 1 << 30), ("int64", 1 << 40)):
+        for kind in ("csr_array", "csc_matrix", "bsr_array"):
+
+            def damage(name, part, position, value, said, kind=kind, dtype=dtype):
+                add(f"{kind} {dtype}: {name}", kind, part, position, value, said, dtype)
+
+            damage("too large", "indices", 5, beyond, "must be < ")
+            damage("negative", "indices", 5, -1, "must be >= 0")
+            damage("falls", "indptr", 30, beyond, "non-decreasing sequence")
+            damage("below zero", "indptr", 30, -1, "non-decreasing sequence")
+            least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+            damage("falls, and its differences do not", "indptr", slice(1, 5), [most, least, -1, 0], "indptr falls")
+            damage("falls to nothing", "indptr", None, lambda a: np.append(a[:-1], 0).astype(a.dtype), "indptr falls")
+            damage("falls below nothing", "indptr", -1, -7, "indptr falls")
+            damage("start", "indptr", 0, 1, "index pointer should start with 0")
+            damage("end", "indptr", -1, beyond, "should be less than the size of index and data arrays")
+            damage("short", "indptr", None, lambda a: a[:-1], "index pointer size")
+            damage("fewer values", "data", None, lambda a: a[:-1], "should have the same size")
+            damage("more indices", "indices", None, lambda a: np.append(a, a[:3]), "should have the same size")
+            damage("a table", "indices", None, lambda a: a[:, None], "should be 1-D")
+            for part in ("indices", "indptr"):
+                damage(f"fractions in {part}", part, None, lambda a: a + 0.5, f"{part} holds float64, not whole")
+                damage(f"objects in {part}", part, None, lambda a: a.astype(object), f"{part} holds object, not whole")
+        add(f"coo row {dtype}", "coo_array", "row", 5, 90, "axis 0 index 90 exceeds matrix dimension 90", dtype)
+        add(f"coo column {dtype}", "coo_array", "col", 5, -7, "negative axis 1 index: -7", dtype)
+    add("coo fractions", "coo_array", "coords", None, lambda a: (a[0] + 0.5, a[1]), "row holds float64, not whole")
+    add("coo values", "coo_array", "data", None, lambda a: a[:-1], "must have the same length")
+    add("bsr blocks", "bsr_array", "data", None, lambda a: np.repeat(a, 7, axis=1), "blocks of shape")
+    add("bsr nothing", "bsr_array", "data", None, lambda a: a[:, :0], "blocks of shape")
+    add("lil column", "lil_array", "rows", 3, [5, 99], r"90 lists of \d+ columns, 90 of \d+ values")
     X = sparse.lil_array(counts())
     X.rows[3][0] = 60
-    made["lil index"] = X, "and one is 60"
+    made["lil index"] = X, "must be < 60"
+    X = sparse.dok_array(counts())
+    X._dict[3, 60] = 1.0
+    made["dok index"] = X, "axis 1 index 60"
     X = sparse.dia_array((np.ones((2, 60)), [0, 1]), shape=(90, 60))
     X.offsets = X.offsets[:-1]
-    made["dia"] = X, "offsets of shape"
+    made["dia"] = X, "number of diagonals"
+    X = sparse.dia_array((np.ones((2, 60)), [0, 1]), shape=(90, 60))
+    X.offsets = np.array([0, 1.5])
+    made["dia fractions"] = X, "offsets holds float64, not whole numbers"
     return made
 
 
 DAMAGED = damaged()
 
 
+@pytest.fixture(scope="module")
+def fitted():
+    return gated(**QUICK).fit(counts())
+
+
 @pytest.mark.parametrize("name", DAMAGED)
-def test_damaged_index_arrays_are_refused(name):
+def test_damaged_index_arrays_are_refused(name, fitted):
     X, said = DAMAGED[name]
-    fitted = gated(**QUICK).fit(counts())
     for use in (DUFS().fit, LaplacianScore().fit, fitted.transform, lambda X: report(fitted, X)):
         with pytest.raises(ValueError, match=rf"damaged index arrays: .*{said}"):
             use(X)
@@ -286,7 +315,7 @@ def test_the_engine_takes_nothing_else():
 
 def test_sparse_on_a_device():
     matrix = type("csr_matrix", (), {"__module__": "cupyx.scipy.sparse._csr", "shape": (5, 5), "dtype": np.dtype("f4")})
-    with pytest.raises(ValueError, match="X is a sparse matrix on a GPU, and the NumPy backend"):
+    with pytest.raises(ValueError, match="X lives on a GPU, and the NumPy backend"):
         gated(**QUICK).fit(matrix())
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import date, timedelta
 from numbers import Integral
@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device, random
 from dufs_core.data import dense
-from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, slices
+from dufs_core.data.on_disk import OnDiskMatrix, as_array, blocks, finite_blocks, is_on_disk
 from dufs_core.data.scaling import ScaledData
 from dufs_core.data.sparse import checked, scale_sparse
 from dufs_core.errors import DufsWarning, user_stacklevel
@@ -43,9 +43,19 @@ class Accepted(NamedTuple):
         """Whether X is a sparse matrix, on whichever side."""
         return self.kind.startswith("sparse")
 
+    @property
+    def is_on_disk(self) -> bool:
+        """Whether batches are read from where X is stored."""
+        return self.kind == "on disk"
+
+    @property
+    def xp(self) -> Any:
+        """NumPy or CuPy: what X is indexed and scaled by."""
+        return self.bk.xp if self.kind == "dense device" else np
+
     def rows(self, rows: Array) -> Accepted:
         """Some of the rows (NumPy indices) of data that are not on disk."""
-        return self._replace(X=self.X[self.bk.xp.asarray(rows) if self.kind == "dense device" else rows])
+        return self._replace(X=self.X[self.xp.asarray(rows)])
 
     def device(self) -> AbstractContextManager[Any]:
         """Makes the device that X lives on the current one."""
@@ -55,15 +65,15 @@ class Accepted(NamedTuple):
 
     def scaled(self, scaling: str, dtype: Any, by_rows: bool = False) -> ScaledData:
         """The scaled data where the backend computes; by_rows: whether rows will be taken (minibatches)."""
-        if self.kind == "on disk":
+        if self.is_on_disk:
             source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
             data = ScaledData(source, source.constant)
         elif self.is_sparse:
             data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
         else:
-            array = dense.scale_columns(self.X, scaling, dtype, self.bk.xp if self.kind == "dense device" else np)
-            data = ScaledData(self.bk.to_device(array.X), self.bk.to_host(array.constant))
-        if scaling == "none" and self.kind != "dense device":
+            X, constant = dense.scale_columns(self.X, scaling, dtype, self.xp)
+            data = ScaledData(self.bk.to_device(X), self.bk.to_host(constant))
+        if scaling == "none" and self.xp is np:
             check_scales(self.X)
         return data
 
@@ -92,25 +102,23 @@ def accept(
     given = X = unwrap(X)
     check_samples(X, y)
     kind = kind_of(X)
-    if kind == "sparse device":
-        if backend == "numpy":
-            raise ValueError(
-                'X is a sparse matrix on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" '
-                "where CuPy works, or X.get()"
-            )
-        X = checked(X.get())  # columns are scaled on the host
-    elif kind == "on disk" and not (isinstance(batch_size, Integral) and batch_size < X.shape[0]):
-        X = X[:]
+    if kind == "on disk" and not (isinstance(batch_size, Integral) and batch_size < X.shape[0]):
+        X = unwrap(X[:])
         kind = "sparse host" if sparse.issparse(X) else "dense host"
-        X = checked(X) if kind == "sparse host" else X
     if backend == "auto" and kind.startswith("sparse"):
         backend = "cupy" if kind == "sparse device" else "numpy"
     bk = get_backend(backend)
+    if kind.endswith("device") and bk.name == "numpy":
+        raise ValueError(
+            'X lives on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" where CuPy works, or copy '
+            "X to the host first (X.get() in CuPy, X.cpu() in PyTorch)"
+        )
     if kind in ("on disk", "dense device"):
-        X = dense.device_table(bk, X) if kind == "dense device" else X
+        X = bk.to_device(X) if kind == "dense device" else X
         dense.check_table(X)
         validate_data(selector, X, skip_check_array=True)  # names and number of features
     else:
+        X = unwrap(X.get()) if kind == "sparse device" else X  # columns are scaled on the host
         formats = ("csr", "csc") if takes_sparse else False
         X = validate_data(
             selector, X, accept_sparse=formats, dtype="numeric", ensure_all_finite=False, ensure_min_samples=2
@@ -139,14 +147,15 @@ def unwrap(X: Any) -> Any:
         raise TypeError(
             f"X must be a table (n_samples, n_features), an array, frame or sparse matrix; got {type(X).__name__}"
         )
-    if on_device(X) or is_sparse_on_device(X):
-        return X
-    if hasattr(X, "__dlpack__") and not hasattr(X, "__array__"):
+    is_on_device = on_device(X) or is_sparse_on_device(X)
+    if hasattr(X, "__dlpack__") and not (is_on_device or hasattr(X, "__array__")):
         X = np.from_dlpack(X)
     module, kind = type(X).__module__.split(".")[0], getattr(getattr(X, "dtype", None), "kind", "")
     if module == "polars" and hasattr(X, "collect"):
         raise TypeError("X is a LazyFrame, which holds no values yet: call X.collect() first")
     _check_shape(X, _list_shape(X) if isinstance(X, (list, tuple)) else tuple(getattr(X, "shape", (0, 0))))
+    if is_on_device:
+        return X
     if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
         raise ValueError(
             f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
@@ -176,10 +185,9 @@ def _first_time(X: Any) -> str | None:
     if not isinstance(X, (np.ndarray, list, tuple)):
         return None
     array = np.asarray(X)
-    if array.dtype.kind in "mM":
-        return str(array.dtype)
-    found = (type(v).__name__ for v in array.flat if isinstance(v, _TIMES)) if array.dtype.kind == "O" else iter(())
-    return next(found, None)
+    if array.dtype.kind == "O":
+        return next((type(value).__name__ for value in array.flat if isinstance(value, _TIMES)), None)
+    return str(array.dtype) if array.dtype.kind in "mM" else None
 
 
 def _list_shape(X: Any) -> tuple[int, ...]:
@@ -212,14 +220,17 @@ def _check_shape(X: Any, shape: tuple[int, ...]) -> None:
             f"labels"
         )
     if len(shape) > 2:
-        raise dense.too_many_dimensions(shape)
+        raise ValueError(
+            f"Found array with dim {len(shape)}, while dim <= 2 is required; its shape is {shape}. X is a table "
+            f"(n_samples, n_features): images become rows of pixels by X.reshape(len(X), -1)"
+        )
 
 
 def check_samples(X: Any, y: Any) -> None:
     """Raise ValueError if labels y, which are not used, have an entry for every column of X and not for every row."""
     shape = getattr(y, "shape", None)  # sparse y has no length, and 0-d arrays have one that raises
-    entries = (shape[0] if shape else None) if isinstance(shape, tuple) else len(y) if hasattr(y, "__len__") else None
-    if len(getattr(X, "shape", ())) == 2 and entries == X.shape[1] != X.shape[0]:
+    entries = shape[:1] if isinstance(shape, tuple) else (len(y),) if hasattr(y, "__len__") else ()
+    if len(getattr(X, "shape", ())) == 2 and entries == X.shape[1:] != X.shape[:1]:
         n, d = X.shape
         raise ValueError(
             f"X has {n} rows and {d} columns, and y {d} entries: samples are rows, so X seems to be turned. Use X.T"
@@ -259,11 +270,8 @@ def check_values(X: Any) -> None:
 
     X: a table in the memory of the host; what holds no numbers passes.
     """
-    if sparse.issparse(X):
-        dense.check_stored(X if X.format in ("csr", "csc") else X.tocsr())
-        return
     try:
-        values = np.asarray(X)
+        values = X if sparse.issparse(X) else np.asarray(X)
         values = values.astype(np.float64) if values.dtype.kind == "O" else values
     except (TypeError, ValueError):
         return
@@ -298,13 +306,14 @@ def _are_numbers(column: Any) -> bool:
 def host_array(X: Any) -> Any:
     """X with .shape and NumPy's slicing, in the memory of the host or on disk: array, CSR matrix, or source of rows."""
     X = unwrap(X)
-    kind = kind_of(X)
-    if kind == "dense device":
+    if is_sparse_on_device(X):
+        X = unwrap(X.get())
+    elif on_device(X):
         bk = get_backend("cupy")
-        return bk.to_host(bk.to_device(X))
-    if kind.startswith("sparse"):
-        return (checked(X.get()) if kind == "sparse device" else X).tocsr()
-    return X if kind == "on disk" else np.asarray(X)
+        X = bk.to_host(bk.to_device(X))
+    if sparse.issparse(X):
+        return X.tocsr()
+    return X if is_on_disk(X) else np.asarray(X)
 
 
 def some_rows(n: int, most: int) -> Array:
@@ -317,14 +326,8 @@ def dense_part(X: Any, rows: Array, columns: Array) -> Array:
     X = host_array(X)
     if isinstance(X, np.ndarray):
         return np.asarray(X[np.ix_(rows, columns)], dtype=np.float64)
-    if sparse.issparse(X):
-        return np.asarray(X[rows][:, columns].toarray(), dtype=np.float64)
-    out, done = np.empty((len(rows), len(columns))), 0
-    for block in _stored_blocks(X, rows):
-        part = block[:, columns]
-        out[done : done + part.shape[0]] = part.toarray() if sparse.issparse(part) else part
-        done += part.shape[0]
-    return out
+    parts = [X[rows]] if sparse.issparse(X) else blocks(X, rows)
+    return np.vstack([as_array(part[:, columns], np.float64) for part in parts])
 
 
 def stored_columns(X: Any, columns: Array) -> Any:
@@ -332,25 +335,5 @@ def stored_columns(X: Any, columns: Array) -> Any:
 
     X has a row at least. Raises ValueError, with their number and the first column, if any values are NaN or infinite.
     """
-    n, d = X.shape
-    chunks: list[Any] = []
-    bad, first_bad = 0, d
-    for block in _stored_blocks(X, np.arange(n)):
-        is_sparse = sparse.issparse(block)
-        strange = block.indices[~np.isfinite(block.data)] if is_sparse else np.nonzero(~np.isfinite(block))[1]
-        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
-        if not bad:
-            chunks.append(block[:, columns])
-    if bad:
-        raise dense.not_finite(bad, n * d, first_bad)
-    return sparse.vstack(chunks, format="csr") if sparse.issparse(chunks[0]) else np.concatenate(chunks)
-
-
-def _stored_blocks(X: Any, rows: Array) -> Iterator[Any]:
-    """The ascending rows of what is stored on disk, a chunk at a time: arrays, or CSR."""
-    done = 0
-    for start, stop in slices(rows, X.shape[1]):
-        last = int(np.searchsorted(rows, stop))
-        block = X[start:stop]
-        yield (checked(block).tocsr() if sparse.issparse(block) else np.asarray(block))[rows[done:last] - start]
-        done = last
+    parts = [block[:, columns] for block in finite_blocks(X)]
+    return sparse.vstack(parts, format="csr") if sparse.issparse(parts[0]) else np.concatenate(parts)

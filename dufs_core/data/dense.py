@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
-from dufs_core.backend import Array, Backend
-from dufs_core.data.scaling import ScaledData, check_peaks, check_scaling, common_deviation, safe_unit
+from dufs_core.backend import Array
+from dufs_core.data.scaling import ScaledData, check_peaks, common_deviation, safe_unit
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 
@@ -20,7 +22,6 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledDat
     order (the chain gathers columns), has `dtype`, float32 or float64. xp: numpy, or cupy for X on a device. Raises
     ValueError if values are not finite, or too large or all too small for `dtype` after scaling.
     """
-    check_scaling(scaling)
     check_finite(X, xp)
     n, d = X.shape
     out = xp.empty((n, d), dtype=dtype, order="F")
@@ -60,37 +61,40 @@ def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
 # --- checks ----------------------------------------------------------------------------------------------------------
 
 
-def check_finite(X: Array, xp: Any = np) -> None:
-    """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values."""
-    count, _, column = values_not_finite(X, xp)
+def check_finite(X: Any, xp: Any = np) -> None:
+    """Raise ValueError, with their number and the first column, if X (n, d) holds NaN or infinite values.
+
+    X: an array of `xp`, or a sparse matrix of numbers in the memory of the host.
+    """
+    if not sparse.issparse(X):
+        count, _, column = values_not_finite(X, xp)
+    elif count := int((~np.isfinite(X.data)).sum()):
+        column = int(columns_not_finite(X).min())
     if count:
-        raise not_finite(count, X.size, column)
+        raise not_finite(count, math.prod(X.shape), column)
 
 
 def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
     """How many values of X (n, d) are NaN or infinite; row and column of the first in the first such column, or -1."""
-    if X.dtype.kind != "f":
-        return 0, -1, -1
-    with np.errstate(over="ignore", invalid="ignore"):
-        if bool(xp.isfinite(xp.sum(X, dtype=np.float64))):  # what is not finite stays so in sums
-            return 0, -1, -1
     count, row, column = 0, -1, -1
+    with np.errstate(over="ignore", invalid="ignore"):
+        if X.dtype.kind != "f" or xp.isfinite(xp.sum(X, dtype=np.float64)):  # what is not finite stays so in sums
+            return count, row, column
     for columns, block in _blocks(X, xp):
-        bad = ~xp.isfinite(block)
-        if count == 0 and bad.any():
-            first = int(bad.any(axis=0).argmax())
-            row, column = int(bad[:, first].argmax()), columns.start + first
-        count += int(bad.sum())
+        bad = xp.argwhere(~xp.isfinite(block.T))
+        if count == 0 and len(bad):
+            row, column = int(bad[0, 1]), columns.start + int(bad[0, 0])
+        count += len(bad)
     return count, row, column
 
 
-def check_stored(X: Any) -> None:
-    """`check_finite` of a sparse matrix (n, d), CSR or CSC."""
-    if X.data.dtype.kind != "f" or bool(np.isfinite(X.data).all()):
-        return
-    bad = np.flatnonzero(~np.isfinite(X.data))
-    columns = X.indices[bad] if X.format == "csr" else np.searchsorted(X.indptr, bad, side="right") - 1
-    raise not_finite(len(bad), X.shape[0] * X.shape[1], int(columns.min()))
+def columns_not_finite(X: Any) -> Array:
+    """The column of every value of X (n, d), an array or a sparse matrix, that is NaN or infinite."""
+    if not sparse.issparse(X):
+        return np.nonzero(~np.isfinite(X))[1]
+    stored = X.tocoo()
+    columns: Array = stored.col[~np.isfinite(stored.data)]
+    return columns
 
 
 def not_finite(count: int, size: int, first_column: int) -> ValueError:
@@ -101,33 +105,9 @@ def not_finite(count: int, size: int, first_column: int) -> ValueError:
     )
 
 
-def too_many_dimensions(shape: tuple[int, ...]) -> ValueError:
-    """The error, in scikit-learn's words, for an array that is no table."""
-    return ValueError(
-        f"Found array with dim {len(shape)}, while dim <= 2 is required; its shape is {shape}. X is a table "
-        f"(n_samples, n_features): images become rows of pixels by X.reshape(len(X), -1)"
-    )
-
-
-def device_table(bk: Backend, X: Any, least: int = 2) -> Array:
-    """X (n, d), an array of any library on a device, as a checked array of the backend; not copied."""
-    if bk.name == "numpy":
-        raise ValueError(
-            'X lives on a GPU, and the NumPy backend computes on the CPU: use backend="cupy" where CuPy works, or copy '
-            "X to the host first (X.get() in CuPy, X.cpu() in PyTorch)"
-        )
-    X = bk.to_device(X)
-    check_table(X, least)
-    return X
-
-
 def check_table(X: Any, least: int = 2) -> None:
-    """Raise ValueError, in scikit-learn's words if it has some, unless X is a table of real numbers, `least` rows."""
-    if len(X.shape) > 2:
-        raise too_many_dimensions(tuple(X.shape))
-    if len(X.shape) != 2:
-        raise ValueError(f"Expected 2D array, got {len(X.shape)}D array instead (shape={X.shape})")
-    for count, minimum, what in zip(X.shape, (least, 1), ("sample", "feature"), strict=True):
+    """Raise ValueError, in scikit-learn's words if it has some, unless X (n, d) has `least` rows of real numbers."""
+    for count, minimum, what in zip(X.shape, (least, 1), ("sample", "feature"), strict=False):
         if count < minimum:
             raise ValueError(
                 f"Found array with {count} {what}(s) (shape={X.shape}) while a minimum of {minimum} is required."

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.on_disk import CHUNK_BYTES, is_on_disk
+from dufs_core.data.on_disk import as_array, blocks, is_on_disk
 
 
 def describe(bk: Backend, X: Any) -> dict[str, Any]:
@@ -25,10 +24,9 @@ def describe(bk: Backend, X: Any) -> dict[str, Any]:
     if kind == "sparse":
         csr = sparse.csr_array(X, copy=True)
         csr.sum_duplicates()
-        digest = _digest(csr.dtype, csr.shape, (csr.indptr.astype(np.int64), csr.indices.astype(np.int64), csr.data))
+        digest = _digest(csr, (csr.indptr.astype(np.int64), csr.indices.astype(np.int64), csr.data))
     else:
-        X = bk.to_host(X) if kind == "array" else X
-        digest = array_fingerprint(X)
+        digest = array_fingerprint(bk.to_host(X) if kind == "array" else X)
     dtype = np.dtype(X.dtype).newbyteorder("=")
     return {"kind": kind, "shape": [int(s) for s in X.shape], "dtype": str(dtype), "sha256": digest}
 
@@ -40,19 +38,13 @@ def file_fingerprint(path: str | Path) -> str:
 
 
 def array_fingerprint(X: Any) -> str:
-    """SHA-256 of dtype, shape and entries, in C order and little-endian, of anything that gives slices of rows."""
-    return _digest(np.dtype(X.dtype), X.shape, _chunks(X))
+    """SHA-256 of dtype, shape and entries, in C order and little-endian, of any X (n, d) that gives slices of rows."""
+    return _digest(X, map(as_array, blocks(X, np.arange(X.shape[0]))))
 
 
-def _digest(dtype: np.dtype[Any], shape: tuple[int, ...], parts: Iterable[Array]) -> str:
-    digest = hashlib.sha256(f"{dtype.newbyteorder('<').str} {tuple(map(int, shape))} ".encode())
+def _digest(X: Any, parts: Iterable[Array]) -> str:
+    dtype = np.dtype(X.dtype).newbyteorder("<")
+    digest = hashlib.sha256(f"{dtype.str} {tuple(map(int, X.shape))} ".encode())
     for part in parts:
         digest.update(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).data)
     return digest.hexdigest()
-
-
-def _chunks(X: Any) -> Iterator[Array]:
-    rows = max(1, CHUNK_BYTES // max(1, np.dtype(X.dtype).itemsize * math.prod(X.shape[1:])))
-    for start in range(0, X.shape[0], rows):
-        part = X[start : start + rows]
-        yield part.toarray() if sparse.issparse(part) else np.asarray(part)

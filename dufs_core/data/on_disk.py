@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.dense import not_finite
+from dufs_core.data.dense import columns_not_finite, not_finite
 from dufs_core.data.scaling import check_peaks, common_deviation
 from dufs_core.data.sparse import checked
 
@@ -25,52 +25,36 @@ _GAP_BYTES = 1 << 16  # reading so much for nothing costs about what another rea
 
 def is_on_disk(X: Any) -> bool:
     """Whether X is two-dimensional, outside the memory or read by slices, and neither an array nor a sparse matrix."""
-    if isinstance(X, np.ndarray):
-        return isinstance(X, np.memmap) and X.ndim == 2
+    if isinstance(X, np.memmap):
+        return X.ndim == 2
     if sparse.issparse(X) or hasattr(X, "__dlpack__") or hasattr(X, "iloc"):
         return False
     named = all(hasattr(X, name) for name in ("shape", "dtype", "__getitem__"))
     return named and isinstance(X.shape, tuple) and len(X.shape) == 2
 
 
-class Statistics(NamedTuple):
-    """Statistics of every column, float64 (d,)."""
-
-    mean: Array
-    squares: Array  # sum of squared differences from the mean
-    low: Array
-    high: Array
-
-
-def statistics(X: Any) -> Statistics:
-    """One pass over the rows of X.
+def statistics(X: Any) -> tuple[Array, Array, Array, Array]:
+    """Mean, sum of squared differences from it, least and largest value of each column, float64 (d,), in one pass.
 
     Chunks of rows are joined by mean += delta n_b / n, squares += squares_b + delta^2 n_a n_b / n, which loses no
     digits of data far from 0. Source: Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for
     computing sample variances", 1979. Raises ValueError, with their number and the first column, if values are NaN or
     infinite.
     """
-    n, d = X.shape
+    d = X.shape[1]
     mean, squares = np.zeros(d), np.zeros(d)
-    low, high = np.full(d, np.inf), np.full(d, -np.inf)
-    bad, first_bad, seen = 0, d, 0
-    for start, stop in slices(np.arange(n), d):
-        block = _read(X, start, stop)
-        strange = np.nonzero(~np.isfinite(block))[1]
-        bad, first_bad = bad + len(strange), int(strange.min(initial=first_bad))
-        if bad:
-            continue
+    low, high, seen = np.full(d, np.inf), np.full(d, -np.inf), 0
+    for rows in finite_blocks(X):
+        block = as_array(rows, np.float64)
         low, high = np.minimum(low, block.min(axis=0)), np.maximum(high, block.max(axis=0))
         with np.errstate(over="ignore", invalid="ignore"):  # OnDiskMatrix refuses what overflows, by column
-            count, block_mean = stop - start, block.mean(axis=0)
+            count, block_mean = len(block), block.mean(axis=0)
             block -= block_mean
             delta = block_mean - mean
             seen += count
             mean += delta * (count / seen)
             squares += np.einsum("ij,ij->j", block, block) + delta**2 * ((seen - count) * count / seen)
-    if bad:
-        raise not_finite(bad, n * d, first_bad)
-    return Statistics(mean, squares, low, high)
+    return mean, squares, low, high
 
 
 class OnDiskMatrix:
@@ -119,21 +103,43 @@ class OnDiskMatrix:
 
     def _read_scaled(self, rows: Array, columns: Array) -> Array:
         order = np.argsort(rows, kind="stable")
-        ascending = rows[order]
-        mean, scale = self._mean[columns], self._scale[columns]
-        every_column = len(columns) == self._X.shape[1] and bool((columns == np.arange(len(columns))).all())
-        out = np.empty((len(rows), len(mean)), dtype=self.dtype, order="F")
+        out = np.empty((len(rows), len(columns)), dtype=self.dtype, order="F")
         done = 0
-        for start, stop in slices(ascending, self._X.shape[1]):
-            count = int(np.searchsorted(ascending, stop)) - done
-            block = _read(self._X, start, stop)[ascending[done : done + count] - start]
-            if not every_column:
-                block = block[:, columns]
-            block -= mean
-            block /= scale
-            out[order[done : done + count]] = block
-            done += count
+        for block in blocks(self._X, rows[order]):
+            part = as_array(block[:, columns], np.float64)
+            part -= self._mean[columns]
+            part /= self._scale[columns]
+            out[order[done : done + len(part)]] = part
+            done += len(part)
         return self._bk.to_device(out)
+
+
+def blocks(X: Any, rows: Array) -> Iterator[Any]:
+    """The ascending `rows` of X, a chunk at a time, each an array of its own, or CSR where X gives sparse rows."""
+    done = 0
+    for start, stop in slices(rows, X.shape[1]):
+        last = int(np.searchsorted(rows, stop))
+        block = X[start:stop]
+        block = checked(block).tocsr() if sparse.issparse(block) else np.asarray(block, order="C")
+        yield block[rows[done:last] - start]
+        done = last
+
+
+def finite_blocks(X: Any) -> Iterator[Any]:
+    """`blocks` of all rows of X, at least one, up to the first with a NaN or an infinite value.
+
+    Raises ValueError, with their number and the first column, after the last row if there are any.
+    """
+    n, d = X.shape
+    bad, first = 0, d
+    for block in blocks(X, np.arange(n)):
+        strange = columns_not_finite(block)
+        bad += len(strange)
+        first = int(strange.min(initial=first))
+        if not bad:
+            yield block
+    if bad:
+        raise not_finite(bad, n * d, first)
 
 
 def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
@@ -150,10 +156,9 @@ def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
         at = end
 
 
-def _read(X: Any, start: int, stop: int) -> Array:
-    """Rows start to stop as a float64 array of its own."""
-    rows = X[start:stop]
-    return np.array(checked(rows).toarray() if sparse.issparse(rows) else rows, dtype=np.float64, order="C")
+def as_array(block: Any, dtype: Any = None) -> Array:
+    """A block of rows as an array, of its own dtype if no other is asked for."""
+    return np.asarray(block.toarray() if sparse.issparse(block) else block, dtype)
 
 
 def chunked_bytes(rows: int, d: int, itemsize: int) -> int:

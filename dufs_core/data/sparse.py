@@ -9,79 +9,63 @@ stands for -m_k.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array, Backend, get_backend
-from dufs_core.data.dense import check_stored
-from dufs_core.data.scaling import ScaledData, check_peaks, check_scaling, common_deviation, safe_unit
+from dufs_core.data.dense import check_finite
+from dufs_core.data.scaling import ScaledData, check_peaks, common_deviation, safe_unit
 
-_LAYOUTS = ("csr", "csc", "bsr")  # index arrays called indptr and indices
 _BLOCK_ENTRIES = 1 << 19  # stored entries of one float64 block: 4 MiB
 _SPARSE = 8  # a sparse column stores at most n / _SPARSE entries
 
 
 def checked(X: Any) -> Any:
-    """X, a sparse matrix of any format, if its index arrays agree with its shape; without spare room behind them.
+    """X, a sparse matrix of any format, made anew from its arrays, which are not copied, if they agree with its shape.
 
-    Compiled code, SciPy's conversions included, takes them as they are, and would read and write outside its arrays.
-    Raises ValueError with the first fault.
+    Compiled code, SciPy's conversions included, takes index arrays as they are, and would read and write outside its
+    arrays. Raises ValueError with the first fault.
     """
-    fault = _fault(X)
-    if fault is not None:
+    try:
+        return _made_anew(X)
+    except (TypeError, ValueError) as error:
         raise ValueError(
-            f"X is a sparse matrix ({X.format}, shape {X.shape}) with damaged index arrays: {fault}. Make it anew from "
+            f"X is a sparse matrix ({X.format}, shape {X.shape}) with damaged index arrays: {error}. Make it anew from "
             f"its rows, columns and values"
-        )
-    if X.format in ("lil", "dok"):
-        return checked(X.tocsr() if X.format == "lil" else X.tocoo())
-    if X.format in _LAYOUTS and not len(X.data) == len(X.indices) == (stored := int(X.indptr[-1])):
-        return type(X)((X.data[:stored], X.indices[:stored], X.indptr), shape=X.shape)
-    return X
+        ) from error
 
 
-def _fault(X: Any) -> str | None:
-    n, d = X.shape
-    if X.format == "coo":
-        if not len(X.row) == len(X.col) == len(X.data):
-            return f"{len(X.row)} rows and {len(X.col)} columns of {len(X.data)} values"
-        return _outside("rows", X.row, n) or _outside("columns", X.col, d)
+def _made_anew(X: Any) -> Any:
+    """What SciPy makes of the arrays of X, which it compares in doing so; what it lets pass is refused here."""
     if X.format == "lil":
-        if len(X.rows) != n or len(X.data) != n:
-            return f"{len(X.rows)} lists of columns and {len(X.data)} of values"
-        uneven = (i for i, (row, values) in enumerate(zip(X.rows, X.data, strict=True)) if len(row) != len(values))
-        return next((f"row {i} has not one column for each value" for i in uneven), None)
+        columns, values = ([len(row) for row in lists] for lists in (X.rows, X.data))
+        if len(columns) != X.shape[0] or columns != values:
+            raise ValueError(f"{len(columns)} lists of {sum(columns)} columns, {len(values)} of {sum(values)} values")
+        X = X.tocsr()
+    elif X.format == "dok":
+        X = X.tocoo()
+    names = {"coo": ("row", "col"), "dia": ("offsets",)}.get(X.format, ("indices", "indptr"))
+    indices = [getattr(X, name) for name in names]
+    for name, part in zip(names, indices, strict=True):
+        if part.dtype.kind not in "iu":
+            raise ValueError(f"{name} holds {part.dtype}, not whole numbers")
+    if X.format == "coo":
+        return type(X)((X.data, indices), shape=X.shape)
     if X.format == "dia":
-        if X.data.ndim != 2 or X.offsets.shape != X.data.shape[:1]:
-            return f"offsets of shape {X.offsets.shape} for diagonals of shape {X.data.shape}"
-        return None if X.offsets.dtype.kind in "iu" else f"the offsets are {X.offsets.dtype}"
-    if X.format not in _LAYOUTS:
-        return None
-    if X.data.ndim != (3 if X.format == "bsr" else 1) or X.indices.ndim != 1 or X.indptr.ndim != 1:
-        return f"indptr, indices and data have the shapes {X.indptr.shape}, {X.indices.shape} and {X.data.shape}"
-    rows, columns = X.blocksize if X.format == "bsr" else (1, 1)
-    if 0 in (rows, columns) or n % rows or d % columns:
-        return f"blocks of {rows} x {columns}"
-    major, minor = (d, n) if X.format == "csc" else (n // rows, d // columns)
-    indptr, stored = X.indptr, min(len(X.indices), len(X.data))
-    if indptr.dtype.kind not in "iu" or len(indptr) != major + 1:
-        return f"indptr has {len(indptr)} entries ({indptr.dtype}), and must have {major + 1} whole numbers"
-    falls = np.flatnonzero(indptr[1:] < indptr[:-1])
-    if indptr[0] != 0 or len(falls):
-        return f"indptr starts at {indptr[0]}, and " + (f"falls after entry {falls[0]}" if len(falls) else "not at 0")
-    if indptr[-1] > stored:
-        return f"indptr ends at {indptr[-1]}, beyond the {len(X.indices)} indices and {len(X.data)} values"
-    return _outside("indices", X.indices[: int(indptr[-1])], minor)
-
-
-def _outside(what: str, indices: Array, size: int) -> str | None:
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        return f"the {what} are {indices.dtype} of shape {indices.shape}"
-    if len(indices) and ((low := int(indices.min())) < 0 or (high := int(indices.max())) >= size):
-        return f"the {what} must be 0 to {size - 1}, and one is {low if low < 0 else high}"
-    return None
+        made = type(X)((X.data, *indices), shape=X.shape)
+        return made.tocoo()  # in NumPy: compiled code loses count of diagonals that lie far outside
+    blocks = X.data.shape[1:]
+    if any(block == 0 or size % block for size, block in zip(X.shape, blocks, strict=False)):
+        raise ValueError(f"blocks of shape {blocks}")
+    made = type(X)((X.data, *indices), shape=X.shape)
+    made.check_format(full_check=True)
+    falls = np.flatnonzero(made.indptr[1:] < made.indptr[:-1])  # SciPy's differences overflow; it skips what is empty
+    if len(falls):
+        raise ValueError(f"indptr falls after entry {falls[0]}")
+    return made
 
 
 def sparse_columns(X: Any) -> Array:
@@ -128,8 +112,7 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
     X (n, d), CSR or CSC, of any real dtype, is not written to; duplicates are summed, stored zeros are zeros. by_rows:
     whether rows will be taken (minibatches). bk: of the result; scaling is done on the host. Raises the same errors.
     """
-    check_scaling(scaling)
-    check_stored(X)
+    check_finite(X)
     csc = _canonical_csc(X)
     n, d = csc.shape
     indptr = csc.indptr.astype(np.int64)
@@ -140,32 +123,30 @@ def scale_sparse(X: Any, scaling: str, dtype: Any, by_rows: bool, bk: Backend | 
     for part, entries in _blocks(csc.data, indptr):
         count = stored[part]
         starts = indptr[part] - indptr[part.start]
-        low = _reduce(np.minimum, entries, starts, count)
-        high = _reduce(np.maximum, entries, starts, count)
+        reduced, spread = partial(_reduce, starts=starts, count=count), partial(np.repeat, repeats=count)
+        low, high = reduced(np.minimum, entries), reduced(np.maximum, entries)
         low, high = np.where(count < n, np.minimum(low, 0), low), np.where(count < n, np.maximum(high, 0), high)
         constant[part] = low == high
-        entries /= np.repeat(safe_unit(scaling, low, high, largest), count)
-        mean = _reduce(np.add, entries, starts, count) / n
+        entries /= spread(safe_unit(scaling, low, high, largest))
+        mean = reduced(np.add, entries) / n
         mean[constant[part]] = 0
-        entries[np.repeat(constant[part], count)] = 0
-        centred = entries - np.repeat(mean, count)
+        entries[spread(constant[part])] = 0
+        centred = entries - spread(mean)
         with np.errstate(over="ignore", invalid="ignore"):  # `check_peaks` refuses what overflows
-            squares = _reduce(np.add, centred**2, starts, count) + (n - count) * mean**2
+            squares = reduced(np.add, centred**2) + (n - count) * mean**2
         if scaling == "columns":
             deviation = np.sqrt(squares / n)
             deviation = np.where(deviation > 0, deviation, 1)
             mean /= deviation
-            entries /= np.repeat(deviation, count)
-            centred /= np.repeat(deviation, count)
+            entries /= spread(deviation)
+            centred /= spread(deviation)
         elif scaling == "global":
             square_sum += float(squares.sum())
         else:
-            stored_peaks = _reduce(np.maximum, abs(centred), starts, count)
-            peaks[part] = np.maximum(stored_peaks, np.where(count < n, abs(mean), 0))
+            peaks[part] = np.maximum(reduced(np.maximum, abs(centred)), np.where(count < n, abs(mean), 0))
         shift[part] = mean
         with np.errstate(over="ignore"):
-            kept = np.where(np.repeat(uncentred[part], count), entries, centred)
-            values[indptr[part.start] : indptr[part.stop]] = kept
+            values[indptr[part.start] : indptr[part.stop]] = np.where(spread(uncentred[part]), entries, centred)
     if scaling == "global":
         common = common_deviation(square_sum, n, d - int(constant.sum()))
         values /= values.dtype.type(common)

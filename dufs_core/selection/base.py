@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.data.accept import check_values, check_width, kind_of, stored_columns, unwrap
-from dufs_core.data.dense import check_finite, check_table, device_table
+from dufs_core.data.dense import check_finite, check_table
 
 
 def check_fitted(selector: Any, attribute: str = "support_") -> None:
@@ -88,7 +88,7 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             check_values(X)  # scikit-learn's sentence has no count and no column
             raise refusal
         bk = get_backend("numpy" if kind == "on disk" else "cupy")
-        X = device_table(bk, X, 1) if kind == "dense device" else X
+        X = bk.to_device(X) if kind == "dense device" else X
         check_table(X, 1)
         validate_data(self, X, reset=False, skip_check_array=True)
         if kind == "on disk":

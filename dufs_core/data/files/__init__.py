@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from dufs_core.data.files.arrays import read_hdf5, read_mat, read_npy, read_npz
+from dufs_core.data.files.arrays import read_arrays, read_npy
 from dufs_core.data.files.table import Table
 from dufs_core.data.files.text import read_text
 from dufs_core.errors import FileFormatError, MemoryLimitError
@@ -14,16 +14,17 @@ from dufs_core.errors import FileFormatError, MemoryLimitError
 __all__ = ["Table", "read_table"]
 _TEXT = (".csv", ".tsv", ".txt")
 _FORMATS = (".npy", ".npz", ".mat", *_TEXT, ".h5", ".hdf5")
-_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 
 
 @contextmanager
-def _reading(path: Path, form: str) -> Iterator[None]:
-    """Turn whatever the reader of a format raises, led astray by damaged bytes, into one sentence."""
+def _reading(path: Path) -> Iterator[None]:
+    """Name the file in what is raised; whatever damaged bytes have led a reader to becomes one sentence."""
     try:
         yield
-    except (FileFormatError, MemoryLimitError, Warning):
+    except (MemoryLimitError, Warning):
         raise
+    except FileFormatError as error:
+        raise FileFormatError(f"{path}: {error}") from None
     except MemoryError as error:
         raise FileFormatError(
             f"{path} is damaged, or larger than the memory: {str(error) or 'no more is known'}"
@@ -31,7 +32,7 @@ def _reading(path: Path, form: str) -> Iterator[None]:
     except Exception as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         reason = f"{type(error).__name__}: {reason}" if isinstance(error, LookupError) else reason
-        sentence = f"{path} cannot be read as {form}; it is damaged or something else ({reason})"
+        sentence = f"{path} cannot be read; it is damaged, or something else than its ending says ({reason})"
         if "allow_pickle" in reason:
             sentence += (
                 ". Only unpickling can read Python objects, and unpickling runs code from the file; save plain numbers "
@@ -103,22 +104,12 @@ def read_table(
         if given and suffix not in meant:
             raise FileFormatError(f"{option} is for files that end with {', '.join(meant)}; got {path}")
 
-    if suffix in _TEXT:
-        columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
-        with _reading(path, "text"):
+    with _reading(path):
+        if suffix in _TEXT:
+            columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
             return read_text(path, labels, transpose, header, columns)
-    if suffix == ".npy":
+        if suffix != ".npy":
+            return read_arrays(path, head, variable, labels, transpose, on_disk and not transpose)
         if head[:2] == b"PK":
-            raise FileFormatError(f"{path} is an .npz file by its contents; rename it")
-        with _reading(path, "an .npy array"):
-            return read_npy(path, transpose, on_disk)
-    if suffix == ".npz":
-        with _reading(path, "an .npz archive"):
-            return read_npz(path, variable, labels, transpose)
-    if _HDF5_SIGNATURE in (head[:8], head[512:520]):
-        with _reading(path, "HDF5"):
-            return read_hdf5(path, variable, labels, transpose, on_disk and not transpose)
-    if suffix == ".mat":
-        with _reading(path, "a MATLAB file"):
-            return read_mat(path, head, variable, labels, transpose)
-    raise FileFormatError(f"{path} is not an HDF5 file, whatever its ending says")
+            raise FileFormatError("it is an .npz file by its contents; rename it")
+        return read_npy(path, transpose, on_disk)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
 import numpy as np
+from scipy import sparse
 
 from dufs_core.backend import Array
 from dufs_core.backend.memory import byte_text, check_room
@@ -19,6 +21,7 @@ from dufs_core.data.files.table import Table
 from dufs_core.data.sparse import checked
 from dufs_core.errors import FileFormatError
 
+_HDF5_SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _MARKS = ("MATLAB_class", "MATLAB_sparse")  # attributes
 _LABEL_NAMES = ("Y", "y", "labels", "label", "target")  # taken for labels where nothing is said
 
@@ -28,71 +31,75 @@ def read_npy(path: Path, transpose: bool, on_disk: bool) -> Table:
     with path.open("rb") as file:
         check_npy(file, path.stat().st_size, in_memory=not on_disk)
     X = np.load(path, mmap_mode="r" if on_disk else None, allow_pickle=False)
-    _check(path, "the array", X)
-    return Table(X.T if transpose else X, read_as={"format": "npy", "transposed": transpose})
+    _check("the array", X)
+    return Table(X.T if transpose else X, {"format": "npy", "transposed": transpose})
 
 
-def read_npz(path: Path, variable: str | None, labels: str | None, transpose: bool) -> Table:
-    """The table of an .npz file, that of scipy.sparse.save_npz too."""
-    arrays: dict[str, Any] = {}
-    with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-        check_members(archive.zip, path.stat().st_size)
-        if {"format", "shape", "data"} <= set(archive.files):
-            from scipy import sparse
-
-            arrays["X"] = checked(sparse.load_npz(path))
-        for name in () if arrays else _needed(path, archive.files, variable, labels):
+def read_arrays(
+    path: Path, head: bytes, variable: str | None, labels: str | None, transpose: bool, on_disk: bool
+) -> Table:
+    """The table of an .npz, MATLAB or HDF5 file that begins with `head`; on_disk: of HDF5 as an open dataset."""
+    with ExitStack() as stack:
+        form, stored = _contents(path, head, stack)
+        on_disk = on_disk and form == "hdf5"
+        for name in (variable, labels):
+            if name is not None and name not in stored:
+                held = shorten(", ".join(stored) or "nothing", 500, placeholder=" ...")
+                raise FileFormatError(f'it has no variable "{name}"; it holds {held}')
+        arrays = {}
+        for name, read in stored.items():
+            if variable is not None and name not in (variable, labels, *_LABEL_NAMES):
+                continue
             try:
-                arrays[name] = archive[name]
+                array = read()
             except ValueError as error:
                 if name in (variable, labels, "X") or "allow_pickle" not in str(error):
                     raise
-    return _choose(path, "npz", arrays, variable, labels, transpose)
-
-
-def read_mat(path: Path, head: bytes, variable: str | None, labels: str | None, transpose: bool) -> Table:
-    """The table of a MATLAB file up to version 7."""
-    if 0 in head[:4]:  # version 4
-        from scipy import io
-
-        names = _needed(path, [name for name, _, _ in io.whosmat(path)], variable, labels)
-        arrays = io.loadmat(path, variable_names=names)
-        arrays = {name: arrays[name] for name in names}
-    else:
-        found = mat.variables(path)
-        arrays = {name: found[name].value() for name in _needed(path, list(found), variable, labels)}
-    return _choose(path, "mat", arrays, variable, labels, transpose)
-
-
-def read_hdf5(path: Path, variable: str | None, labels: str | None, transpose: bool, on_disk: bool) -> Table:
-    """The table of an HDF5 file, MATLAB's of version 7.3 too; on_disk: as an open dataset."""
-    try:
-        import h5py
-    except ImportError:
-        matlab = ", or save it in MATLAB with save(name, vars, '-v7')" if path.suffix.lower() == ".mat" else ""
-        raise FileFormatError(f"{path} is HDF5, which needs h5py: pip install h5py{matlab}") from None
-    with ExitStack() as stack:
-        file = stack.enter_context(h5py.File(path, "r"))
-        names = _needed(path, [name for name in file if name[0] != "#"], variable, labels)  # "#refs#" is MATLAB's
-        arrays = {name: array for name in names if (array := _hdf5_array(file[name])) is not None}
-        table = _choose(path, "hdf5", arrays, variable, labels, transpose, on_disk)
+                continue
+            if array is not None:
+                arrays[name] = checked(array) if sparse.issparse(array) else array
+        table = _choose(path, form, arrays, variable, labels, transpose, on_disk)
         if on_disk:
             stack.pop_all()  # the file closes with the dataset that is handed out
         return table
 
 
-def _hdf5_array(item: Any) -> Any:
+def _contents(path: Path, head: bytes, stack: ExitStack) -> tuple[str, dict[str, Callable[[], Any]]]:
+    """The format of a file, and what reads each of its arrays while the stack is open."""
+    if path.suffix.lower() == ".npz":
+        archive = stack.enter_context(np.load(stack.enter_context(path.open("rb")), allow_pickle=False))
+        check_members(archive.zip, path.stat().st_size)
+        if {"format", "shape", "data"} <= set(archive.files):
+            return "npz", {"X": partial(sparse.load_npz, path)}
+        return "npz", {name: partial(archive.__getitem__, name) for name in archive.files}
+    if _HDF5_SIGNATURE in (head[:8], head[512:520]):
+        try:
+            import h5py
+        except ImportError:
+            matlab = ", or save it in MATLAB with save(name, vars, '-v7')" if path.suffix.lower() == ".mat" else ""
+            raise FileFormatError(f"it is HDF5, which needs h5py: pip install h5py{matlab}") from None
+        file = stack.enter_context(h5py.File(path, "r"))
+        names = (name for name in file if name[0] != "#")  # "#refs#" is MATLAB's
+        return "hdf5", {name: partial(_hdf5_array, file, name) for name in names}
+    if path.suffix.lower() != ".mat":
+        raise FileFormatError("it is not an HDF5 file, whatever its ending says")
+    if 0 in head[:4]:  # version 4
+        from scipy import io
+
+        whole = io.loadmat(path)
+        return "mat", {name: partial(whole.get, name) for name in whole if name[0] != "_"}
+    return "mat", {name: found.value for name, found in mat.variables(path).items()}
+
+
+def _hdf5_array(file: Any, name: str) -> Any:
     """A dataset, or one of MATLAB's arrays, which are stored transposed; None for what is neither."""
+    item = file[name]
     marks = {k: item.attrs[k] for k in _MARKS if k in item.attrs and item.attrs.get_id(k).dtype.kind != "O"}
     matlab_class = marks.get("MATLAB_class")
     if "MATLAB_sparse" in marks:
-        from scipy import sparse
-
-        stored = [
-            _whole(item[part]) if part in item else np.empty(0) for part in ("data", "ir")
-        ]  # missing if all are 0
+        data, ir = (_whole(item[part]) if part in item else np.empty(0) for part in ("data", "ir"))  # or all are 0
         jc = _whole(item["jc"])
-        return checked(sparse.csc_array((*stored, jc), shape=(int(marks["MATLAB_sparse"]), len(jc) - 1)))
+        return sparse.csc_array((data, ir, jc), shape=(int(marks["MATLAB_sparse"]), len(jc) - 1))
     if not hasattr(item, "dtype") or matlab_class in (b"char", "char"):
         return None
     return item if matlab_class is None else _whole(item).T
@@ -113,31 +120,22 @@ def _check_promise(X: Any) -> None:
         raise ValueError(f"{X.name} ({_size(X)}) would take {byte_text(needed)}, and the file has {byte_text(size)}")
 
 
-def _needed(path: Path, names: Sequence[str], variable: str | None, labels: str | None) -> list[str]:
-    """The arrays to read: all, or, where the table is named, that one and its labels."""
-    for name in (variable, labels):
-        if name is not None and name not in names:
-            held = shorten(", ".join(names) or "nothing", 500, placeholder=" ...")
-            raise FileFormatError(f'{path} has no variable "{name}"; it holds {held}')
-    return [name for name in names if variable is None or name in (variable, labels, *_LABEL_NAMES)]
-
-
 def _choose(
     path: Path, form: str, arrays: Mapping[str, Any], variable: str | None, labels: str | None, transpose: bool,
-    on_disk: bool = False,
+    on_disk: bool,
 ) -> Table:  # fmt: skip
     """Pick the table and the labels."""
-    name = _default_table(path, arrays, labels) if variable is None else variable
-    X = _check(path, name, arrays.get(name))
+    name = _default_table(arrays, labels) if variable is None else variable
+    X = _check(name, arrays.get(name))
     shape = X.shape[::-1] if transpose else X.shape
+    sizes = {k: math.prod(array.shape) for k, array in arrays.items() if k != name}
     if labels is None:
-        fitting = (k for k in _LABEL_NAMES if k in arrays and k != name and math.prod(arrays[k].shape) == shape[0])
-        labels = next(fitting, None)
+        labels = next((k for k in _LABEL_NAMES if sizes.get(k) == shape[0]), None)
     elif labels == name:
-        raise FileFormatError(f'{path}: "{labels}" cannot be the table and its labels at once')
-    elif (size := math.prod(arrays[labels].shape)) != shape[0]:
+        raise FileFormatError(f'"{labels}" cannot be the table and its labels at once')
+    elif (size := sizes[labels]) != shape[0]:
         hint = f" (it has {shape[1]} features; are they samples? see --transpose)" if size == shape[1] else ""
-        raise FileFormatError(f"{path}: labels {labels} have {size} entries, but {name} has {shape[0]} samples{hint}")
+        raise FileFormatError(f"labels {labels} have {size} entries, but {name} has {shape[0]} samples{hint}")
     notes = []
     if len(arrays) > 1 and variable is None:
         left_out = ", ".join(k for k in arrays if k not in (name, labels))
@@ -149,17 +147,17 @@ def _choose(
             f"DUFS().fit takes it sparse, read by scipy.sparse.load_npz (.npz) or scipy.io.loadmat (.mat)"
         )
         check_room(f"{path}: {name} ({_size(X)}), made dense,", math.prod(shape) * X.dtype.itemsize)
-        X = checked(X).toarray()
+        X = X.toarray()
     elif on_disk:
         _check_promise(X)
     else:
         X = _whole(X)
     read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
     found = None if labels is None else _flat_labels(path, arrays[labels])
-    return Table(X.T if transpose else X, labels=found, read_as=read_as, notes=tuple(notes))
+    return Table(X.T if transpose else X, read_as, None, found, tuple(notes))
 
 
-def _default_table(path: Path, arrays: Mapping[str, Any], labels: str | None) -> str:
+def _default_table(arrays: Mapping[str, Any], labels: str | None) -> str:
     """X, or else the only table: of several columns and rows, of one, or at last with a name of labels."""
     if labels != "X" and "X" in arrays:
         return "X"
@@ -171,17 +169,17 @@ def _default_table(path: Path, arrays: Mapping[str, Any], labels: str | None) ->
         if group:
             listed = _listed({k: arrays[k] for k in group})
             example = f"choose one with --variable, as in --variable {group[0]}"
-            raise FileFormatError(f"{path} holds several tables, {listed}; {example}")
-    raise FileFormatError(f"{path} holds no two-dimensional array of numbers, but {_listed(arrays)}")
+            raise FileFormatError(f"it holds several tables, {listed}; {example}")
+    raise FileFormatError(f"it holds no two-dimensional array of numbers, but {_listed(arrays)}")
 
 
-def _check(path: Path, name: str, X: Any) -> Any:
+def _check(name: str, X: Any) -> Any:
     """X, if it is a two-dimensional array of numbers."""
     if X is None or X.dtype.kind not in "biuf":
-        raise FileFormatError(f"{path}: {name} holds {_kind(X)}, not real numbers")
+        raise FileFormatError(f"{name} holds {_kind(X)}, not real numbers")
     if len(X.shape) != 2:
         raise FileFormatError(
-            f"{path}: {name} ({_size(X)}) has {len(X.shape)} dimension{'s' * (len(X.shape) != 1)}; a table needs 2, "
+            f"{name} ({_size(X)}) has {len(X.shape)} dimension{'s' * (len(X.shape) != 1)}; a table needs 2, "
             f"samples and features. Images become rows of pixels by X.reshape(len(X), -1)"
         )
     return X

@@ -18,7 +18,6 @@ from scipy import sparse
 from dufs_core.backend import Array
 from dufs_core.backend.memory import check_room
 from dufs_core.data.files.headers import MOST_INFLATED
-from dufs_core.data.sparse import checked
 
 _MATRIX, _COMPRESSED = 14, 15
 # of elements; the last three are UTF-8, 16 and 32
@@ -26,7 +25,7 @@ _MATRIX, _COMPRESSED = 14, 15
 _DTYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8",
            16: "u1", 17: "u2", 18: "u4"}
 # fmt: on
-_CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}  # of text
+_CODECS = {1: "latin-1", 2: "latin-1", 4: "utf-16-{}", 16: "utf-8", 17: "utf-16-{}", 18: "utf-32-{}"}  # of text
 _CELL, _CHAR, _SPARSE, _NUMBERS = 1, 4, 5, range(6, 16)  # classes of variables; all others are kinds of records
 _COMPLEX = 0x0800
 
@@ -42,14 +41,19 @@ class Variable(NamedTuple):
     order: str
 
     def value(self) -> Any:
-        """Numbers as they are stored, a sparse matrix, text, an array of text for cells of it; else an empty record."""
+        """Numbers as they are stored, a sparse matrix, text, an array of text for cells of it.
+
+        What is no table and no labels is not read: zeros that are complex, or records.
+        """
+        if self.is_complex:
+            return np.broadcast_to(np.zeros((), complex), self.shape)
         if self.kind in _NUMBERS:
-            return self._numbers().reshape(self.shape, order="F")
+            return self._array().reshape(self.shape, order="F")
         if self.kind == _SPARSE:
             rows, starts = self._array(), self._array()[: self.shape[1] + 1]
             stored = int(starts[-1])
-            values = self._numbers(stored)
-            return checked(sparse.csc_array((values[:stored], rows[:stored], starts), shape=self.shape))
+            values = self._array(stored)
+            return sparse.csc_array((values[:stored], rows[:stored], starts), shape=self.shape)
         if self.kind == _CHAR:
             return self._text()
         if self.kind == _CELL:
@@ -57,10 +61,6 @@ class Variable(NamedTuple):
             texts = [str(np.squeeze(cell.value())) if cell.kind in (_CHAR, *_NUMBERS) else "" for cell in cells]
             return np.array(texts, dtype=object).reshape(self.shape, order="F")
         return np.broadcast_to(np.zeros((), dtype=[("record", "u1")]), self.shape)
-
-    def _numbers(self, count: int = -1) -> Array:
-        real = self._array(count)
-        return real + 1j * self._array(count) if self.is_complex else real
 
     def _array(self, count: int = -1) -> Array:
         """The numbers of an element; as float64 are marked, too, `count` truth values of one byte."""
@@ -71,7 +71,7 @@ class Variable(NamedTuple):
     def _text(self) -> Array:
         """The rows of a table of characters, as texts."""
         kind, data = next(self.parts)
-        codec = _CODECS[kind] + {"<": "-le", ">": "-be"}[self.order] * (kind in (4, 17, 18))
+        codec = _CODECS[kind].format("le" if self.order == "<" else "be")
         characters = np.array(list(bytes(data).decode(codec, "replace")), dtype="U1")
         rows = characters.reshape(self.shape, order="F")
         return np.array(["".join(row) for row in rows if len(row)], dtype=str)

@@ -6,7 +6,7 @@ import csv
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -37,16 +37,17 @@ def read_text(
     lines = _lines(path)
     begin = next((i for i, line in enumerate(lines) if line.strip() and not line.startswith("#")), None)
     if begin is None:
-        raise FileFormatError(f"{path} is empty, or holds comments only")
-    delimiter = _find_delimiter([line for line in lines[begin : begin + 4 * _SAMPLE_ROWS] if line.strip()])
+        raise FileFormatError("it is empty, or holds comments only")
+    filled = [line for line in lines[begin : begin + 4 * _SAMPLE_ROWS] if line.strip()]
+    delimiter = _find_delimiter(filled[:_SAMPLE_ROWS])
     decimal = _find_decimal(path, islice(lines, begin, None), delimiter)
-    rows = _rows(path, _cells(path, lines, begin, delimiter), delimiter)
+    rows = _rows(_cells(lines, begin, delimiter), delimiter)
     if transpose:
         turned = zip(*(cells for _, cells in rows), strict=True)
         rows = ((f"column {j}", list(cells)) for j, cells in enumerate(turned, 1))
     sample = list(islice(rows, _SAMPLE_ROWS))
     width = len(sample[0][1])
-    names = None
+    names: Sequence[str] = ()
     if header is None:
         header = _looks_like_header([cells for _, cells in sample], decimal)
     if header:
@@ -54,29 +55,25 @@ def read_text(
     elif begin and not transpose and len(cells := _split(lines[begin - 1].lstrip("# "), delimiter)) == width:
         names = cells  # as numpy.savetxt writes them
     if not sample:
-        raise FileFormatError(f"{path} has a header and no rows of numbers")
+        raise FileFormatError("it has a header and no rows of numbers")
 
-    left_out = [_column(path, c, names, width) for c in index_columns]
-    label_column = None if labels is None else _column(path, labels, names, width)
+    left_out = [_column(c, names, width) for c in index_columns]
+    label_column = None if labels is None else _column(labels, names, width)
     if label_column in left_out:
-        raise FileFormatError(f'{path}: "{labels}" cannot hold labels and identifiers at once')
+        raise FileFormatError(f'"{labels}" cannot hold labels and identifiers at once')
     notes = []
-    if names is not None and width > 1 and names[0] == "" and 0 not in (*left_out, label_column):
+    if names and width > 1 and names[0] == "" and 0 not in (*left_out, label_column):
         left_out.append(0)
         notes.append(f"{path.name}: the first column has no name and is left out as the names of the samples")
     apart = {*left_out, label_column} - {None}
     features: Sequence[int] = [j for j in range(width) if j not in apart] if apart else range(width)
     if not features:
-        raise FileFormatError(f"{path} has no columns left that could be features")
+        raise FileFormatError("it has no columns left that could be features")
 
-    def called(j: int) -> str | int:
-        """The name of a column, else its number."""
-        return (names[j] if names else "") or j
-
-    if suspicious := [names[j] for j in features if names[j].lower() in _NOT_FEATURES] if names else []:
+    if suspicious := next((names[j] for j in features if names and names[j].lower() in _NOT_FEATURES), None):
         _warn(
-            f'{path.name}: the column "{suspicious[0]}" is used as a feature; if it holds labels or identifiers, '
-            f'leave it out with --labels "{suspicious[0]}" or --index-column "{suspicious[0]}"'
+            f'{path.name}: the column "{suspicious}" is used as a feature; if it holds labels or identifiers, '
+            f'leave it out with --labels "{suspicious}" or --index-column "{suspicious}"'
         )
 
     label_cells = []
@@ -86,20 +83,20 @@ def read_text(
             if label_column is not None:
                 label_cells.append(cells[label_column])
             own = [cells[j] for j in features] if apart else cells
-            yield _convert(path, place, own, features, called, decimal)
+            yield _convert(place, own, features, names, decimal)
 
     X = np.fromiter(numbers(), dtype=np.dtype((np.float64, (len(features),))))
     if len(features) > 1 and features[-1] == width - 1 and not (names and names[-1]) and np.isnan(X[:, -1]).all():
         X, features = X[:, :-1], features[:-1]  # every line ends with a delimiter
     read_as = {
         "format": "text", "delimiter": _DELIMITERS[delimiter], "decimal_mark": decimal, "header": header,
-        "labels": None if label_column is None else called(label_column),
-        "index_columns": [called(j) for j in left_out], "transposed": transpose,
+        "labels": None if label_column is None else _called(names, label_column),
+        "index_columns": [_called(names, j) for j in left_out], "transposed": transpose,
     }  # fmt: skip
     feature_names = tuple(names[j] or f"x{j}" for j in features) if names else None
     whole = all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in label_cells)
     found = np.array(label_cells, dtype=int if whole else str) if label_cells else None
-    return Table(X, feature_names, found, read_as, tuple(notes))
+    return Table(X, read_as, feature_names, found, tuple(notes))
 
 
 def _warn(sentence: str) -> None:
@@ -111,7 +108,7 @@ def _lines(path: Path) -> list[str]:
     check_room(f"the lines of {path}", 3 * len(raw))
     encoding = "utf-16" if raw[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig"
     if encoding != "utf-16" and b"\x00" in raw[:4096]:
-        raise FileFormatError(f"{path} is not text: it holds zero bytes")
+        raise FileFormatError("it is not text: it holds zero bytes")
     try:
         text = raw.decode(encoding)
     except UnicodeDecodeError:
@@ -125,7 +122,7 @@ def _split(line: str, delimiter: str) -> list[str]:
     return [cell.strip().strip('"') for cell in line.split(None if delimiter == " " else delimiter)]
 
 
-def _cells(path: Path, lines: Sequence[str], begin: int, delimiter: str) -> Iterator[tuple[str, list[str]]]:
+def _cells(lines: Sequence[str], begin: int, delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """The place and the cells of every line that holds something."""
     body: Iterator[str] = islice(lines, begin, None)
     if delimiter == " ":
@@ -137,10 +134,10 @@ def _cells(path: Path, lines: Sequence[str], begin: int, delimiter: str) -> Iter
                 yield f"line {number}", [cell.strip() for cell in cells]
             number = begin + reader.line_num + 1
     except csv.Error as error:
-        raise FileFormatError(f"{path}, line {number}: {error}; is a quotation mark never closed?") from error
+        raise FileFormatError(f"line {number}: {error}; is a quotation mark never closed?") from error
 
 
-def _rows(path: Path, cells: Iterator[tuple[str, list[str]]], delimiter: str) -> Iterator[tuple[str, list[str]]]:
+def _rows(cells: Iterator[tuple[str, list[str]]], delimiter: str) -> Iterator[tuple[str, list[str]]]:
     """Rows of one length; a header that is one short gains a cell: in front, as R writes it, or over an empty last."""
     (at, first), *second = islice(cells, 2)
     for _, row in second:
@@ -149,7 +146,7 @@ def _rows(path: Path, cells: Iterator[tuple[str, list[str]]], delimiter: str) ->
     for place, row in chain([(at, first)], second, cells):
         if len(row) != len(first):
             raise FileFormatError(
-                f"{path}, {place}: {len(row)} value{'s' * (len(row) != 1)} where the lines above have {len(first)} "
+                f"{place}: {len(row)} value{'s' * (len(row) != 1)} where the lines above have {len(first)} "
                 f"(delimiter: {_DELIMITERS[delimiter]})"
             )
         yield place, row
@@ -175,13 +172,13 @@ def _find_delimiter(lines: Sequence[str]) -> str:
     best, best_score = ",", (-1.0, -1.0)
     for delimiter in _DELIMITERS:
         marks = "." if delimiter == "," else ".,"
-        looked_at, widths, numbers = lines[:_SAMPLE_ROWS], [], 0
-        for line in looked_at[1:] or looked_at:
+        widths, numbers = [], 0
+        for line in lines[1:] or lines:
             cells = _split(line, delimiter)  # of one line at a time: it may have millions
             widths.append(len(cells))
             numbers += sum(any(_number(cell, mark) is not None for mark in marks) for cell in cells)
         ((width, agreeing),) = Counter(widths).most_common(1)
-        score = (round(numbers / sum(widths), 2), agreeing / len(looked_at))
+        score = (round(numbers / sum(widths), 2), agreeing / len(lines))
         if width > 1 and score > best_score:
             best, best_score = delimiter, score
     return best
@@ -215,32 +212,32 @@ def _looks_like_header(rows: Sequence[Sequence[str]], decimal: str) -> bool:
     if counted == [str(j) for j in range(len(counted))] and (first[0] == "" or len(first) >= _SURELY_COUNTED):
         return True
     columns = zip(first, zip(*rest, strict=True), strict=True)
-    numeric = [cell for cell, below in columns if any(_is_number(c, decimal) for c in below)]
-    over = [cell for cell in numeric if cell.lower() not in _MISSING]
+    over = [
+        cell for cell, below in columns
+        if cell.lower() not in _MISSING and any(_is_number(c, decimal) for c in below)
+    ]  # fmt: skip
     names = [cell for cell in over if not _DIGITS_ONLY.fullmatch(cell) and not _is_number(cell, decimal)]
     return bool(over) and 2 * len(names) >= len(over)
 
 
-def _column(path: Path, wanted: str, names: Sequence[str] | None, width: int) -> int:
+def _column(wanted: str, names: Sequence[str], width: int) -> int:
     """The position of a column given by name, or by number from 0 (negative: from the end)."""
-    places = [j for j, name in enumerate(names or ()) if name == wanted]
+    places = [j for j, name in enumerate(names) if name == wanted]
     if not places and re.fullmatch(r"-?\d+", wanted) and -width <= int(wanted) < width:
         return int(wanted) % width
     if len(places) == 1:
         return places[0]
     shown = shorten(", ".join(f'"{name}"' for name in names) if names else "no header", 300, placeholder=" ...")
     found = f"several columns {wanted!r} ({', '.join(map(str, places))})" if places else f"no column {wanted!r}"
-    raise FileFormatError(f"{path} has {found}; give a number from 0 to {width - 1}, or a name; it has {shown}")
+    raise FileFormatError(f"it has {found}; give a number from 0 to {width - 1}, or a name; it has {shown}")
 
 
-def _convert(
-    path: Path,
-    place: str,
-    cells: Sequence[str],
-    features: Sequence[int],
-    called: Callable[[int], str | int],
-    decimal: str,
-) -> Array:
+def _called(names: Sequence[str], j: int) -> str | int:
+    """The name of a column, else its number."""
+    return (names[j] if names else "") or j
+
+
+def _convert(place: str, cells: Sequence[str], features: Sequence[int], names: Sequence[str], decimal: str) -> Array:
     """The numbers of a row; missing values become NaN, and text is an error that names its column."""
     if decimal == "." and "_" not in "".join(cells):
         with suppress(ValueError):
@@ -248,10 +245,10 @@ def _convert(
     numbers = [_number(cell, decimal) for cell in cells]
     if None in numbers:
         k = numbers.index(None)
-        name = called(features[k])
+        name = _called(names, features[k])
         which = f'"{name}" (number {features[k]})' if isinstance(name, str) else f"number {name}"
         raise FileFormatError(
-            f'{path}, {place}: column {which} holds text ("{cells[k][:30]}"); features are numbers: leave labels out '
+            f'{place}: column {which} holds text ("{cells[k][:30]}"); features are numbers: leave labels out '
             f'with --labels "{name}", identifiers with --index-column "{name}"'
         )
     return np.array(numbers, dtype=np.float64)
