@@ -31,7 +31,7 @@ from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import FileFormatError, SelectionWarning
 from dufs_core.inspection import html
-from dufs_core.inspection.metrics import precision_recall, soft_precision_recall
+from dufs_core.inspection.metrics import precision_recall
 from dufs_core.selection.atomic_io import json_value
 from dufs_core.selection.decoys.dufs import DUFS
 from dufs_core.selection.decoys.explanation import rate_text
@@ -237,8 +237,7 @@ def test_rates_are_rounded_up(rate, text):
 
 def test_agreement_with_the_answer():
     assert precision_recall([1, 2], [0, 1]) == (0.5, 0.5)
-    assert soft_precision_recall(np.array([0.5, 1.0, 0.25, 0.25]), [0, 1]) == (0.75, 0.75)
-    assert precision_recall([], [0, 1]) == soft_precision_recall(np.zeros(4), [0, 1]) == (0, 0)
+    assert precision_recall([], [0, 1]) == (0, 0)
 
 
 def test_seeds(capsys):

@@ -8,12 +8,13 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from bench.paper import __main__ as command
-from bench.paper import chi_square, deflation, gates, pixels, score_demo, starts
+from bench.paper import chi_square, convergence, deflation, diffusion, gates, pixels, score_demo, starts
 from bench.paper.cells import Cells
 from bench.paper.data import Data
 from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import kmeans_accuracy
+from dufs_core.inspection.spectral import affinity
 
 CALLS = []
 
@@ -103,6 +104,19 @@ def test_every_experiment_writes_table_picture_and_json(tmp_path, capsys, name):
     if result.get("left_out"):
         pytest.skip(f"part of the experiment has no data: {result['left_out']}")
     assert table.count("\n| ") >= len(result["records"])
+
+
+def test_second_eigenvalue_of_the_laplacian():
+    K = affinity(two_moons(30, 4, 0.1, 0).X)
+    L = np.diag(K.sum(axis=1)) - K
+    assert diffusion.algebraic_connectivity(K) == pytest.approx(np.sort(np.linalg.eigvals(L).real)[1], rel=1e-9)
+    assert diffusion.algebraic_connectivity(np.ones((5, 5))) == pytest.approx(5)  # the complete graph
+    assert diffusion.algebraic_connectivity(np.eye(4)) == 0  # in pieces
+
+
+def test_soft_precision_and_recall():
+    assert convergence.soft_precision_recall(np.array([0.5, 1.0, 0.25, 0.25]), [0, 1]) == (0.75, 0.75)
+    assert convergence.soft_precision_recall(np.zeros(4), [0, 1]) == (0, 0)
 
 
 def test_gates_have_their_atoms(tmp_path):

@@ -20,14 +20,20 @@ from bench.paper.score_demo import SETTINGS, selector
 from dufs_core.backend import Array, get_backend
 from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
-from dufs_core.inspection.metrics import clustering_accuracy, soft_precision_recall
-from dufs_core.inspection.spectral import affinity, spectral_embedding
+from dufs_core.inspection.metrics import clustering_accuracy
+from dufs_core.inspection.spectral import affinity, random_walk_spectrum
 from dufs_core.objective.ops.regulariser import probabilities
 from dufs_core.training.loop import StepInfo
 
 EVERY = 10  # epochs
 CURVES = ("soft_precision", "soft_recall", "accuracy")
 COLOURS = ("#1f5fa8", "#2f7d4f", "#c8590a", "#8a3ea8")
+
+
+def soft_precision_recall(probabilities: Array, informative: Array) -> tuple[float, float]:
+    """sum over informative of p / sum(p), and sum over informative of p / their number.      p = P(z > 0), (d,)."""
+    total = float(probabilities[informative].sum())
+    return total / max(float(probabilities.sum()), 1e-300), total / len(informative)
 
 
 class Watch:
@@ -54,8 +60,8 @@ class Watch:
 
 
 def spectral_accuracy(X: Array, labels: Array, factor: float) -> float:
-    """Of two clusters."""
-    psi = spectral_embedding(affinity(X, "max", 2, factor), 1)
+    """Of two clusters, from psi_2 (Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000)."""
+    psi = random_walk_spectrum(affinity(X, "max", 2, factor)).vectors[:, 1:]
     return clustering_accuracy(labels, KMeans(2, n_init=1, random_state=0).fit_predict(psi))
 
 

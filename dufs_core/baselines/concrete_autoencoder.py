@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from dufs_core.backend import Array, Backend, get_backend
+from dufs_core.backend import Array, get_backend
 from dufs_core.backend.random import Stream, normals, permutation, uniforms
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.concrete_network import softmax, value_and_grad
@@ -17,24 +17,23 @@ from dufs_core.baselines.graphs import part_of_eigh
 from dufs_core.objective.optimizers import State, adam
 from dufs_core.selection.parameters import check_choice, check_whole, is_whole
 
+bk = get_backend("numpy")
 _LARGE = 20  # gradients of data beyond 2^20 are divided by a power of 4: Adam's steps stay, its squares are finite
 CERTAIN = 0.998  # mean over the nodes of the largest probability, from which on the choice counts as made
 
 
-def initial_parameters(
-    bk: Backend, seed: int, k: int, columns: Array, hidden: Sequence[int], dtype: Any
-) -> list[Array]:
+def initial_parameters(seed: int, k: int, columns: Array, hidden: Sequence[int], dtype: Any) -> list[Array]:
     """Logits (k, d) ~ N(0, 2 / (k + d)), W_m (a, b) uniform within sqrt(6 / (a + b)), c_m = 0 (Glorot and Bengio 2010).
 
     Every number is a function of (seed, layer, row, column), the column given by its position in the user's data.
     """
-    xp, d = bk.xp, len(columns)
+    d = len(columns)
     parameters = [normals(bk, seed, Stream.LOGITS, 0, k, None, columns, dtype) * dtype((2.0 / (k + d)) ** 0.5)]
     widths = [k, *hidden, d]
     for layer, (a, b) in enumerate(pairwise(widths)):
-        positions = columns if layer == len(hidden) else xp.arange(b)
+        positions = columns if layer == len(hidden) else np.arange(b)
         W = (2 * uniforms(bk, seed, Stream.DECODER, layer, a, positions) - 1) * (6.0 / (a + b)) ** 0.5
-        parameters += [W.astype(dtype), xp.zeros(b, dtype=dtype)]
+        parameters += [W.astype(dtype), np.zeros(b, dtype=dtype)]
     return parameters
 
 
@@ -52,7 +51,6 @@ def aligned(X: Array) -> Array:
 
 
 def train(
-    bk: Backend,
     parameters: list[Array],
     X: Array,
     columns: Array,
@@ -67,18 +65,18 @@ def train(
 
     T falls geometrically between the temperatures; the noise of a step is g = -log(-log u), u uniform, held below 1.
     """
-    xp, n, step = bk.xp, len(X), 0
+    n, step = len(X), 0
     update, states = adam(learning_rate), [State() for _ in parameters]
-    largest = 1 - xp.finfo(X.dtype).epsneg
+    largest = 1 - np.finfo(X.dtype).epsneg
     shrink = 2.0 ** (2 * min(0, _LARGE - int(np.frexp(float(abs(X).max()))[1])))
     start, end = temperatures
     history: dict[str, list[float]] = {"loss": [], "temperature": [], "mean_max_probability": []}
     for epoch in range(epochs):
         T = start * (end / start) ** (epoch / max(epochs - 1, 1))
         total = 0.0
-        for rows in xp.array_split(permutation(bk, seed, Stream.SHUFFLE, epoch, n), -(-n // batch_size)):
+        for rows in np.array_split(permutation(bk, seed, Stream.SHUFFLE, epoch, n), -(-n // batch_size)):
             u = uniforms(bk, seed, Stream.GUMBEL, step, len(parameters[0]), columns).astype(X.dtype)
-            gumbel = -xp.log(-xp.log(xp.minimum(u, largest)))
+            gumbel = -np.log(-np.log(np.minimum(u, largest)))
             loss, gradients = value_and_grad(bk, parameters, X[rows], gumbel, T)
             if shrink < 1:
                 gradients = [gradient * shrink for gradient in gradients]
@@ -94,7 +92,7 @@ def train(
 
 def distinct_choice(logits: Array) -> Array:
     """One column for each node (k, d), no two the same, k <= d: the surest node first, each its best free logit."""
-    P = softmax(get_backend("numpy"), logits, 1.0)
+    P = softmax(bk, logits, 1.0)
     chosen = np.full(len(logits), -1)
     free = np.ones(logits.shape[1], dtype=bool)
     for node in np.argsort(-P.max(axis=1), kind="stable"):
@@ -170,16 +168,16 @@ class ConcreteAutoencoder(Baseline):
         check_choice("dtype", self.dtype, ("float32", "float64"))
 
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
-        bk, dtype, n = get_backend("numpy"), np.dtype(self.dtype).type, len(X)
-        start = initial_parameters(bk, seed, n_selected, columns, self.hidden, dtype)
+        dtype, n = np.dtype(self.dtype).type, len(X)
+        start = initial_parameters(seed, n_selected, columns, self.hidden, dtype)
         parameters, self.history_ = train(
-            bk, start, bk.xp.asarray(aligned(X)), columns, seed,
+            start, aligned(X), columns, seed,
             epochs=self.max_iter,
             batch_size=min(n, max(16, n // 256) if self.batch_size is None else self.batch_size),
             learning_rate=float(self.learning_rate),
             temperatures=(float(self.temperatures[0]), float(self.temperatures[1])),
         )  # fmt: skip
-        logits = bk.to_host(parameters[0]).astype(np.float64)
+        logits = parameters[0].astype(np.float64)
         chosen = distinct_choice(logits)
         self.n_duplicates_ = int((chosen != logits.argmax(axis=1)).sum())
         self.loss_, self.n_iter_ = float(self.history_["loss"][-1]), self.max_iter

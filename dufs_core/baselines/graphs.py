@@ -84,10 +84,15 @@ def blocks(n: int, width: int) -> list[slice]:
     return list(gen_batches(n, max(1, _BLOCK_ELEMENTS // width))) if n else []
 
 
+def directed_graph(indices: Array, weights: Array) -> Any:
+    """The weights (n, k) of lists of neighbours as a matrix, row i the list of row i.      csr (n, n)."""
+    n, k = indices.shape
+    return csr_array((weights.ravel(), indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+
+
 def symmetric_graph(near: Neighbours, weights: Array) -> Any:
     """W = max(W, W') of the weights (n, k) of the neighbour lists: the union of the lists.      csr (n, n)."""
-    n, k = near.indices.shape
-    W = csr_array((weights.ravel(), near.indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
+    W = directed_graph(near.indices, weights)
     W.sort_indices()
     return W.maximum(W.T).tocsr()
 
@@ -130,15 +135,10 @@ def is_large(n: int, k: int) -> bool:
     return n > _DENSE_ROWS and k + 20 < n
 
 
-def degrees(W: Any) -> Array:
-    """deg_i = sum_j W_ij.      (n,)."""
-    return np.asarray(W.sum(axis=1)).ravel()
-
-
 def normalised(W: Any) -> Any:
     """A = Dg^(-1/2) W Dg^(-1/2), so that the normalised Laplacian is I - A.      csr (n, n)."""
-    q = degrees(W) ** -0.5
-    return W.multiply(q[:, None]).multiply(q[None, :]).tocsr()
+    q = W.sum(axis=1) ** -0.5
+    return W.multiply(q[:, None]).multiply(q).tocsr()
 
 
 def spectral_embedding(W: Any, k: int, X: Array) -> Array:
@@ -151,11 +151,9 @@ def spectral_embedding(W: Any, k: int, X: Array) -> Array:
     what is available.
     """
     n = W.shape[0]
-    A, root = normalised(W), np.sqrt(degrees(W))
+    A, root = normalised(W), np.sqrt(W.sum(axis=1))
     trivial = root / np.linalg.norm(root)
-    U = None
-    if is_large(n, k):
-        U = _largest_sparse(A, root, k, X)
+    U = _largest_sparse(A, root, k, X) if is_large(n, k) else None
     if U is None:
         check_squares(get_backend("numpy"), "A dense eigen-decomposition", n, 3)  # its matrix, and two on the way to it
         U = lowest_eigenvectors(np.eye(n) - A.toarray() + 3.0 * np.outer(trivial, trivial), k, X)

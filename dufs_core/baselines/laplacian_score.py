@@ -9,7 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.base import Baseline
-from dufs_core.baselines.graphs import blocks, degrees, heat_kernel, neighbours, warn_isolated
+from dufs_core.baselines.graphs import blocks, heat_kernel, neighbours, warn_isolated
 from dufs_core.objective.ops import bandwidth, distances, gaussian, normalise
 from dufs_core.selection.parameters import check_choice
 
@@ -22,7 +22,7 @@ def locality(X: Array, W: Any) -> Array:
     X (n, d) without constant columns; W (n, n) sparse, symmetric, positive degrees. A column that scaling has left
     nothing of, beside others of 1e300 times its size, scores -1.
     """
-    deg, scores = degrees(W), np.empty(X.shape[1])
+    deg, scores = W.sum(axis=1), np.empty(X.shape[1])
     for columns in blocks(X.shape[1], len(X)):
         F = X[:, columns]
         F = F - np.einsum("i,ij->j", deg, F) / deg.sum()  # a BLAS thread takes longer to wake than this product
@@ -87,14 +87,13 @@ class LaplacianScore(Baseline):
     def _score(self, X: Array, columns: Array, n_selected: int, seed: int) -> Array:
         if self.variant == "laplacian":
             return locality(X, heat_kernel(neighbours(X, self.n_neighbors), self.bandwidth, self.bandwidth_factor))
-        bk, factor = get_backend("numpy"), float(self.bandwidth_factor)
+        bk = get_backend("numpy")
         D, _ = distances.forward(bk, X @ X.T)
-        rule = self.bandwidth if isinstance(self.bandwidth, str) else float(self.bandwidth)
-        b, _, _ = bandwidth.forward(bk, D, rule, self.n_neighbors, factor)
+        b, _, _ = bandwidth.forward(bk, D, self.bandwidth, self.n_neighbors, self.bandwidth_factor)
         A, deg, _ = normalise.forward(bk, gaussian.forward(bk, D, b)[0])
         isolated = deg <= normalise.isolated_degree(1.0, float(np.finfo(deg.dtype).eps))
         effect = f"(b = {float(b):.3g}), which turns the score into plain variance"
-        warn_isolated(isolated, effect, rule, factor, self.n_neighbors)
+        warn_isolated(isolated, effect, self.bandwidth, self.bandwidth_factor, self.n_neighbors)
         right = X * np.sqrt(deg)[:, None]  # P^t = deg^(-1/2) A^t deg^(1/2)
         for _ in range(self.power):
             right = A @ right

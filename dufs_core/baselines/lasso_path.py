@@ -11,85 +11,23 @@ by one pivot of the tableau F, the Gram matrix X'X swept at A (N the other colum
     F_AA = -P,   F_AN = P X_A'X_N,   F_NN = X_N'X_N - X_N'X_A P X_A'X_N
 
 Steps are made in blocks, in the part of the tableau of a few columns, those nearest to their bounds; then the others
-are checked, and from the first step on at which one of them passed its bound the steps are made again, with that
-column. All columns take part in products of matrices, once a block, where least angle regression has products with
-vectors at every step.
+are checked, and the steps are kept up to the first at which one of them passed its bound. All columns take part in
+products of matrices, once a block, where least angle regression has products with vectors at every step.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array
 
 _SHORTEST, _LONGEST, _SPARE = 16, 96, 3  # steps of a block; its columns for each
-_CHUNK = 256  # rows of F that are changed at a time
 _FLOOR = 1.2e-7  # of lambda / n, where scikit-learn's lars_path ends as well
 _EQUAL = 1e-9  # changes of c / lambda nearer to 1 belong to a column that equals an active one
 _DEPENDENT = 1e-12  # share of a column's square that the active columns leave over, which is rounding
 _TIE = 1e-11  # steps nearer than this are at one place: the first column first
 _SLACK = 1e-9  # bounds passed by less are rounding
-_DRIFT = 1e-10  # error of the tableau at which it is computed again
-
-
-class _Tableau:
-    """F of the columns seen so far; s: their signs, 0 for those that are not active."""
-
-    def __init__(self, X: Array) -> None:
-        n, d = X.shape
-        self.X, self.place = X, np.full(d, -1)  # where a column of X is among those seen
-        self._start(np.empty(0, dtype=np.intp), np.empty(0), np.empty((0, n)), np.empty((0, 0)))
-
-    def _start(self, columns: Array, s: Array, rows: Array, F: Array) -> None:
-        self.columns, self.s, self._rows, self._F = columns, s, rows, F
-        self.place[columns] = np.arange(len(columns))
-
-    @property
-    def rows(self) -> Array:
-        """X' of the columns seen."""
-        return self._rows[: len(self.s)]
-
-    @property
-    def F(self) -> Array:
-        return self._F[: len(self.s), : len(self.s)]
-
-    def see(self, new: Array) -> None:
-        """Take columns of X in that are not active."""
-        w, e = len(self.s), len(new)
-        if w + e > len(self._rows):
-            size = 2 * w + e
-            rows, F = np.empty((size, len(self.X))), np.empty((size, size))
-            rows[:w], F[:w, :w] = self.rows, self.F
-            self._rows, self._F = rows, F
-        self._rows[w : w + e] = self.X[:, new].T
-        gram = self._rows[: w + e] @ self._rows[w : w + e].T
-        active = (self.s != 0)[:, None]
-        inside = np.where(active, gram[:w], 0)
-        F = np.where(active, 0, gram[:w]) - self.F @ inside
-        self._F[:w, w : w + e], self._F[w : w + e, :w] = F, F.T
-        self._F[w : w + e, w : w + e] = gram[w:] - inside.T @ F
-        self.place[new] = np.arange(w, w + e)
-        self.columns, self.s = np.append(self.columns, new), np.append(self.s, np.zeros(e))
-
-    def turn(self, changed: Array, part: Array) -> None:
-        """Pivot on columns that have entered or left A, self.s already the new one; part = F[:, changed]."""
-        F, sign = self.F, np.where(self.s[changed] != 0, 1.0, -1.0)
-        inverse = np.linalg.inv(part[changed])
-        side = part @ inverse
-        for rows in gen_batches(len(F), _CHUNK):
-            F[rows] -= side[rows] @ part.T
-        F[:, changed], F[changed] = side * sign, (side * sign).T
-        F[np.ix_(changed, changed)] = -sign[:, None] * inverse * sign
-
-    def renew(self) -> None:
-        """F from X again, of the active columns alone."""
-        self.place[self.columns] = -1
-        active = self.s != 0
-        rows = self.rows[active]
-        self._start(self.columns[active], self.s[active], rows, -np.linalg.inv(rows @ rows.T))
+_DRIFT = 1e-10  # error of P at which it is computed again
 
 
 def bounds(q: Array, s: Array) -> tuple[Array, Array]:
@@ -101,134 +39,139 @@ def bounds(q: Array, s: Array) -> tuple[Array, Array]:
     return np.where(s == 0, np.maximum(np.maximum(up, down), 0), leaves), np.where(up >= down, 1.0, -1.0)
 
 
-def first(at: Array) -> int:
-    return int((at >= (1 - _TIE) * at.max()).argmax())
+def sweep(F: Array, changed: Array, turned: Array) -> None:
+    """Pivot F, in place, on the columns `changed`; turned: 1 for those that enter A, -1 for those that leave."""
+    part = F[:, changed]
+    inverse = np.linalg.inv(part[changed])
+    side = part @ inverse
+    F -= side @ part.T
+    F[:, changed] = side * turned
+    F[changed] = F[:, changed].T
+    F[np.ix_(changed, changed)] = -np.outer(turned, turned) * inverse
 
 
-class Block(NamedTuple):
-    """B steps of m columns."""
-
-    lambdas: Array  # (B,) at their ends
-    moves: Array  # (m, B) what changes a by -F moves: a_j of columns that have entered, forces on those that left
-    signs: Array  # (B, m) during them
-    left: int  # the column that leaves at the end of the last one, -1: none
-
-
-def block(F: Array, q: Array, s: Array, lam: Array, least: Array, floor: float, steps: int) -> Block:
+def block(
+    F: Array, q: Array, s: Array, lam: float, floor: float, least: Array, steps: int
+) -> tuple[Array, Array, Array]:
     """At most so many steps in the tableau F (m, m), q (m, 2) of some columns. Writes to F and q.
 
-    least (m,): columns with a smaller square over cannot enter.
+    least (m,): columns with a smaller square over cannot enter. Returns lambda (B,) and z (B, m) at the end of each
+    step, and the signs (B + 1, m) during each and after the last.
     """
-    now, lambdas, moves, signs = s.copy(), [], [], []
-    while True:
+    lambdas, values, signs = [], [], [s]
+    while len(lambdas) < steps and lam > floor:
+        now = signs[-1].copy()
         at, sign = bounds(q, now)
         at[(now == 0) & (np.diag(F) <= least)] = 0
-        j = first(at)
+        j = int((at >= (1 - _TIE) * at.max()).argmax())
         lam = min(at[j], lam)
-        entered, left = (now != 0) & (s == 0), (now == 0) & (s != 0)
-        z = q[:, 0] - lam * q[:, 1]
         lambdas.append(lam)
-        moves.append(np.where(entered, z, np.where(left, lam * s - z, lam * (s - now))))
-        signs.append(now.copy())
-        if len(signs) == steps or lam <= floor:
-            leaving = j if now[j] and at[j] > 0 else -1
-            return Block(np.array(lambdas), np.transpose(moves), np.array(signs), leaving)
-        enters = now[j] == 0
-        q[j, 1] += sign[j] if enters else 0.0
-        row, pivot, top = F[j].copy(), F[j, j], q[j] / F[j, j]
-        q -= np.outer(row, top)
-        F -= np.outer(row / pivot, row)
-        turned = 1.0 if enters else -1.0
-        F[j] = F[:, j] = turned * row / pivot
-        F[j, j] = -1 / pivot
-        q[j] = turned * top
-        q[j, 1] -= 0.0 if enters else now[j]
-        now[j] = sign[j] if enters else 0.0
+        values.append(q[:, 0] - lam * q[:, 1])
+        if lam > floor:
+            new, turned = (0.0, -1.0) if now[j] else (sign[j], 1.0)
+            q[j, 1] += new
+            top = q[j] / F[j, j]
+            q -= np.outer(F[j], top)
+            q[j] = turned * top
+            q[j, 1] -= now[j]
+            sweep(F, np.array([j]), np.array([turned]))
+            now[j] = new
+        signs.append(now)
+    return np.array(lambdas), np.array(values), np.array(signs)
 
 
 def nearest(q: Array, s: Array, scale: Array, steps: int) -> Array:
-    """The columns with the least room to their bounds about so many steps ahead, and the next to reach one; in order.
+    """The columns with the least room to their bounds about so many steps ahead, in order.
 
     q (d, 2) and s (d,) of all columns; scale (d,): of z, so that room is in units of y.
     """
-    at, _ = bounds(q, s)
-    width = min(_SPARE * steps, len(s))
-    end = np.partition(at, -min(steps, len(s)))[-min(steps, len(s))]
+    width, steps = (min(count, len(s)) for count in (_SPARE * steps, steps))
+    end = np.partition(bounds(q, s)[0], -steps)[-steps]
     z = q[:, 0] - end * q[:, 1]
     room = np.where(s == 0, end - np.abs(z), s * z) / scale
     room += np.linspace(0, _SLACK * np.abs(room).max(), len(s))  # of equal columns the first
-    room[(s == 0) & (np.abs(np.abs(q[:, 1]) - 1) <= _EQUAL)] = np.inf
-    room[first(at)] = -np.inf
     return np.sort(np.argpartition(room, width - 1)[:width])
 
 
-def first_over(X: Array, R: Array, lambdas: Array, before: tuple[float, Array, Array], norms: Array) -> int:
+def first_over(X: Array, R: Array, lambdas: Array, ends: Array, norms: Array) -> int:
     """The first of B steps at whose end a column has |c| > lambda; B for none.
 
-    X (n, d); R (n, B) residuals at the ends; before: lambda, residual and |c| at the start; norms (d,), 0 for columns
-    that are not asked for. A column with more room at both ends than its norm times the distance of the residuals from
-    the straight line between the two cannot have passed: few are left to compute.
+    X (n, d); residuals R (n, B + 1) and lambdas (B + 1,) before each step and after the last; ends (d, 2): c at the
+    first and the last of them; norms (d,), 0 for columns that are not asked for. A column with more room at both than
+    its norm times the distance of the residuals from the straight line between cannot have passed: few are left.
     """
-    lam, r, c = before
-    share = (lam - lambdas) / max(lam - lambdas[-1], np.finfo(float).tiny)
-    bend = np.linalg.norm(R - r[:, None] * (1 - share) - R[:, -1:] * share, axis=0).max()
-    room = np.minimum(lam - c, lambdas[-1] - np.abs(X.T @ R[:, -1]))
+    share = (lambdas[0] - lambdas) / max(lambdas[0] - lambdas[-1], np.finfo(float).tiny)
+    bend = np.linalg.norm(R - R[:, :1] * (1 - share) - R[:, -1:] * share, axis=0).max()
+    room = (lambdas[[0, -1]] - np.abs(ends)).min(axis=1)
     asked = np.flatnonzero((room <= bend * norms) & (norms > 0))
-    over = (np.abs(X[:, asked].T @ R) > lambdas * (1 + _SLACK) + _SLACK * _FLOOR * len(X)).any(axis=0)
-    return int(over.argmax()) if over.any() else len(lambdas)
+    over = np.abs(X[:, asked].T @ R[:, 1:]) > lambdas[1:] * (1 + _SLACK) + _SLACK * _FLOOR * len(X)
+    return int(np.append(over.any(axis=0), True).argmax())
 
 
-def path_end(X: Array, squares: Array, y: Array, steps: int) -> Array:
-    """a after so many steps of the path from a = 0.      X (n, d), squares (d,) of its columns, y (n,) -> (d,).
+def path_end(X: Array, y: Array, steps: int) -> Array:
+    """a after so many steps of the path from a = 0.      X (n, d), y (n,) -> (d,).
 
     Among equal columns the first takes part. The path ends before where lambda falls below 1.2e-7 n.
     """
     n, d = X.shape
-    norms, cov = np.sqrt(np.maximum(squares, np.finfo(float).tiny)), X.T @ y
-    start = lam = float(np.abs(cov).max())
+    squares = np.einsum("ij,ij->j", X, X)
+    norms = np.sqrt(np.maximum(squares, np.finfo(float).tiny))
+    s, a, c, residual = np.zeros(d), np.zeros(d), X.T @ y, y
+    start = lam = float(np.abs(c).max())
     floor, left, length = n * _FLOOR, steps + 1, _SHORTEST  # the first column to enter makes no step
-    tableau, a = _Tableau(X), np.zeros(d)
-    while lam > floor:
-        active = (tableau.s != 0)[:, None]
-        given = np.column_stack([cov[tableau.columns], tableau.s])
-        solution = np.where(active, -tableau.F @ np.where(active, given, 0), 0)
-        residual = np.column_stack([y, np.zeros(n)]) - tableau.rows.T @ solution
-        q = X.T @ residual
-        error = np.where(active, q[tableau.columns] + tableau.s[:, None] * [0.0, 1.0], 0)
-        if (np.abs(error) > [_DRIFT * start, _DRIFT]).any() and not active.all():
-            tableau.renew()
+    A, rows, P, renewed = np.empty(0, dtype=np.intp), np.empty((0, n)), np.empty((0, 0)), True  # rows: X_A'
+    while left and lam > floor:
+        # q of all columns, where P s and a are improved by one step with their errors
+        change = P @ s[A]
+        pull = X.T @ (rows.T @ change)
+        error = np.column_stack([c[A] - lam * s[A], s[A] - pull[A]])
+        if (np.abs(error) > [_DRIFT * start, _DRIFT]).any() and not renewed:
+            P, renewed = np.linalg.inv(rows @ rows.T), True
             continue
-        before = lam, residual @ [1.0, -lam], np.abs(q @ [1.0, -lam])
-        q[tableau.columns] = np.where(active, solution, q[tableau.columns]) - tableau.F @ error
+        q = np.column_stack([c - lam * pull, -pull])
+        q[A] = (np.column_stack([a[A], change]) + P @ error) @ [[1.0, 0.0], [lam, 1.0]]
 
-        signs, scale = np.zeros(d), norms.copy()
-        signs[tableau.columns] = tableau.s
-        scale[tableau.columns[tableau.s != 0]] = np.sqrt(np.abs(np.diag(tableau.F)[tableau.s != 0]))
-        near = nearest(q, signs, scale, length)
-        tableau.see(near[tableau.place[near] < 0])
-        columns, part = tableau.columns, tableau.place[near]
-        F, s, q = tableau.F[:, part], tableau.s[:, None], q[columns]
-        was = tableau.s[part]
-        done = block(F[part], q[part], was, lam, _DEPENDENT * squares[near], floor, min(left, length))
+        # the tableau of A and of the columns nearest to their bounds, and a block of steps in the part of these
+        scale = norms.copy()
+        scale[A] = np.sqrt(np.abs(np.diag(P)))
+        near = nearest(q, s, scale, length)
+        others = near[s[near] == 0]
+        columns = np.append(A, others)
+        part = np.append(np.searchsorted(A, near[s[near] != 0]), np.arange(len(A), len(columns)))
+        rows = np.vstack([rows, X[:, others].T])
+        gram = rows @ rows[len(A) :].T
+        swept = P @ gram[: len(A)]
+        F = np.block([[-P, swept], [swept.T, gram[len(A) :] - gram[: len(A)].T @ swept]])
+        inside, least, was = columns[part], _DEPENDENT * squares, s[columns]
+        done = block(F[np.ix_(part, part)], q[inside], s[inside], lam, floor, least[inside], min(left, length))
+        lambdas, z, signs = done
 
-        values = np.where(s != 0, q[:, :1] - q[:, 1:] * done.lambdas - F @ done.moves, 0)
-        passed = values * s < 0
+        # a at the end of each step: of the other active columns by what the block did to them
+        now, before, ends = signs[:-1], s[inside], lambdas[:, None]
+        left_A = np.where(before == 0, 0, ends * before - z)
+        forces = np.where(now == 0, left_A, np.where(before == 0, z, ends * (before - now)))
+        values = q[columns, :1] - q[columns, 1:] * lambdas - F[:, part] @ forces.T
+        passed = values * was[:, None] < 0
         passed[part] = False
-        values[part] = np.where(done.signs.T == 0, 0, np.where(was[:, None] != 0, values[part], done.moves))
-        if done.left >= 0:
-            values[part[done.left], -1] = 0
-        asked = np.where(signs == 0, norms, 0)
+        values[part] = np.where(now == 0, 0, z).T
+
+        # the steps before a column outside the block passed its bound; rounding alone puts the first in doubt
+        asked = np.where(s == 0, norms, 0)
         asked[near] = 0
-        n_done = len(done.lambdas)
-        kept = first_over(X, y[:, None] - tableau.rows.T @ values, done.lambdas, before, asked)
-        kept = max(1, min([kept, *np.flatnonzero(passed.any(axis=0))[:1]]))  # rounding alone puts the first in doubt
-        if kept == n_done and (kept == left or done.lambdas[-1] <= floor):
-            a[columns] = values[:, -1]
-            break
-        length = max(_SHORTEST, min(_LONGEST, 2 * length if kept == n_done else 3 * kept // 2))
-        kept = min(kept, n_done - 1)  # the pivot after the last one has not been made
-        left, lam = left - kept, done.lambdas[kept - 1]
-        tableau.s[part] = now = done.signs[kept]
-        changed = (now != 0) != (was != 0)
-        tableau.turn(part[changed], F[:, changed])
+        R = np.column_stack([residual, y[:, None] - rows.T @ values])
+        last = X.T @ R[:, -1]
+        kept = first_over(X, R, np.append(lam, lambdas), np.column_stack([c, last]), asked)
+        kept = max(1, min([kept, *np.flatnonzero(passed.any(axis=0))[:1]]))
+        length = min(_LONGEST, max(_SHORTEST, 2 * kept))
+        left, lam, residual = left - kept, lambdas[kept - 1], R[:, kept]
+        c = last if kept == len(lambdas) else X.T @ residual
+        s[inside] = signs[kept]
+        a[columns] = np.where(s[columns] == 0, 0, values[:, kept - 1])
+
+        # P of the new A
+        changed = np.flatnonzero((s[columns] != 0) != (was != 0))
+        sweep(F, changed, np.where(was[changed] == 0, 1.0, -1.0))
+        order = np.argsort(columns)
+        order = order[s[columns[order]] != 0]
+        A, rows, P, renewed = columns[order], rows[order], -F[np.ix_(order, order)], False
     return a

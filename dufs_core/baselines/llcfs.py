@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse import csr_array, eye_array
+from scipy.sparse import eye_array
 
 from dufs_core.backend import Array
 from dufs_core.baselines.base import Baseline
 from dufs_core.baselines.graphs import (
     CANCELLED,
     blocks,
+    directed_graph,
     is_large,
     lowest_eigenvectors,
     lowest_right_singular,
@@ -81,9 +82,8 @@ def label_eigenvectors(models: LocalModels, c: int, X: Array) -> Array:
 
     Their basis does not matter to the weights.
     """
-    n, k = models.indices.shape
-    A = csr_array((models.alpha.ravel(), models.indices.ravel(), np.arange(0, n * k + 1, k)), shape=(n, n))
-    E = (eye_array(n, format="csr") - A).tocsr()
+    n = len(X)
+    E = (eye_array(n, format="csr") - directed_graph(models.indices, models.alpha)).tocsr()
     Y = lowest_right_singular(E, c) if is_large(n, c) else None
     return lowest_eigenvectors((E.T @ E).toarray(), c, X) if Y is None else Y
 

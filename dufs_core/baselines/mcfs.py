@@ -28,8 +28,7 @@ def sparse_coefficients(X: Array, Y: Array, n_nonzero: int) -> Array:
     steps = min(n_nonzero, d, n)
     targets = (Y - Y.mean(axis=0)).T
     if X.size > _SMALL:
-        squares = np.einsum("ij,ij->j", X, X)
-        return np.column_stack([path_end(X, squares, y, steps) for y in targets])
+        return np.column_stack([path_end(X, y, steps) for y in targets])
     gram = X.T @ X if n > d else None
     X = np.asfortranarray(X)
     with warnings.catch_warnings():

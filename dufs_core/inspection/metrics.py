@@ -28,12 +28,6 @@ def kmeans_accuracy(X: Array, labels: Array, n_runs: int = 20, random_state: int
     return float(np.mean(accuracy)), float(np.std(accuracy))
 
 
-def soft_precision_recall(probabilities: Array, informative: Array) -> tuple[float, float]:
-    """sum over informative of p / sum(p), and sum over informative of p / their number.      p = P(z > 0), (d,)."""
-    total = float(probabilities[informative].sum())
-    return total / max(float(probabilities.sum()), 1e-300), total / len(informative)
-
-
 def precision_recall(selected: Array, informative: Array) -> tuple[float, float]:
     """Share of the selected columns that are informative (0 if none is selected), and of the informative selected."""
     hits = len(np.intersect1d(selected, informative))

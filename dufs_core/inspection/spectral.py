@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from scipy.linalg import eigh
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.baselines.graphs import fixed_sign
@@ -75,46 +76,6 @@ def random_walk_spectrum(K: Array, n_vectors: int = 2) -> Spectrum:
 
     K (n, n) symmetric, non-negative, with positive row sums; n_vectors from 1 to n; else ValueError.
     """
-    K = _checked(K)
-    n = len(K)
-    if not 1 <= n_vectors <= n:
-        raise ValueError(f"n_vectors must be from 1 to the number of rows, {n}; got {n_vectors}")
-    from scipy.linalg import eigh
-
-    q = K.sum(axis=1) ** -0.5
-    values, U = eigh(q[:, None] * K * q, subset_by_index=(n - n_vectors, n - 1))
-    psi = q[:, None] * U[:, ::-1]
-    psi /= np.linalg.norm(psi, axis=0)
-    return Spectrum(values[::-1], fixed_sign(psi))
-
-
-def algebraic_connectivity(K: Array) -> float:
-    """Second smallest eigenvalue of the graph Laplacian diag(K 1) - K (Fiedler 1973); 0 if K is not connected.
-
-    K as in `random_walk_spectrum`, n >= 2, else ValueError. Unlike lambda_2 it grows with the degrees.
-    """
-    K = _checked(K)
-    if len(K) < 2:
-        raise ValueError("The second smallest eigenvalue needs at least 2 rows; K has 1")
-    from scipy.linalg import eigh
-
-    values = eigh(np.diag(K.sum(axis=1)) - K, eigvals_only=True, subset_by_index=(1, 1))
-    return max(float(values[0]), 0.0)
-
-
-def spectral_embedding(K: Array, n_components: int) -> Array:
-    """psi_2, ..., psi_(n_components + 1), (n, n_components), for k-means with n_components + 1 clusters.
-
-    K as in `random_walk_spectrum`; n_components from 1 to n - 1, else ValueError.
-    Source: Shi and Malik, "Normalized cuts and image segmentation", PAMI 2000.
-    """
-    if not 1 <= n_components < len(K):
-        most = f"the number of rows less one, {len(K) - 1}"
-        raise ValueError(f"n_components must be from 1 to {most}; got {n_components}")
-    return random_walk_spectrum(K, n_components + 1).vectors[:, 1:]
-
-
-def _checked(K: Array) -> Array:
     K = np.asarray(K, dtype=np.float64)
     if K.ndim != 2 or K.shape[0] != K.shape[1] or not len(K):
         raise ValueError(f"K must be a square matrix; its shape is {K.shape}")
@@ -126,4 +87,11 @@ def _checked(K: Array) -> Array:
     empty = np.flatnonzero(K.sum(axis=1) <= 0)
     if len(empty):
         raise ValueError(f"{len(empty)} rows of K have sum 0, the first is {empty[0]}: remove rows without neighbours")
-    return K
+    n = len(K)
+    if not 1 <= n_vectors <= n:
+        raise ValueError(f"n_vectors must be from 1 to the number of rows, {n}; got {n_vectors}")
+    q = K.sum(axis=1) ** -0.5
+    values, U = eigh(q[:, None] * K * q, subset_by_index=(n - n_vectors, n - 1))
+    psi = q[:, None] * U[:, ::-1]
+    psi /= np.linalg.norm(psi, axis=0)
+    return Spectrum(values[::-1], fixed_sign(psi))

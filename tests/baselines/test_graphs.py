@@ -56,7 +56,7 @@ def test_kernel_of_identical_rows_and_of_far_rows():
     assert set(W.data) == {1.0}
     X = np.vstack([gen.noise(20, 3), [[1e9, 0, 0]]])
     W = graphs.heat_kernel(graphs.neighbours(X, 2), "median")
-    assert (graphs.degrees(W) > 0).all()
+    assert (W.sum(axis=1) > 0).all()
     assert np.isfinite(graphs.spectral_embedding(W, 3, X)).all()
     assert (W != W.T).nnz == 0
 
@@ -65,7 +65,7 @@ def test_too_small_a_bandwidth_is_said():
     near = graphs.neighbours(gen.noise(20, 3), 3)
     with pytest.warns(IsolatedRowsWarning, match=r"100% of the rows have no neighbour within the bandwidth"):
         W = graphs.heat_kernel(near, 1e-9)
-    assert (graphs.degrees(W) > 0).all()
+    assert (W.sum(axis=1) > 0).all()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         wide, narrow = (graphs.heat_kernel(near, "max", factor) for factor in (2.0, 1.0))
@@ -109,7 +109,7 @@ def test_spectral_embedding(monkeypatch, sizes, k, dense_rows):
 def test_solvers_agree():
     W, X = components((60, 40))
     dense = graphs.spectral_embedding(W, 4, X)
-    root = np.sqrt(graphs.degrees(W))
+    root = np.sqrt(W.sum(axis=1))
     sparse = graphs._largest_sparse(graphs.normalised(W), root, 4, X) * (np.linalg.norm(root) / root)[:, None]
     np.testing.assert_allclose(sparse, dense, atol=1e-7)
 

@@ -5,11 +5,8 @@ import pytest
 from sklearn.linear_model import lars_path
 
 from dufs_core.baselines import MCFS, lasso_path, mcfs
+from dufs_core.baselines.lasso_path import path_end
 from tests.generators import standardise
-
-
-def path_end(X, y, steps):
-    return lasso_path.path_end(X, (X**2).sum(axis=0), y, steps)
 
 
 def correlated(n, d, seed, rank=6):

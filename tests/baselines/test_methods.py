@@ -300,7 +300,7 @@ def test_srcfs_with_one_subspace_is_the_laplacian_score():
 def test_concrete_autoencoder_trains_as_coded_by_hand(hidden):
     X, seed, k, epochs = overlapping(20, 7), 5, 3, 4
     columns = np.arange(7)
-    logits, *decoder = cae.initial_parameters(bk, seed, k, columns, hidden, np.float64)
+    logits, *decoder = cae.initial_parameters(seed, k, columns, hidden, np.float64)
     noise, batches, temperatures = [], [], []
     from dufs_core.backend.random import permutation
 
@@ -312,7 +312,7 @@ def test_concrete_autoencoder_trains_as_coded_by_hand(hidden):
             temperatures.append(8.0 * (0.5 / 8.0) ** (epoch / 3))
     expected, losses = slow.concrete_autoencoder(X, logits, decoder, noise, batches, temperatures, 0.01)
     parameters, history = cae.train(
-        bk, [logits, *decoder], X, columns, seed,
+        [logits, *decoder], X, columns, seed,
         epochs=epochs, batch_size=7, learning_rate=0.01, temperatures=(8.0, 0.5),
     )  # fmt: skip
     for a, b in zip(parameters, expected, strict=True):
@@ -357,8 +357,8 @@ def test_choices_are_distinct_and_the_surest_node_is_served_first():
 
 
 def test_start_is_a_function_of_the_column():
-    a = cae.initial_parameters(bk, 3, 2, np.array([0, 4, 7]), (3,), np.float64)
-    b = cae.initial_parameters(bk, 3, 2, np.array([7, 0, 4]), (3,), np.float64)
+    a = cae.initial_parameters(3, 2, np.array([0, 4, 7]), (3,), np.float64)
+    b = cae.initial_parameters(3, 2, np.array([7, 0, 4]), (3,), np.float64)
     np.testing.assert_array_equal(a[0][:, [2, 0, 1]], b[0])
     np.testing.assert_array_equal(a[1], b[1])
     np.testing.assert_array_equal(a[3][:, [2, 0, 1]], b[3])
