@@ -32,7 +32,7 @@ _ERF = (
 )  # fmt: skip
 
 
-@operation(lambda x: types.uint64(types.float64))
+@operation(lambda x: types.uint64)
 def _bits(code, x):
     return code.builder.bitcast(x, ir.IntType(64))
 
@@ -45,7 +45,7 @@ def _from_bits(code, bits):
 def _series(*coefficients: float):
     """The operation w -> sum_i coefficients[i] w^i, by Horner's rule."""
 
-    @operation(lambda w: types.float64(types.float64))
+    @operation(lambda w: w)
     def polynomial(code, w):
         value, *others = (ir.Constant(ir.DoubleType(), c) for c in reversed(coefficients))
         for coefficient in others:
@@ -55,7 +55,7 @@ def _series(*coefficients: float):
     return polynomial
 
 
-@operation(lambda x: x(x))
+@operation(lambda x: x)
 def erf(code, x):
     """erf(x), x float64, within 2e-15: 1 - exp(-a^2) p(t) / (1 + 2 a) for a = |x|, and 1 from a = 6 on.
 
