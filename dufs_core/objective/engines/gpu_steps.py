@@ -31,10 +31,11 @@ class CudaSteps:
         xp, (F, d) = bk.xp, mu.shape
         self._bk = bk
         self._specs = specs
-        self._mu = mu.copy()
-        # the optimiser's memory: two means for every gate, or one for all gates of a fit
-        widths = {"adam": (d, d), "normalized": (None, 1), "sgd": (None, None)}[specs[0].optimizer.name]
-        self._first, self._second = (None if w is None else xp.zeros((F, w), dtype=xp.float64) for w in widths)
+        # beside mu the optimiser's memory: means for every gate, or one for all gates of a fit
+        widths = {"adam": {"first": d, "second": d}, "normalized": {"second": 1}, "sgd": {}}
+        self._state = {"mu": mu.copy()}
+        for name, width in widths[specs[0].optimizer.name].items():
+            self._state[name] = xp.zeros((F, width), dtype=xp.float64)
 
         seeds = [spec.seed & 0xFFFFFFFFFFFFFFFF for spec in specs]
         self._seed = xp.asarray(np.array(seeds, dtype=np.uint64))
@@ -47,7 +48,7 @@ class CudaSteps:
 
     @property
     def mu(self) -> Array:
-        return self._mu.copy()
+        return self._state["mu"].copy()
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         plan, replay = self._plan(batch)
@@ -73,7 +74,7 @@ class CudaSteps:
             draws = fits * self._specs[0].schedule.n_draws
             with memory_errors("steps" if fits == 1 else f"{fits:,} fits at once", batch.shape, draws):
                 plan = Plan(self._bk, [spec.objective for spec in self._specs], batch.shape, draws, batch.dtype)
-            plan.arrays.mu = self._mu  # all plans move the same gates
+            plan.arrays.mu = self._state["mu"]  # all plans move the same gates
             self._plans[batch.shape] = plan, Replay(self._bk, plan.captured)
         return self._plans[batch.shape]
 
@@ -81,22 +82,19 @@ class CudaSteps:
         a, optimizer = plan.arrays, self._specs[0].optimizer
         plan.run((self._columns, self._seed, self._clock, int(Stream.GATES)))
         rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate))
-        moved = (self._mu, self._first, self._second)
+        moved = [self._state.get(name) for name in ("mu", "first", "second")]
         reported = (a.loss, a.mean_isolated, a.S, a.b, a.degenerate, self._start)
         sizes = (plan.fits, plan.per_fit, plan.d, plan.n, _ROOM)
         limits = (DECIDED_MARGIN * plan.objective.gate_sigma, float(self._specs[0].schedule.tol * plan.d))
-        state = (self._clock, self._done, self._records)
-        plan.launch("advance<T>", plan.fits, a.dmu, *rule, *moved, *reported, *sizes, *limits, *state)
+        ended = (self._clock, self._done, self._records)
+        plan.launch("advance<T>", plan.fits, a.dmu, *rule, *moved, *reported, *sizes, *limits, *ended)
 
     def save(self, fit: int) -> dict[str, Array]:
         """mu and the optimiser's memory of one fit, on the host."""
-        arrays = {"mu": self._mu, "first": self._first, "second": self._second}
-        return {name: self._bk.to_host(a[fit]).copy() for name, a in arrays.items() if a is not None}
+        return {name: self._bk.to_host(part[fit]).copy() for name, part in self._state.items()}
 
     def load(self, saved: Sequence[dict[str, Array]]) -> None:
         """Go on from what `save` gave, for all fits, none of which has ended."""
-        arrays = {"mu": self._mu, "first": self._first, "second": self._second}
-        for name, a in arrays.items():
-            if a is not None:
-                a[...] = self._bk.xp.asarray(np.stack([one[name] for one in saved]))
+        for name, part in self._state.items():
+            part[...] = self._bk.xp.asarray(np.stack([one[name] for one in saved]))
         self._done[...] = 0
