@@ -56,8 +56,6 @@ class DUFS(ColumnSelector):
         Other rows: a row is not its own neighbour. None: 5; with fdr=None 2.
     bandwidth_factor : float or None, default None
         None: 1; with fdr=None 2.
-    bandwidth_gradient : bool, default True
-        Whether the gradient flows through the bandwidth. Without it gates hardly close.
     self_loops : bool or None, default None
         Whether a row is its own neighbour, K_ii = 1 (the paper's graph) or K_ii = 0. With thousands of columns all
         distances are nearly equal, and a row outweighs its neighbours unless the bandwidth is so large that every row
@@ -74,7 +72,6 @@ class DUFS(ColumnSelector):
         that one learning rate serves any number of columns.
     learning_rate : float, default 0.005
         Average movement of a gate per step for "normalized" (gates decide within a distance of about 1).
-    momentum : float, default 0.0
     max_iter : int, default 2000
         Most steps of one run.
     tol : float, default 0.01
@@ -183,14 +180,12 @@ class DUFS(ColumnSelector):
     bandwidth: Literal["median", "q90", "max"] | float | None = None
     n_neighbors: int | None = None
     bandwidth_factor: float | None = None
-    bandwidth_gradient: bool = True
     self_loops: bool | None = None
     gate_sigma: float = 0.5
     gate_noise: Literal["batch", "sample"] = "batch"
     n_draws: int | None = None
     optimizer: Literal["normalized", "sgd", "adam"] = "normalized"
     learning_rate: float = 0.005
-    momentum: float = 0.0
     max_iter: int = 2000
     tol: float = 0.01
     max_runs: int = 6

@@ -147,14 +147,14 @@ class FitTask:
         """The search that the parameters describe, for d columns that are not constant."""
         s, draws, rate = self.selector, self.step_draws, self.selector.learning_rate
         rules = graph_rules(s, self.X.shape[0])._asdict()
-        objective = Objective(lam=s.lam, bandwidth_gradient=s.bandwidth_gradient, gate_sigma=s.gate_sigma, **rules)
+        objective = Objective(lam=s.lam, gate_sigma=s.gate_sigma, **rules)
         schedule = Schedule(draws, s.max_iter, s.tol, s.batch_size, s.gate_noise)
         if s.convention == "authors_code":
             objective = replace(objective, delta=_DELTA * self.step_rows * d, degenerate_rule="one")
             schedule = replace(schedule, batches="wrap", noisy_start=True)
             rate = rate if s.lam is None else rate / max(d, 1)
         callbacks = tuple(c for c in s.callbacks if not isinstance(c, checkpoint.Checkpoint))
-        optimizer = get_optimizer(s.optimizer, rate, s.momentum)
+        optimizer = get_optimizer(s.optimizer, rate)
         return Search(objective, engine, optimizer, schedule, s.max_runs, callbacks, s.verbose, poll=poll)
 
     @lazy

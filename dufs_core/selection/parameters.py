@@ -46,15 +46,13 @@ def check_parameters(selector: Any, n: int, d: int) -> None:
         check_choice("ranking", p["ranking"], RANKINGS)
     if p["ranking"] == "evidence" and p["fdr"] is None:
         raise ValueError('ranking="evidence" needs decoys, which fdr=None leaves out: set fdr, or ranking="gates"')
-    for name in ("bandwidth_gradient", "self_loops"):
+    for name in ("self_loops",):
         if not isinstance(p[name], (bool, np.bool_)):
             raise ValueError(f"{name} must be True or False; got {p[name]!r}")
     check_bandwidth(p["bandwidth"])
     if not isinstance(p["bandwidth"], str):
         check_positive("bandwidth", p["bandwidth"], p["dtype"])
-    if not is_real(p["momentum"]):
-        raise ValueError(f"momentum must be at least 0 and below 1; got {p['momentum']!r}")
-    get_optimizer(p["optimizer"], p["learning_rate"], p["momentum"])
+    get_optimizer(p["optimizer"], p["learning_rate"])
     if p["max_memory"] is not None and not (is_whole(p["max_memory"]) and p["max_memory"] >= 1):
         raise ValueError(f"max_memory must be None or a positive number of bytes; got {p['max_memory']!r}")
     if not isinstance(p["callbacks"], (list, tuple)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from itertools import product
@@ -19,7 +18,7 @@ from dufs_core.gradcheck.suite.operations import POWERS
 from dufs_core.gradcheck.suite.registry import Engine, Example, Kink, Operation, register
 from dufs_core.objective.chain import Evaluate, Objective
 
-RULES = ("median", "median held", "q90", "max", "max held", "fixed")  # held: b is a constant for the gradient
+RULES = ("median", "q90", "max", "fixed")
 MANY_ROWS, MANY_COLUMNS = (65, 72), (36, 40)  # every sixth example: several panels of rows, and of open columns
 FEW_COLUMNS = (17, 21)  # of so many rows, every other example with t = 2: engines may have another form for them
 
@@ -36,35 +35,27 @@ def _example(
     elif index % (2 * len(POWERS)) == len(POWERS) + 1:
         n, d = int(rng.integers(*MANY_ROWS)), int(rng.integers(*FEW_COLUMNS))
     p = problem(rng, kind, noise, n, d=d)
-    name, _, held = rule.partition(" ")
     objective = Objective(
         lam=float(rng.uniform(0.05, 1)) * p.scale if loss == "regularised" else None,
         power=t,
-        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if name == "fixed" else name,  # type: ignore[arg-type]
+        bandwidth=float(rng.uniform(0.5, 5)) * p.scale if rule == "fixed" else rule,  # type: ignore[arg-type]
         n_neighbors=p.n_neighbors,
         bandwidth_factor=p.bandwidth_factor,
-        bandwidth_gradient=not held,
         self_loops=index % 5 != 2,
         gate_sigma=GATE_SIGMA,
         degenerate_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
-    fixed = [float(b) for b in bk.to_host(evaluate(bk, objective, mu, eps, X)[0].bandwidth)] if held else None
 
     def function(mu: Array) -> Any:
-        if fixed is None:
-            return evaluate(bk, objective, mu, eps, X)[0].loss
-        parts = [(replace(objective, bandwidth=b), eps[r : r + 1]) for r, b in enumerate(fixed)]
-        scores = [float(evaluate(bk, one, mu, draw, X)[0].score[0]) for one, draw in parts]
-        sum_p = float(formulas.regulariser(bk, mu, GATE_SIGMA))
-        return formulas.loss(bk, scores, sum_p, len(X), objective.lam, objective.delta)
+        return evaluate(bk, objective, mu, eps, X)[0].loss
 
     return Example(
         function,
         lambda mu: evaluate(bk, objective, mu, eps, X)[1],
         (mu,),
         f"{kind}, t={t}, n={len(X)}, d={len(mu)}, draws={len(eps)}, self_loops={objective.self_loops}",
-        analytic=lambda mu: formulas.chain(bk, objective, mu, eps, X, fixed),
+        analytic=lambda mu: formulas.chain(bk, objective, mu, eps, X),
     )
 
 

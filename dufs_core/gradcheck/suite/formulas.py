@@ -96,14 +96,14 @@ def loss(bk: Backend, S: Array, sum_p: Any, n: int, lam: float | None, delta: fl
     return -mean / (n * sum_p + delta) if lam is None else -mean / n + lam * sum_p
 
 
-def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array, fixed: list[float] | None = None) -> Any:
-    """The loss of `Objective`, draw by draw, from the random-walk matrix; `fixed`: one bandwidth per draw."""
+def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) -> Any:
+    """The loss of `Objective`, draw by draw, from the random-walk matrix."""
     rule = objective.n_neighbors, objective.bandwidth_factor, objective.degenerate_rule
     scores = []
-    for r, z in enumerate(gates(bk, mu, eps, objective.gate_sigma)):
+    for z in gates(bk, mu, eps, objective.gate_sigma):
         Xt = X * z
         D = ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
-        b: Any = objective.bandwidth if fixed is None else fixed[r]
+        b: Any = objective.bandwidth
         if isinstance(b, str):
             b = bandwidth(bk, D, b, *rule)
         K = gaussian(bk, D, bk.xp.asarray(b), objective.self_weight)
