@@ -15,27 +15,24 @@ from dufs_core.objective.engines import gpu_plan
 RESULTS = Path(__file__).with_name("results") / "gpu.json"
 FITS = 64  # of 100 x 5966, in the last line
 OPEN, UNDECIDED = 0.841, 0.683  # shares of the gates where mu = 1/2 and sigma = 1/2
-MATRICES, DATA = 16, {True: 2, False: 7}  # n x n, n x d arrays that the kernels between the products read or write
+MATRICES, DATA = 16, 7  # n x n, n x d arrays that the kernels between the products read or write
 
 
 def launches(n: int, d: int, fits: int = 1) -> int | None:
     """Kernels of a captured step; None for one that is not captured."""
     if not gpu_plan.is_captured((n, d), fits, fits):
         return None
-    if gpu_plan.is_short((n, d), fits, fits):
-        return 15
     return 18 + (gpu_plan.parts_of_gram(n, d, 1) > 1)
 
 
 def floors(n: int, d: int, fits: int, rate: float, copy: float) -> dict[str, float]:
     """Of the products in multiply-adds (x' M x, G and A A are symmetric: half), of the passes in bytes."""
-    short = gpu_plan.is_short((n, d), fits, fits)
     return {
         "G": fits * n**2 * OPEN * d / 2 / rate,
         "A A, A H": fits * 1.5 * n**3 / rate,
         "x' M x": fits * n**2 * UNDECIDED * d / 2 / rate,
         "n x n": 4 * fits * MATRICES * n**2 / copy,
-        "X": 4 * (1 if short else fits) * DATA[short] * n * d / copy,
+        "X": 4 * fits * DATA * n * d / copy,
     }
 
 

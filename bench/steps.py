@@ -58,7 +58,7 @@ def ours_problem(d: int, seed: int = 0) -> Any:
 
     objective = Objective(bandwidth="median", n_neighbors=1, bandwidth_factor=FACTOR)
     schedule = Schedule(n_draws=1, max_iter=1 << 40, tol=0.0)
-    return RunSpec(objective, get_optimizer("sgd", RATE, 0.0), schedule, seed, np.arange(d))
+    return RunSpec(objective, get_optimizer("sgd", RATE), schedule, seed, np.arange(d))
 
 
 def ours_stepper(n: int, d: int, threads: int) -> Stepper:

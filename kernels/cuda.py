@@ -22,7 +22,6 @@ KERNELS = {  # file: the kernels in it, each for the element type T
     "distances.cu": ("diagonal<T>", "distances<T>", "affinity<T>", "grad_distances<T>", "bandwidth<T>"),
     "sweep.cu": ("symmetrise<T>", "score<T>", "grad_degrees<T>", "backward<T>", "finish<T>"),
     "product.cu": ("product<T, true>", "product<T, false>", "add_parts<T>", "combine<T>"),
-    "short.cu": ("short_gram<T>", "short_sum<T>", "short_dots<T>"),
     "sparse.cu": ("sparse_means<T>", "sparse_gram<T>", "sparse_dots<T>", "dense_columns<T>"),
 }
 FILES = {kernel: file for file, kernels in KERNELS.items() for kernel in kernels}
@@ -30,7 +29,6 @@ OPTIONS = ("-std=c++17",)
 THREADS = 256  # of every block
 WARPS = THREADS // 32
 TILE, SWEEP_TILE = 64, 32  # rows and columns of the tiles of product.cu and sweep.cu
-SHORT_ROWS = 128  # the most that the kernels of short.cu take
 _MOST_BLOCKS = 1 << 20  # the loops inside stride over what a smaller grid leaves
 _SCALARS: dict[type, Any] = {int: np.int64, float: np.float64, bool: np.bool_}
 _NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that stands for one
@@ -39,8 +37,7 @@ _NULL = np.uint64(0)  # the bytes of a null pointer: CuPy has no argument that s
 def constants() -> str:
     """The constants that Python and the kernels share, for the preprocessor."""
     names = ("DECAY", "BETA1", "BETA2", "EPSILON", "AUTHORS_ZERO", "ADAM", "NORMALIZED")
-    values = {"THREADS": THREADS, "TILE": TILE, "SWEEP_TILE": SWEEP_TILE, "SHORT_ROWS": SHORT_ROWS}
-    values["RECORD"] = len(rules.RECORD)
+    values = {"THREADS": THREADS, "TILE": TILE, "SWEEP_TILE": SWEEP_TILE, "RECORD": len(rules.RECORD)}
     values |= {name.upper(): at for at, name in enumerate(rules.RECORD)}  # where a number stands in a record
     values |= {name: getattr(rules, name) for name in names}
     return "".join(f"#define {name} {value!r}\n" for name, value in values.items())
@@ -88,7 +85,6 @@ class Kernels:
     def __init__(self, cupy: Any) -> None:
         self._cupy = cupy
         self._lock = Lock()
-        self._modules: dict[tuple[int, str, str], Any] = {}
         self._functions: dict[tuple[int, str, str], Any] = {}
 
     def launch(self, kernel: str, dtype: Any, blocks: int, *arguments: Any) -> None:
@@ -101,18 +97,15 @@ class Kernels:
 
     def _function(self, kernel: str, dtype: str) -> Any:
         device = self._cupy.cuda.runtime.getDevice()
-        found = self._functions.get((device, kernel, dtype))
-        if found is None:
-            file = FILES[kernel]
-            names = instances(file, dtype)
+        if (device, kernel, dtype) not in self._functions:
             with self._lock:  # two threads compile once
-                module = self._modules.get((device, file, dtype))
-                if module is None:
+                if (device, kernel, dtype) not in self._functions:
+                    file = FILES[kernel]
+                    names = instances(file, dtype)
                     module = self._cupy.RawModule(code=source(file), options=OPTIONS, name_expressions=names)
-                    self._modules[device, file, dtype] = module
-                found = module.get_function(names[KERNELS[file].index(kernel)])
-            self._functions[device, kernel, dtype] = found
-        return found
+                    for other, name in zip(KERNELS[file], names, strict=True):
+                        self._functions[device, other, dtype] = module.get_function(name)
+        return self._functions[device, kernel, dtype]
 
     def normals(self, seed: int, stream: int, step: int, n_draws: int, columns: Any, dtype: Any) -> Any:
         """`dufs_core.backend.random.normals` without rows in one launch."""

@@ -127,7 +127,7 @@ __device__ Index nth_equal(Global<const T> values, Index base, Index n, T value,
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(
     Global<const T> kth, Global<const T> largest, Index R, Index n, Index low, double between, double factor,
-    bool degenerate_is_one, bool gradient, double relative, double absolute, Global<double> b, Global<double> degenerate,
+    bool degenerate_is_one, double relative, double absolute, Global<double> b, Global<double> degenerate,
     Global<Index> rows, Global<double> weights) {
     for (Index draw = blockIdx.x; draw < R; draw += gridDim.x) {
         const Index base = draw * n;
@@ -182,8 +182,8 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) bandwidth(
             degenerate[draw] = replaced;
             rows[2 * draw] = first_row;
             rows[2 * draw + 1] = second_row;
-            weights[2 * draw] = gradient ? first * factor : 0;
-            weights[2 * draw + 1] = gradient ? second * factor : 0;
+            weights[2 * draw] = first * factor;
+            weights[2 * draw + 1] = second * factor;
         }
     }
 }

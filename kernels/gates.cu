@@ -93,16 +93,15 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) loss(
 
 // Step clock[f] + 1 of every fit that is not done: a rule of dufs_core.objective.optimizers in place, then its record.
 //
-// grad, params (fits, d); first (fits, d), null where the rule has none; second (fits, d) for Adam, (fits) for normalized,
-// else null. Both start as zeros. records[f, clock[f] - start] is dufs_core.objective.rules.RECORD. Then the clock is set
+// grad, params (fits, d); first (fits, d) for Adam, else null; second (fits, d) for Adam, (fits) for normalized, else
+// null. Both start as zeros. records[f, clock[f] - start] is dufs_core.objective.rules.RECORD. Then the clock is set
 // forward; a fit is done when at most `enough` gates are undecided, |params - 1/2| <= 1/2 + margin. One block for each fit.
 template <class T>
 __global__ void __launch_bounds__(THREADS, RESIDENT) advance(
-    Global<const T> grad, Index rule, double rate, double momentum, Global<T> params, Global<double> first,
-    Global<double> second, Global<const double> value, Global<const double> mean_isolated, Global<const double> S,
-    Global<const double> b, Global<const double> degenerate, Global<const Index> start, Index fits, Index R, Index d,
-    Index n, Index room, double margin, double enough, Global<Index> clock, Global<Index> done,
-    Global<double> records) {
+    Global<const T> grad, Index rule, double rate, Global<T> params, Global<double> first, Global<double> second,
+    Global<const double> value, Global<const double> mean_isolated, Global<const double> S, Global<const double> b,
+    Global<const double> degenerate, Global<const Index> start, Index fits, Index R, Index d, Index n, Index room,
+    double margin, double enough, Global<Index> clock, Global<Index> done, Global<double> records) {
     for (Index fit = blockIdx.x; fit < fits; fit += gridDim.x) {
         if (done[fit] != 0) continue;
         const double t = (double)(clock[fit] + 1);
@@ -126,9 +125,6 @@ __global__ void __launch_bounds__(THREADS, RESIDENT) advance(
                 first[at] = BETA1 * first[at] + (1 - BETA1) * g;
                 second[at] = BETA2 * second[at] + (1 - BETA2) * g * g;
                 direction = first[at] / (1 - pow(BETA1, t)) / (sqrt(second[at] / (1 - pow(BETA2, t))) + EPSILON);
-            } else if (momentum != 0) {
-                direction += momentum * first[at];
-                first[at] = direction;
             }
             params[at] = T((double)params[at] - rate * direction);
             const double m = params[at];

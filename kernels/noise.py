@@ -32,7 +32,7 @@ _ERF = (
 )  # fmt: skip
 
 
-@operation(lambda x: types.uint64(types.float64))
+@operation(lambda x: types.uint64)
 def _bits(code, x):
     return code.builder.bitcast(x, ir.IntType(64))
 
@@ -45,7 +45,7 @@ def _from_bits(code, bits):
 def _series(*coefficients: float):
     """The operation w -> sum_i coefficients[i] w^i, by Horner's rule."""
 
-    @operation(lambda w: types.float64(types.float64))
+    @operation(lambda w: w)
     def polynomial(code, w):
         value, *others = (ir.Constant(ir.DoubleType(), c) for c in reversed(coefficients))
         for coefficient in others:
@@ -55,7 +55,7 @@ def _series(*coefficients: float):
     return polynomial
 
 
-@operation(lambda x: x(x))
+@operation(lambda x: x)
 def erf(code, x):
     """erf(x), x float64, within 2e-15: 1 - exp(-a^2) p(t) / (1 + 2 a) for a = |x|, and 1 from a = 6 on.
 
@@ -133,15 +133,10 @@ def philox(column, step, group, k0, k1):
 def gate_normals(seed, step, columns, first, count, n_draws, out):
     """out[r, c] = draw r of column columns[first + c] at `step`, stream 0, c < count.
 
-    columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. Numbers come in groups of four draws (the last
-    group may write past n_draws), except where there is one draw.
+    columns: uint64 positions; out (>= n_draws + 3, CHUNK) float64. The words of a counter are four draws, made in pairs
+    (the last may write past n_draws).
     """
     k0, k1 = seed & _MASK, seed >> _32
-    if n_draws == 1:
-        for c in range(count):
-            w0, w1, _, _ = philox(get(columns, first + c), step, np.uint64(0), k0, k1)
-            out[0, c] = _radius(w0) * _sine_and_cosine(w1)[1]
-        return
     for group in range((n_draws + 3) // 4):
         for c in range(count):
             w0, w1, w2, w3 = philox(get(columns, first + c), step, np.uint64(group), k0, k1)
@@ -149,7 +144,8 @@ def gate_normals(seed, step, columns, first, count, n_draws, out):
             sine, cosine = _sine_and_cosine(w1)
             out[4 * group, c] = radius * cosine
             out[4 * group + 1, c] = radius * sine
-            radius = _radius(w2)
-            sine, cosine = _sine_and_cosine(w3)
-            out[4 * group + 2, c] = radius * cosine
-            out[4 * group + 3, c] = radius * sine
+            if 4 * group + 2 < n_draws:
+                radius = _radius(w2)
+                sine, cosine = _sine_and_cosine(w3)
+                out[4 * group + 2, c] = radius * cosine
+                out[4 * group + 3, c] = radius * sine

@@ -13,7 +13,6 @@ a second, of 138 that the core can).
 from __future__ import annotations
 
 from llvmlite import binding, ir
-from numba import types
 from numba.core import cgutils
 
 from dufs_core.kernels.arrays import LANES
@@ -90,11 +89,7 @@ def _function(code: Code, number, index):
     return function
 
 
-def _signature(L, l0, R, r0, C, c0, length, two, add):
-    return types.void(L, types.intp, R, types.intp, C, types.intp, types.intp, types.boolean, types.boolean)
-
-
-@operation(_signature)
+@operation()
 def tile(code, L, l0, R, r0, C, c0, length, two, add):
     """C = (with `add`: +=) sum over `length` rows of L' R, for a panel of R and C or `two`.
 

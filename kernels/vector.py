@@ -16,7 +16,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.core.typing.templates import AbstractTemplate, infer_global
+from numba.core.typing.templates import AbstractTemplate, Signature, infer_global
 from numba.core.typing.templates import signature as call_signature
 from numba.extending import intrinsic, lower_builtin, models, register_model
 
@@ -94,8 +94,12 @@ def _size(number) -> int:
     return 4 if number == ir.FloatType() else 8
 
 
-def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
-    """Make emit(code, *values) an operation of compiled code; `typed` gives its signature from the argument types."""
+def operation(typed: Callable[..., Any] = lambda *_: types.void) -> Callable[..., Any]:
+    """Make emit(code, *values) an operation of compiled code.
+
+    `typed` gives the type of the result from those of the arguments, of which whole numbers are positions, or a whole
+    signature, where arguments are converted.
+    """
 
     def decorate(emit: Callable[..., Any]):
         def definition(typingctx, *arguments):
@@ -103,7 +107,10 @@ def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
                 result = emit(Code(context, builder, signature.args, args), *args)
                 return context.get_dummy_value() if result is None else result
 
-            return typed(*arguments), codegen
+            given = [types.unliteral(argument) for argument in arguments]
+            given = [types.intp if isinstance(argument, types.Integer) else argument for argument in given]
+            found = typed(*given)
+            return found if isinstance(found, Signature) else found(*given), codegen
 
         definition.__name__, definition.__doc__ = emit.__name__, emit.__doc__
         parameters = list(signature(emit).parameters.values())[1:]
@@ -114,38 +121,48 @@ def operation(typed: Callable[..., Any]) -> Callable[..., Any]:
     return decorate
 
 
-@operation(lambda: types.void())
+def _first(value, *_):
+    """The result is of the type of the first argument."""
+    return value
+
+
+def _vector(array, *_):
+    """The result is LANES numbers of an array."""
+    return Lanes(array.dtype)
+
+
+@operation()
 def small_code(code):
     """Ask LLVM not to unroll or copy the function around it: its loops are vectors already, and compile time counts."""
     code.builder.function.attributes.add("optsize")
     code.builder.function.attributes.add("noinline")
 
 
-@operation(lambda: types.void())
+@operation()
 def in_line(code):
     """Make the function around it part of what calls it."""
     code.builder.function.attributes.add("alwaysinline")
 
 
-@operation(lambda array, offset: Lanes(array.dtype)(array, types.intp))
+@operation(_vector)
 def load(code, array, offset):
     """The LANES numbers from position `offset` of the flat array on."""
     return code.load(code.pointer(0))
 
 
-@operation(lambda array, offset, count: Lanes(array.dtype)(array, types.intp, types.intp))
+@operation(_vector)
 def load_below(code, array, offset, count):
     """The first `count` numbers from position `offset` of the flat array on, then zeros."""
     return code.load_below(count, code.pointer(0))
 
 
-@operation(lambda array, offset, value: types.void(array, types.intp, value))
+@operation()
 def store(code, array, offset, value):
     """Write LANES numbers from position `offset` of the flat array on."""
     code.store(value, code.pointer(0))
 
 
-@operation(lambda array, offset: array.dtype(array, types.intp))
+@operation(lambda array, offset: array.dtype)
 def get(code, array, offset):
     """The number at position `offset` of the flat array."""
     return code.builder.load(code.pointer(0))
@@ -157,7 +174,7 @@ def put(code, array, offset, value):
     code.builder.store(value, code.pointer(0))
 
 
-@operation(lambda X, rows, first, start, out, offset: types.void(X, rows, types.intp, types.intp, out, types.intp))
+@operation()
 def transpose(code, X, rows, first, start, out, offset):
     """Columns start to start + LANES of the LANES rows rows[first], ... of X (d, n), as the columns of out at `offset`.
 
@@ -173,7 +190,7 @@ def transpose(code, X, rows, first, start, out, offset):
     _store_transposed(code, vectors, code.pointer(4))
 
 
-@operation(lambda array, offset, out, to: types.void(array, types.intp, out, types.intp))
+@operation()
 def transpose_tile(code, array, offset, out, to):
     """The LANES rows of LANES numbers from `offset` of the flat array on, as columns, from `to` of the other on."""
     rows = [code.builder.gep(code.pointer(0), [ir.Constant(ir.IntType(64), lane * LANES)]) for lane in range(LANES)]
@@ -192,7 +209,7 @@ def _store_transposed(code: Code, vectors, target) -> None:
         code.store(vector, code.builder.gep(target, [ir.Constant(ir.IntType(64), lane * LANES)]))
 
 
-@operation(lambda value: Lanes(value)(value))
+@operation(Lanes)
 def spread(code, value):
     """`value` in every lane."""
     return code.splat(value, value.type)
@@ -205,7 +222,7 @@ def constant(code, array, value):
     return code.splat(value if number == value.type else code.builder.fptrunc(value, number), number)
 
 
-@operation(lambda gi, gj, Gij: gi(gi, gj, Gij))
+@operation(_first)
 def distance(code, gi, gj, Gij):
     """D_ij = max(g_i + g_j - 2 G_ij, 0)."""
     builder, number = code.builder, gi.type.element
@@ -214,7 +231,7 @@ def distance(code, gi, gj, Gij):
     return builder.select(builder.fcmp_ordered(">", D, zero), D, zero)
 
 
-@operation(lambda value: value.number(value))
+@operation(lambda value: value.number)
 def total(code, value):
     """The sum over the lanes, in their order."""
     result = ir.Constant(value.type.element, 0.0)
@@ -223,7 +240,7 @@ def total(code, value):
     return result
 
 
-@operation(lambda value: Lanes(types.float64)(value))
+@operation(lambda value: Lanes(types.float64))
 def widen(code, value):
     """The same numbers in float64."""
     wide = ir.VectorType(ir.DoubleType(), LANES)
@@ -236,32 +253,32 @@ def _select(code: Code, predicate: str, lane, inside, outside):
     return code.builder.select(chosen, inside, outside)
 
 
-@operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
+@operation(lambda lane, inside, outside: inside)
 def in_lane(code, lane, inside, outside):
     """`inside` in one lane (none, where there is no lane of that number), `outside` in the others."""
     return _select(code, "==", lane, inside, outside)
 
 
-@operation(lambda lane, inside, outside: inside(types.intp, inside, outside))
+@operation(lambda lane, inside, outside: inside)
 def below_lane(code, lane, inside, outside):
     """`inside` in the lanes below `lane`, `outside` in the others."""
     return _select(code, "<", lane, inside, outside)
 
 
-@operation(lambda condition, value: value(condition, value))
+@operation(_first)
 def where_positive(code, condition, value):
     """`value` in the lanes where condition > 0, else 0."""
     zero = code.splat(0.0, condition.type.element)
     return code.builder.select(code.builder.fcmp_ordered(">", condition, zero), value, zero)
 
 
-@operation(lambda a, b: a(a, b))
+@operation(_first)
 def larger(code, a, b):
     """a where a > b, else b."""
     return code.builder.select(code.builder.fcmp_ordered(">", a, b), a, b)
 
 
-@operation(lambda a, b: a(a, b))
+@operation(_first)
 def smaller(code, a, b):
     """a where a < b, else b."""
     return code.builder.select(code.builder.fcmp_ordered("<", a, b), a, b)
@@ -320,7 +337,7 @@ def emit_exp(code, x):
     return builder.select(builder.fcmp_ordered(">=", x, constant(lowest)), builder.fmul(p, scale), constant(0.0))
 
 
-@operation(lambda x: x(x))
+@operation(_first)
 def exp_nonpositive(code, x):
     """exp(x) for x <= 0."""
     return emit_exp(code, x)
@@ -329,7 +346,7 @@ def exp_nonpositive(code, x):
 affinity_of = exp_nonpositive  # the kernel: K_ij from x = -D_ij / b
 
 
-@operation(lambda K: K(K))
+@operation(_first)
 def slope_of(code, K):
     """dK/dx of K = exp(x) = `affinity_of` (x): K itself."""
     return K

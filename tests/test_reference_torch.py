@@ -18,7 +18,7 @@ bk = get_backend("numpy")
 engines = pytest.mark.parametrize("engine", ENGINES)
 
 
-def torch_loss(X, mu, eps, *, lam, delta, rule, k, C, t, through=True, count_self=False, tiny=None):
+def torch_loss(X, mu, eps, *, lam, delta, rule, k, C, t, count_self=False, tiny=None):
     """One draw, from direct differences, with whatever autograd makes of sort, median, max and clamp."""
     n = X.shape[0]
     Xt = X * torch.clamp(mu + 0.5 * eps, 0.0, 1.0)
@@ -35,7 +35,7 @@ def torch_loss(X, mu, eps, *, lam, delta, rule, k, C, t, through=True, count_sel
             s = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
         if tiny is not None and s < tiny:
             s = torch.ones((), dtype=X.dtype)
-        b = C * (s if through else s.detach())
+        b = C * s
     K = torch.exp(-D / b)
     P = K / K.sum(dim=1, keepdim=True)
     S = (torch.linalg.matrix_power(P, t) @ Xt * Xt).sum()
@@ -52,46 +52,43 @@ def torch_value_and_grad(X, mu, draws, **settings):
     return loss.item(), mu.grad.numpy()
 
 
-CASES = [  # rule, k, C, t, lam, through the bandwidth
-    ("max", 2, 5.0, 2, None, True),
-    ("max", 1, 2.0, 3, 0.2, True),
-    ("median", 1, 1.0, 2, None, True),
-    ("median", 3, 5.0, 1, 0.05, True),
-    ("median", 2, 2.0, 2, None, False),
-    ("max", 2, 5.0, 2, 0.1, False),
-    ("fixed", 2, 1.3, 5, None, True),
+CASES = [  # rule, k, C, t, lam
+    ("max", 2, 5.0, 2, None),
+    ("max", 1, 2.0, 3, 0.2),
+    ("median", 1, 1.0, 2, None),
+    ("median", 3, 5.0, 1, 0.05),
+    ("fixed", 2, 1.3, 5, None),
 ]
 
 
 @pytest.mark.parametrize(("engine", "per_sample"), [*((name, False) for name in ENGINES), ("reference", True)])
 @pytest.mark.parametrize(("n", "d"), [(60, 20), (41, 7)])
-@pytest.mark.parametrize(("rule", "k", "C", "t", "lam", "through"), CASES)
-def test_library_against_autograd(engine, per_sample, n, d, rule, k, C, t, lam, through):
+@pytest.mark.parametrize(("rule", "k", "C", "t", "lam"), CASES)
+def test_library_against_autograd(engine, per_sample, n, d, rule, k, C, t, lam):
     rng = np.random.default_rng(n + t)
     X, mu = gen.noise(n, d, n), rng.normal(0.5, 0.3, size=d)
     eps = gen.draws(t, d, n if per_sample else None, count=2)
     objective = Objective(
         lam=lam, delta=1e-3, power=t, bandwidth=C if rule == "fixed" else rule, n_neighbors=k, bandwidth_factor=C,
-        bandwidth_gradient=through,
     )  # fmt: skip
     evaluate = get_engine(engine, bk, 1)
     value, dmu = evaluate(bk, objective, mu, eps, X)
-    want, want_dmu = torch_value_and_grad(X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t, through=through)
+    want, want_dmu = torch_value_and_grad(X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t)
     assert value.loss == pytest.approx(want, rel=1e-12)
     gen.assert_close(dmu, want_dmu, 1e-11)
 
 
 @pytest.mark.parametrize("per_sample", [False, True])
-@pytest.mark.parametrize(("rule", "k", "C", "t", "lam", "through"), CASES)
-def test_reference_against_autograd(per_sample, rule, k, C, t, lam, through):
+@pytest.mark.parametrize(("rule", "k", "C", "t", "lam"), CASES)
+def test_reference_against_autograd(per_sample, rule, k, C, t, lam):
     n, d = 11, 4
     X, mu = gen.noise(n, d, 3), np.random.default_rng(t).normal(0.5, 0.3, size=d)
     eps = gen.draws(t, d, n if per_sample else None, count=2)
     value, gradient = reference.mean_value_and_grad(
-        X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t, through_bandwidth=through,
+        X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t,
         fixed=C if rule == "fixed" else None,
     )  # fmt: skip
-    want, want_dmu = torch_value_and_grad(X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t, through=through)
+    want, want_dmu = torch_value_and_grad(X, mu, eps, lam=lam, delta=1e-3, rule=rule, k=k, C=C, t=t)
     assert value == pytest.approx(want, rel=1e-13)
     gen.assert_close(gradient, want_dmu, 1e-12)
 

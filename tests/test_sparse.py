@@ -105,7 +105,7 @@ def compare(X, objective, dtype, tolerance):
         Objective(),
         Objective(power=4, bandwidth="q90"),
         Objective(power=1, bandwidth=90.0),
-        Objective(bandwidth_gradient=False, power=3, self_loops=False),
+        Objective(power=3, self_loops=False),
     ],
 )
 def test_engine_equals_operations(objective, dtype, tolerance):

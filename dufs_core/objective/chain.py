@@ -71,8 +71,6 @@ class Objective:
         k of the rule, counting OTHER rows.
     bandwidth_factor : float
         C of the rule; a bandwidth given as a number is used as it is.
-    bandwidth_gradient : bool
-        Whether the gradient flows through the bandwidth. False treats b as a constant.
     self_loops : bool
         Whether a row is its own neighbour.
     gate_sigma : float
@@ -88,7 +86,6 @@ class Objective:
     bandwidth: bandwidth.Rule = "max"
     n_neighbors: int = 2
     bandwidth_factor: float = 5.0
-    bandwidth_gradient: bool = True
     self_loops: bool = True
     gate_sigma: float = 0.5
     delta: float = 1e-6
@@ -187,8 +184,7 @@ def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Arr
     dA = power.backward(bk, f.saved_At, dAt)
     dK = normalise.backward(bk, f.saved_A, dA, ddeg)
     dD, db = gaussian.backward(bk, f.saved_K, dK)
-    if objective.bandwidth_gradient:
-        dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
+    dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
     dG = dG + distances.backward(bk, f.saved_D, dD)
     wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
     dz = xp.stack([gram.backward(bk, saved_r, dG_r, w) for saved_r, dG_r, w in zip(saved, dG, wanted, strict=True)])

@@ -18,37 +18,38 @@ class State(NamedTuple):
     """What a rule remembers between steps; unused fields stay None."""
 
     step: int = 0
-    first: Array | None = None  # (d,) velocity or mean of the gradient
+    first: Array | None = None  # (d,) mean of the gradient (adam)
     second: Array | None = None  # (d,) mean of the squared gradient (adam)
     running: Any = None  # its mean over columns and steps (normalized)
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """The rule called `name` with its numbers: one step, optimizer(bk, params, grad, state) -> (params, state)."""
+    """The rule called `name` with its rate: one step, optimizer(bk, params, grad, state) -> (params, state)."""
 
     name: str
     learning_rate: float
-    momentum: float = 0.0
 
     def __call__(self, bk: Backend, params: Array, grad: Array, state: State) -> tuple[Array, State]:
-        xp, t, first, second, running = bk.xp, state.step + 1, state.first, state.second, state.running
+        t, first, second, running = state
+        t += 1
         direction = grad
         if self.name == "adam":
-            first, second = (xp.zeros_like(grad) if mean is None else mean for mean in (first, second))
+            zeros = bk.xp.zeros_like(grad)
+            first = zeros if first is None else first
+            second = zeros if second is None else second
             first, second, direction = rules.adam(first, second, grad, t)
         elif self.name == "normalized":
-            grad = grad.astype(xp.float64)  # squares of small float32 gradients underflow
+            grad = grad.astype(bk.xp.float64)  # squares of small float32 gradients underflow
             running = rules.mean_square(0.0 if running is None else running, (grad * grad).mean())
             direction = grad / rules.gradient_size(running, t)
-        if self.momentum:
-            direction = first = direction if first is None else self.momentum * first + direction
-        return (params - self.learning_rate * direction).astype(params.dtype), State(t, first, second, running)
+        moved = (params - self.learning_rate * direction).astype(params.dtype)
+        return moved, State(t, first, second, running)
 
 
-def sgd(learning_rate: float, momentum: float = 0.0) -> Optimizer:
-    """v <- momentum v + grad;  params <- params - learning_rate v.      (Polyak 1964)."""
-    return Optimizer("sgd", learning_rate, momentum)
+def sgd(learning_rate: float) -> Optimizer:
+    """params <- params - learning_rate grad."""
+    return Optimizer("sgd", learning_rate)
 
 
 def adam(learning_rate: float) -> Optimizer:
@@ -60,7 +61,7 @@ def adam(learning_rate: float) -> Optimizer:
     return Optimizer("adam", learning_rate)
 
 
-def normalized(learning_rate: float, momentum: float = 0.0) -> Optimizer:
+def normalized(learning_rate: float) -> Optimizer:
     """The gradient divided by its running root mean square over all gates, then a step as in SGD.
 
     v <- 0.9 v + 0.1 mean_k g_k^2 (corrected for its start at 0);  step = learning_rate g / sqrt(v^).
@@ -69,18 +70,14 @@ def normalized(learning_rate: float, momentum: float = 0.0) -> Optimizer:
     the average gate moves by the rate whatever d, and gates keep their relative sizes (Adam, which equalises them,
     turns noise in the gradient of an indifferent gate into steps of full size). A gradient of exactly 0 gives no step.
     """
-    return Optimizer("normalized", learning_rate, momentum)
+    return Optimizer("normalized", learning_rate)
 
 
-def get_optimizer(name: str, learning_rate: float, momentum: float = 0.0) -> Optimizer:
+def get_optimizer(name: str, learning_rate: float) -> Optimizer:
     """The rule called `name`: "normalized", "sgd" or "adam". Raises ValueError for any other, or a bad rate."""
     if not learning_rate > 0:
         raise ValueError(f"learning_rate must be positive; got {learning_rate}")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum must be at least 0 and below 1; got {momentum}")
     if name not in rules.OPTIMIZERS:
         hint = did_you_mean(name, rules.OPTIMIZERS)
         raise ValueError(f'optimizer must be "normalized", "sgd" or "adam"; got {name!r}{hint}')
-    if name == "adam" and momentum:
-        raise ValueError(f"momentum is for the normalized and sgd optimizers; adam has its own (got {momentum})")
-    return Optimizer(name, learning_rate, momentum)
+    return Optimizer(name, learning_rate)

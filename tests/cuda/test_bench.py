@@ -94,7 +94,7 @@ def test_the_clock_ends_it_at_every_slice(tmp_path, capsys):
     found = {case: r["found"] for case, r in written(file).items() if case not in failed}
     selected = [found["planted", 16, 3, 5, 1, backend]["selected"] for backend in ("cupy", "numpy")]
     assert selected[0] == selected[1]
-    assert {"short_gram<T>", "distances<T>", "backward<T>", "loss<T>"} <= set(found["kernels", 6, 3, 2])
+    assert {"gated<T>", "distances<T>", "backward<T>", "loss<T>"} <= set(found["kernels", 6, 3, 2])
     assert all(times["median"] > 0 for (name, *_), times in found.items() if name in ("steps", "population", "choices"))
     assert found["sparse", 20, 30, 0.1]["apart"] < 1e-4
     assert found["streaming", 6, 3, 64]["gram_form"] > 0

@@ -119,39 +119,6 @@ def test_missing_barrier_before_a_tile_is_replaced(broken, libraries):
     assert caught(library, libraries["product.cu"], launch)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        "the columns are listed",
-        "the tile is complete",
-        "the tile has been read",
-        "the shares before are",
-        "the rows of M before",
-        "the sums are there",
-    ],
-)
-def test_missing_barrier_of_few_rows(broken, libraries, said):
-    text = cuda.source("short.cu")
-    (line,) = [line for line in text.splitlines() if f"__syncthreads();  // {said}" in line]
-    library = broken("short.cu", line, "")
-    rng = np.random.default_rng(0)
-    X, mu, eps = rng.normal(size=(70, 40)), rng.random((1, 70)), rng.normal(size=(2, 70))
-    M = np.ones((2, 40, 40))
-
-    def launch(chosen, **how):
-        sums, G, g, dots = np.zeros((8, 2, 40, 40)), np.zeros((2, 40, 40)), np.zeros((2, 40)), np.zeros((2, 70))
-        sizes = (0.5, 2, 2, 70, 40)
-        for name, *arguments in (
-            ("short_gram<double>", X, mu, None, None, None, 0, *sizes, 8, 8, eps, sums),
-            ("short_sum<double>", sums, 8, 2, 40, G, g),
-            ("short_dots<double>", X, M, mu, eps, *sizes, 60, dots),
-        ):
-            chosen.launch(name, 1, *cuda.passed(arguments), **how)
-        return G, g, dots
-
-    assert caught(library, libraries["short.cu"], launch)
-
-
 def test_missing_barrier_between_two_sums(broken, libraries):
     library = broken("sweep.cu", "    __syncthreads();  // an earlier result may still be being read\n", "")
 

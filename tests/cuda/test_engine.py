@@ -19,7 +19,7 @@ from dufs_core.objective.protocol import StepSize
 pytestmark = pytest.mark.cuda_launch
 cpu = get_backend("numpy")
 SHAPES = [(2, 1), (9, 3), (33, 7), (9, 140)]  # the last: Gram matrices summed in parts
-SIZES = pytest.mark.parametrize("size", ["short", "small", "large"])
+SIZES = pytest.mark.parametrize("size", ["small", "large"])
 
 
 def problem(n, d, draws=2, dtype=np.float64):
@@ -48,16 +48,9 @@ def check(want, got, X, tolerance=1e-11):
 
 
 @pytest.fixture
-def small(monkeypatch):
-    """No step counts as one over few rows."""
-    monkeypatch.setattr(gpu_plan, "SHORT_ROWS", 0)
-
-
-@pytest.fixture
 def large(monkeypatch):
     """Every step counts as one over many entries, its draws taken in turns."""
     monkeypatch.setattr(gpu_plan, "CAPTURED_WORK", 0)
-    monkeypatch.setattr(gpu_plan, "SELECTED_WORK", 0)
     monkeypatch.setattr(gpu_plan, "ELEMENTS_TOGETHER", 0)
 
 
@@ -65,7 +58,7 @@ def large(monkeypatch):
 @pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
 @SIZES
 def test_numbers(device, request, n, d, t, rule, lam, size):
-    if size != "short":
+    if size == "large":
         request.getfixturevalue(size)
     objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam)
     mu, eps, X = problem(n, d)
@@ -73,37 +66,17 @@ def test_numbers(device, request, n, d, t, rule, lam, size):
     check(want, got, X)
 
 
-@pytest.mark.stand_in
-@pytest.mark.parametrize(("n", "d", "draws"), [(1, 65, 2), (31, 1000, 2), (100, 65, 4), (128, 7, 1), (127, 130, 20)])
+@pytest.mark.parametrize(("n", "d", "draws"), [(1, 65, 2), (31, 1000, 2), (100, 65, 4), (127, 130, 20)])
 def test_few_rows(device, n, d, draws):
-    """Up to the most that one block takes; the last: several parts of G in one sum."""
     mu, eps, X = problem(n, d, draws)
     want, (got,) = both(device, Objective(bandwidth=3.0 if n == 1 else "max", n_neighbors=min(2, n)), mu, eps, X)
     check(want, got, X, 1e-10)
-    names = {launch.kernel.split("<")[0] for launch in device.xp.launches}
-    assert {"short_gram", "short_sum", "short_dots"} <= names
-    assert not {"gated", "column_dots", "diagonal"} & names
 
 
-@pytest.mark.stand_in
-def test_more_rows_than_a_block_takes(device):
-    assert gpu_plan.is_short((128, 9), 2, 1)
-    assert not gpu_plan.is_short((129, 9), 2, 1)
-    mu, eps, X = problem(129, 9)
-    want, (got,) = both(device, Objective(), mu, eps, X)
-    check(want, got, X)
-    assert not any("short" in launch.kernel for launch in device.xp.launches)
-
-
-@pytest.mark.parametrize(
-    ("d", "draws", "parts"), [(1, 1, 8), (5966, 1, 88), (5966, 4, 32), (60_000, 1, 240), (10**6, 1, 3912)]
-)
-def test_parts_of_a_fit_do_not_depend_on_its_stack(d, draws, parts):
-    """And a part has no more columns than a block has threads."""
-    for fits in (1, 3, 64):
-        assert gpu_plan.parts_of_short_gram(d, draws * fits, fits)[0] == parts
-    assert -(-d // parts) <= -(-cuda.THREADS // 16) * 16
-    assert parts % cuda.WARPS == 0
+@pytest.mark.parametrize(("n", "d", "draws", "parts"), [(100, 20, 1, 1), (100, 5966, 1, 32), (72, 7129, 4, 8)])
+def test_parts_of_gram_matrices(n, d, draws, parts):
+    """Enough to keep a device busy, of as many terms as a tile has, or more."""
+    assert gpu_plan.parts_of_gram(n, d, draws) == parts
 
 
 @pytest.mark.parametrize(("rule", "k", "t", "lam"), [("max", 2, 2, None), ("median", 1, 3, 0.2), ("fixed", 1, 2, None)])
@@ -132,14 +105,14 @@ def test_a_given_bandwidth_keeps_no_distances(device):
 @SIZES
 @pytest.mark.parametrize("name", ["duplicates", "twins", "equal", "constant column", "closed", "open"])
 def test_special_cases(device, request, name, size):
-    if size != "short":
+    if size == "large":
         request.getfixturevalue(size)
     X = {"duplicates": gen.duplicates_and_others(8, 5), "twins": gen.twins(), "equal": gen.identical_rows(),
          "constant column": gen.with_constant_column()}.get(name, gen.noise(9, 4))  # fmt: skip
     d = X.shape[1]
     mu, eps = np.full(d, {"closed": -9.0, "open": 9.0}.get(name, 0.5)), gen.draws(1, d, count=2)
     for objective in (Objective(bandwidth="median", degenerate_rule="one"), Objective(bandwidth="max", lam=0.2),
-                      Objective(bandwidth="q90", bandwidth_gradient=False), Objective(self_loops=False)):  # fmt: skip
+                      Objective(bandwidth="q90"), Objective(self_loops=False)):  # fmt: skip
         want, (got,) = both(device, objective, mu, eps, X)
         check(want, got, X)
 
@@ -160,49 +133,6 @@ def test_float32_is_as_near_as_the_operations(device):
     assert fused[1] <= 3 * plain[1]
 
 
-# --- the graph ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.stand_in
-def test_a_captured_step_gives_the_same_bits(device):
-    """First launched, then captured and replayed with new parameters; or never captured: the same."""
-    objective, (mu, eps, X) = Objective(power=3), problem(17, 4)
-    points = [mu, mu + 0.1, mu - 0.3]
-    X = device.xp.asarray(np.asfortranarray(X))
-
-    def path():
-        engine = CudaEngine()
-        got = [engine(device, objective, device.xp.asarray(p), device.xp.asarray(eps * (1 + i)), X)
-               for i, p in enumerate(points)]  # fmt: skip
-        return got, next(iter(engine._plans.values()))
-
-    replayed, plan = path()
-    assert plan.replay.refused is None
-    assert plan.replay.graph.launched == 2
-    with fake_cupy.refusing_captures("cudaErrorStreamCaptureUnsupported"):
-        launched, plan = path()
-    assert plan.replay.graph is None
-    assert plan.replay.refused == "cudaErrorStreamCaptureUnsupported"
-    for (a, da), (c, dc) in zip(replayed, launched, strict=True):
-        assert a.loss == c.loss
-        np.testing.assert_array_equal(da.get(), dc.get())
-        np.testing.assert_array_equal(a.score, c.score)
-
-
-@pytest.mark.stand_in
-def test_a_capture_that_fails_inside_is_ended(device, monkeypatch):
-    """An operation that may not be captured: the stream is not left capturing, and the step is launched."""
-    engine, objective = CudaEngine(), Objective()
-    moved = [device.xp.asarray(a) for a in problem(9, 3)]
-    want = engine(device, objective, *moved)[1].get()
-    plan = next(iter(engine._plans.values()))
-    run = plan.run
-    monkeypatch.setattr(plan, "run", lambda: (plan.S.sum() if fake_cupy.streams.capturing else None, run()))
-    np.testing.assert_array_equal(engine(device, objective, *moved)[1].get(), want)
-    assert "not permitted when stream is capturing" in plan.replay.refused
-    assert not fake_cupy.streams.capturing
-
-
 def test_results_are_not_overwritten_by_the_next_step(device):
     engine = CudaEngine()
     mu, eps, X = (device.xp.asarray(a) for a in problem(9, 3))
@@ -213,49 +143,25 @@ def test_results_are_not_overwritten_by_the_next_step(device):
     np.testing.assert_array_equal(first[0].score, kept[1])
 
 
-def test_minibatches_of_two_sizes_share_the_arrays(device):
-    engine = CudaEngine()
-    for n in (9, 10, 9, 10, 11):
-        mu, eps, X = problem(n, 3)
-        want, (got,) = both(device, Objective(), mu, eps, X, engine)
-        check(want, got, X)
-        assert len(engine._plans) <= 2
-
-
-@pytest.mark.stand_in
 def test_the_cuda_engine_takes_what_is_predicted(device):
     """The bytes of the arrays of its plan, on the stand-in device."""
-    for n, d, draws, power, rule in ((40, 6, 4, 2, "max"), (40, 6, 2, 4, "max"), (30, 60, 2, 1, 2.0)):
-        eps = gen.draws(0, d, None, draws)
-        arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
-        engine = CudaEngine()
-        engine(device, Objective(power=power, bandwidth=rule, n_neighbors=1), *arrays)
-        (plan,) = engine._plans.values()
-        held = [v for v in vars(plan).values() if hasattr(v, "nbytes")] + plan.powers + plan.terms
-        taken = sum({id(a._a): a.nbytes for a in held}.values())
-        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str)))
-        assert 0.6 * predicted <= taken <= 1.4 * predicted
+    for n, d, draws, power, rule in ((40, 6, 4, 2, "max"), (40, 6, 2, 4, "max"), (30, 200, 2, 1, 2.0)):
+        plan = gpu_plan.Plan(device, [Objective(power=power, bandwidth=rule)], (n, d), draws, "float32")
+        taken = sum(a.nbytes for name, a in vars(plan.arrays).items() if name != "lam")
+        assert taken == predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str)))
 
 
 # --- what is launched -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.stand_in
-@pytest.mark.parametrize("short", [True, False])
-def test_the_launches_of_a_step(device, short, request):
+def test_the_launches_of_a_step(device):
     """Every launch by name and grid, for n = 70 rows and 2 draws; arguments have the kernel's types."""
-    d = 130 if short else 3
-    if not short:
-        request.getfixturevalue("small")
-    both(device, Objective(), *problem(70, d, dtype=np.float32))
+    both(device, Objective(), *problem(70, 3, dtype=np.float32))
     rows, tiles = 2 * 70, 2 * 3
-    gram = [("short_gram<float>", 8 * 2 * 2), ("short_sum<float>", -(-2 * 70 * 70 // 32))]
-    dots = [("short_dots<float>", 2 * 3)]
-    if not short:
-        gram = [("gated<float>", -(-2 * 3 * 70 // 256)), ("product<float, true>", 2 * 2 * 2), ("diagonal<float>", 1)]
-        dots = [("product<float, false>", 2 * 1 * 2), ("column_dots<float>", 1)]
     assert [(launch.kernel, *launch.grid) for launch in device.xp.launches] == [
-        *gram,
+        ("gated<float>", -(-2 * 3 * 70 // 256)),
+        ("product<float, true>", 2 * 2 * 2),
+        ("diagonal<float>", 1),
         ("distances<float>", rows),
         ("bandwidth<float>", 2),
         ("affinity<float>", rows),
@@ -266,7 +172,8 @@ def test_the_launches_of_a_step(device, short, request):
         ("grad_degrees<float>", tiles),
         ("backward<float>", tiles),
         ("finish<float>", 2),
-        *dots,
+        ("product<float, false>", 2 * 1 * 2),
+        ("column_dots<float>", 1),
         ("loss<float>", 1),
     ]
     assert {launch.block for launch in device.xp.launches} == {(256,)}

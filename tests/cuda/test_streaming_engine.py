@@ -70,7 +70,7 @@ def test_streaming_special_cases(few_rows, device, name):
         eps[1] = -9.0
     for objective in (
         Objective(bandwidth="median", degenerate_rule="one"), Objective(bandwidth="max", lam=0.2),
-        Objective(bandwidth="q90", bandwidth_gradient=False), Objective(power=1, n_neighbors=5),
+        Objective(bandwidth="q90"), Objective(power=1, n_neighbors=5),
         Objective(self_loops=False),
     ):  # fmt: skip
         want, (got,) = both(device, objective, mu, eps, X, CudaStreamingEngine())

@@ -28,7 +28,7 @@ from dufs_core.selection.parameters import check_parameters
 MOONS = "two-moons"
 _MOST_FITS = 10**6  # they are listed before the first
 _MANY = 10**6  # rows and columns with which parameters are checked before the data are read
-_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "momentum", "tol")
+_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "tol")
 _ELSEWHERE = {
     "random_state": "the seeds are listed as seeds = [0, 1, ...]",
     "n_jobs": "the threads of each fit are set by threads = 1",

@@ -117,7 +117,7 @@ class _Draw:
         self.settings = kernel_settings(objective, dtype, n)
         self.undecided = np.flatnonzero(undecided & (z > 0))
         columns = np.concatenate([self.undecided, np.flatnonzero((z > 0) & ~undecided)])  # wanted ones first
-        m, u = max(1, len(columns)), len(self.undecided)  # all gates closed: one column of zeros
+        m = max(1, len(columns))  # all gates closed: one column of zeros
         P = -(-n // LANES)
         self.wide = wide = -(-m // LANES) * LANES  # columns in full panels
         self.groups, group = -(-P // GROUP), min(GROUP, P)
@@ -135,9 +135,8 @@ class _Draw:
         ]
         F, B = np.zeros((t + 1, P, wide, LANES), dtype), np.zeros((t, P, wide, LANES), dtype)
         self.gated = Gated(F, B, np.zeros(P * LANES, dtype), n, m, 0.0, objective.self_weight)
-        self.last = (1 + 2 * t) * m + u  # multiply-adds of a pair in the last pass
-        per_pair = m * isinstance(objective.bandwidth, str) + m / 2 + 3 * m * t - m + self.last / 2
-        self.whole = draws * n * P * per_pair  # of the step, in multiply-adds of LANES
+        passes = isinstance(objective.bandwidth, str) + 0.5 + t + 0.5  # two visit every pair once
+        self.whole = draws * n * P * passes  # of the step
         for k, column in enumerate(columns):
             gated = np.zeros(P * LANES, dtype)
             np.multiply(X[:, column], z[column], out=gated[:n])
@@ -166,8 +165,7 @@ class _Draw:
         by_row, weighted, dots = self.gradient(rho.ravel().astype(F.dtype))
         squares = np.einsum("pl,pkl,pkl->k", by_row.reshape(-1, lanes), F[0, :, :u], F[0, :, :u], dtype=np.float64)
         half_z_dz = S[:u] + squares - 2 * dots
-        if self.objective.bandwidth_gradient:
-            self.through_bandwidth(rows, weights * (-weighted / b), half_z_dz)
+        self.through_bandwidth(rows, weights * (-weighted / b), half_z_dz)
         dz[self.undecided] = 2 * half_z_dz / self.z[self.undecided]
         return float(S.sum()), b, degenerate, isolated
 
@@ -182,9 +180,9 @@ class _Draw:
         for i in range(start, self.n, rows):
             yield Span(*self.group(group), i, min(self.n, i + rows))
 
-    def share(self, span: Any, cost: float) -> float:
+    def share(self, span: Any) -> float:
         """The share of the step that a call was."""
-        return float((span.stop - span.start) * span.size * cost / self.whole)
+        return float((span.stop - span.start) * span.size / self.whole)
 
     def bandwidth(self) -> tuple[float, bool, Array, Array]:
         """b, whether a substitute was used, and the rows and weights that it was read from."""
@@ -199,7 +197,7 @@ class _Draw:
             mine.best[:, k] = 0
             for span in self.spans(number, 0, X.m):
                 _neighbours(X, k, span, mine)
-                yield self.share(span, X.m)
+                yield self.share(span)
             (first, count), lanes = self.group(number), mine.best.shape[-1]
             here = slice(first * lanes, (first + count) * lanes)
             self.kth[here], largest[here] = mine.best[:count, k - 1].ravel(), mine.best[:count, k].ravel()
@@ -217,7 +215,7 @@ class _Draw:
             for number in range(chunk, self.groups, CHUNKS):
                 for span in self.spans(number, self.group(number)[0] * self.gated.F.shape[-1], cost):
                     call(chunk, span, mine)
-                    yield self.share(span, cost)
+                    yield self.share(span)
 
         self.engine.in_threads(min(CHUNKS, self.groups), work, self.mine)
 
@@ -248,7 +246,7 @@ class _Draw:
             mine.out[:] = 0
             for span in self.spans(number, 0, m + columns):
                 _apply(X, R, columns, span, mine)
-                yield self.share(span, (2 + both) * m)
+                yield self.share(span)
             first, count = self.group(number)
             here = slice(first, first + count)
             F[a + 1, here] = mine.out[:count, :wide] * self.inverse[here]
@@ -266,7 +264,7 @@ class _Draw:
         def call(chunk: int, span: Any, mine: Any) -> None:
             _gradient(X, rho, R, u, span, mine, by_row[chunk], weighted[chunk], dots[chunk])
 
-        self.chunked(self.last, call)
+        self.chunked((1 + 2 * self.t) * X.m + u, call)
         return by_row.sum(axis=0), float(weighted.sum()), dots.sum(axis=0)[:u]
 
     def through_bandwidth(self, rows: Array, values: Array, half_z_dz: Array) -> None:

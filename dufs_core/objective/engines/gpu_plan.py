@@ -1,35 +1,35 @@
 """The Gram form on a CUDA device: the arrays of one step, the launches over them, and their replay as a CUDA graph.
 
-A step over few entries is all launches: it runs with our own product kernel and is captured once in a graph. Where it
-has few rows, one kernel goes from the noise to parts of G, and one from M to the columns' dots. A step over many
-entries is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not let cuBLAS be
-captured.)
+A step over few entries is all launches: it runs with our own product kernel and is captured once in a graph. A step
+over many entries is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not let cuBLAS
+be captured.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.errors import MemoryLimitError
-from dufs_core.kernels.cuda import SHORT_ROWS, SWEEP_TILE, THREADS, TILE, WARPS, blocks_for, warps_for
+from dufs_core.kernels.cuda import SWEEP_TILE, TILE, blocks_for, warps_for
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, StepSize
 from dufs_core.objective.rules import quantile_ranks
 
-# Estimates: the first two from steps timed on an H200 when they were 2^28 and 0 (bench/results/gpu.json), the third
-# from operation counts. None of them was varied on a device.
+# Estimates: the first from steps timed on an H200 when it was 2^28 (bench/results/gpu.json), the second from operation
+# counts. Neither was varied on a device.
 CAPTURED_WORK = 1 << 31  # multiply-adds of a step: below it launches cost more than arithmetic
-SELECTED_WORK = 1 << 33  # multiply-adds of a product: below it, finding the open columns costs more than it saves
 ELEMENTS_TOGETHER = 1 << 28  # entries of the stacked matrices and gated data: more draws are taken in turns
-_PLANS = 2  # kept by an engine: near-equal minibatches come in two sizes
 _BUSY = 128  # blocks that keep a device busy
+Shapes = dict[str, tuple[int, ...]]
 
 
 def is_captured(shape: tuple[int, int], draws: int, fits: int) -> bool:
@@ -47,44 +47,48 @@ def parts_of_gram(n: int, d: int, draws: int) -> int:
     return max(1, min(_BUSY // (draws * (-(-n // TILE)) ** 2), d // TILE, d // n))
 
 
-def is_short(shape: tuple[int, int], draws: int, fits: int) -> bool:
-    """Whether the kernels of short.cu take a step: it is captured, and a block has room for all its rows."""
-    return shape[0] <= SHORT_ROWS and shape[1] > 0 and is_captured(shape, draws, fits)
+def layout(size: StepSize) -> list[tuple[str, Shapes]]:
+    """The shapes of the arrays of a step, by dtype: F fits of R draws together, r of which are evaluated at once."""
+    n, d, F, R, t = size.n, size.d, size.fits, size.draws, size.power
+    captured = is_captured((n, d), R, F)
+    r = R if captured else max(1, min(R, ELEMENTS_TOGETHER // (n * max(n, d))))
+    parts = parts_of_gram(n, d, R // F) if captured else 1
+    of_data: Shapes = {
+        "X": (d, n),
+        "mu": (F, d),
+        "eps": (R, d),
+        "dmu": (F, d),
+        "columns": (r * d * n,),  # the gated data, later M X
+        "G": (r, n, n),  # later H
+        "T": (r, n, n),
+        "D": (0 if size.fixed_bandwidth else r, n, n),
+        "powers": (t, r, n, n),  # A, A^2, ...; the last is later M
+        "terms": (2 if t > 2 else 0, r, n, n),  # products on the way to T
+        "sums": (parts if parts > 1 else 0, r, n, n),  # parts of G
+    }
+    of_data |= dict.fromkeys(("g", "kth", "largest", "q", "r", "half_ddeg"), (r, n))
+    in_double: Shapes = {
+        "dots": (R, d),
+        "db": (r, -(-n // SWEEP_TILE)),
+        "weights": (r, 2),  # of the rows that b was read from
+    }
+    in_double |= dict.fromkeys(("deg", "Wq", "Wr", "row_sums"), (r, n))
+    in_double |= dict.fromkeys(("S", "b", "degenerate", "isolated"), (R,))
+    in_double |= dict.fromkeys(("loss", "mean_isolated"), (F,))
+    places: Shapes = {"neighbour": (r, n), "rows": (r, 2)}
+    return [(f"f{size.itemsize}", of_data), ("f8", in_double), ("i8", places)]
 
 
-def parts_of_short_gram(d: int, draws: int, fits: int) -> tuple[int, int]:
-    """In how many parts short.cu sums the Gram matrices, and as how many sums it writes them.
-
-    One fit's draws alone decide about the parts, as in `parts_of_gram`: 64 columns or more each, as many as a block has
-    threads at most. Where there are many draws, their number keeps a device busy, and each is written as few sums.
-    """
-    parts = WARPS * max(min(d // TILE, _BUSY * fits // draws) // WARPS, -(-d // (WARPS * THREADS)), 1)
-    return parts, WARPS if draws * WARPS >= _BUSY else parts
-
-
-def draws_together(n: int, d: int, draws: int) -> int:
-    """How many draws are evaluated at once."""
-    return max(1, min(draws, ELEMENTS_TOGETHER // (n * max(n, d))))
-
-
-def n_matrices(power: int, with_distances: bool) -> int:
-    """How many (draws, n, n) arrays a step keeps: G, T, the powers of A, the distances, and products on the way."""
-    return 2 + power + with_distances + (2 if power > 2 else 0)
-
-
-def entries_needed(size: StepSize) -> int:
-    """Array entries that a step allocates beside the data, with every gate open."""
-    n, d, draws = size.n, size.d, size.draws
-    captured = is_captured((n, d), draws, size.fits)
-    together = draws if captured else draws_together(n, d, draws)
-    matrices = together * n_matrices(size.power, not size.fixed_bandwidth) * n * n
-    if is_short((n, d), draws, size.fits):
-        return matrices + parts_of_short_gram(d, draws, size.fits)[1] * draws * n * n + n * d
-    kept = matrices + together * n * d + n * d
-    if not captured:  # the open and the undecided columns, and the copies that a product makes of its operands
-        return kept + together * (n * n + n * d) + n * d * 2
-    parts = parts_of_gram(n, d, draws // size.fits)
-    return kept + (parts * together * n * n if parts > 1 else 0)
+def step_bytes(size: StepSize) -> int:
+    """Bytes that a step allocates beside the data, with every gate open."""
+    groups = layout(size)
+    kept = sum(int(kind[1]) * prod(shape) for kind, shapes in groups for shape in shapes.values())
+    n, d = size.n, size.d
+    if is_captured((n, d), size.draws, size.fits):
+        return kept
+    # the open and the undecided columns, and the copies that a product makes of its operands
+    together = groups[0][1]["G"][0]
+    return kept + (together * n * (n + d) + 2 * n * d) * size.itemsize
 
 
 @contextmanager
@@ -101,26 +105,17 @@ def memory_errors(what: str, shape: tuple[int, int], draws: int) -> Iterator[Non
         ) from error
 
 
-class BandwidthRule(NamedTuple):
-    """The arguments of the kernel `bandwidth` that a step does not change."""
+def bandwidth_rule(objective: Objective, n: int, dtype: Any) -> Any:
+    """What the kernel `bandwidth` takes for n rows; None where the bandwidth is a number. Raises ValueError on a bad k.
 
-    low: int  # rank of the lower neighbour distance
-    upper: float  # weight of the one above it
-    factor: float
-    degenerate_is_one: bool
-    gradient: bool
-    relative: float  # the noise level of distances
-    absolute: float
-
-
-def bandwidth_rule(objective: Objective, n: int, dtype: Any) -> BandwidthRule | None:
-    """The rule of an objective for n rows; None where the bandwidth is a number. Raises ValueError on a bad k."""
+    The rank of the lower neighbour distance, the weight of the one above it, the factor; what replaces a zero.
+    """
     if not isinstance(objective.bandwidth, str):
         return None
     check_n_neighbors(objective.n_neighbors, n)
     low, _, upper = quantile_ranks(quantile_of(objective.bandwidth), n)
-    factor, is_one = float(objective.bandwidth_factor), objective.degenerate_rule == "one"
-    return BandwidthRule(low, upper, factor, is_one, objective.bandwidth_gradient, *noise_level(np.finfo(dtype)))
+    is_one = objective.degenerate_rule == "one"
+    return low, upper, float(objective.bandwidth_factor), is_one, *noise_level(np.finfo(dtype))
 
 
 class Replay:
@@ -171,58 +166,42 @@ class Columns(NamedTuple):
 
 
 class Plan:
-    """The arrays of one step, and the launches over them, for one shape of the problem.
+    """The arrays of one step (`layout`), and the launches over them, for one shape of the problem.
 
-    Several fits at once, which differ in lam alone, share the data: mu (fits, d), eps (R, d), R draws of all fits one
-    fit after the other. Their draws are one stack of matrices. With d = 0, G is the caller's: `sweep` needs nothing
-    else.
+    Several fits at once, which differ in lam alone, share the data: R draws of all fits, one fit after the other. Their
+    draws are one stack of matrices. With d = 0, G is the caller's: `sweep` needs nothing else.
     """
 
     def __init__(
         self, bk: Backend, objectives: Sequence[Objective], shape: tuple[int, int], draws: int, dtype: Any
     ) -> None:
-        xp, f8 = bk.xp, bk.xp.float64
-        self.bk, self.objective, self.dtype = bk, objectives[0], dtype
-        (n, d), F, R, t = shape, len(objectives), draws, self.objective.power
-        self.n, self.d, self.R, self.fits, self.per_fit = n, d, R, F, R // F
-        self.rule = bandwidth_rule(self.objective, n, dtype)
-        self.captured = is_captured(shape, R, F)
-        self.together = r = R if self.captured else draws_together(n, d, R)
-        self.all_columns = self.captured or R * n * n * d <= SELECTED_WORK
-        self.short = is_short(shape, R, F)
-        self.parts = self.regions = parts_of_gram(n, d, self.per_fit) if self.captured else 1
-        if self.short:
-            self.parts, self.regions = parts_of_short_gram(d, R, F)
-        self.replay = Replay(bk, self.captured)
-        self._loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
+        self.bk = bk
+        self.dtype = np.dtype(dtype)
+        self.objective = objectives[0]
+        self.n, self.d = shape
+        self.R = draws
+        self.fits = len(objectives)
+        self.per_fit = draws // self.fits
+        self.rule = bandwidth_rule(self.objective, self.n, dtype)
+        self.captured = is_captured(shape, draws, self.fits)
+        self.loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
-        self.X = xp.empty((d, n), dtype=dtype)
-        self.mu, self.eps = xp.empty((F, d), dtype=dtype), xp.empty((R, d), dtype=dtype)
-        self.lam = xp.asarray(np.array([np.nan if o.lam is None else o.lam for o in objectives], dtype=np.float64))
-        self.columns = xp.empty(0 if self.short else r * d * n, dtype=dtype)  # the gated data, later M X
-        kept = n_matrices(t, self.rule is not None)
-        self.G, self.T, *matrices = (xp.empty((r, n, n), dtype=dtype) for _ in range(kept))
-        self.powers, self.terms = matrices[:t], matrices[t:]
-        self.D = None if self.rule is None else self.terms.pop()
-        self.g, self.kth, self.largest, self.q, self.r, self.half_ddeg = xp.empty((6, r, n), dtype=dtype)
-        self.deg, self.Wq, self.Wr, self.row_sums = xp.empty((4, r, n), dtype=f8)
-        self.sums = xp.empty((self.regions, r, n, n), dtype=dtype) if self.regions > 1 else None
-        self.db = xp.empty((r, -(-n // SWEEP_TILE)), dtype=f8)
-        self.neighbour = xp.empty((r, n), dtype=xp.int64)
-        self.rows, self.weights = xp.zeros((r, 2), dtype=xp.int64), xp.zeros((r, 2), dtype=f8)
-        self.dots, self.isolated = xp.zeros((R, d), dtype=f8), xp.empty(R, dtype=f8)
-        self.dmu = xp.empty((F, d), dtype=dtype)
-        self.report = xp.zeros(2 * F + 3 * R, dtype=f8)  # one transfer to the host
-        self.loss, self.mean_isolated = self.report[:F], self.report[F : 2 * F]
-        self.S, self.b, self.degenerate = self.report[2 * F :].reshape(3, R)
+        size = StepSize(*shape, draws, self.dtype.itemsize, self.objective.power, self.rule is None, fits=self.fits)
+        arrays = {
+            name: bk.xp.zeros(shape, dtype=kind) for kind, shapes in layout(size) for name, shape in shapes.items()
+        }
+        self.arrays = SimpleNamespace(**arrays)
+        self.together = len(self.arrays.G)
+        lams = [np.nan if o.lam is None else o.lam for o in objectives]
+        self.arrays.lam = bk.xp.asarray(np.array(lams, dtype=np.float64))
         if self.rule is None:
-            self.b[...] = float(self.objective.bandwidth)
+            self.arrays.b[...] = float(self.objective.bandwidth)
 
     def load(self, X: Array) -> None:
         """Take over the data of the coming steps."""
-        if X is not self._loaded:
-            self.X[...] = X.T
-            self._loaded = X
+        if X is not self.loaded:
+            self.arrays.X[...] = X.T
+            self.loaded = X
 
     # --- launches: what they compute is said in the .cu files --------------------------------------------------------
 
@@ -234,67 +213,54 @@ class Plan:
 
         keys: the columns' numbers, seeds, clock and stream by which `eps` is drawn first, in mirrored pairs.
         """
-        if self.short:
-            self._from_noise_to_dots(keys)
-        else:
-            if keys is not None:
-                blocks = blocks_for(self.fits * -(-max(1, self.per_fit // 2) // 4) * self.d)
-                self.launch("normals<T>", blocks, *keys, self.fits, self.per_fit, self.d, True, self.eps)
-            self._from_gates_to_dots()
-        o, sizes = self.objective, (self.fits, self.per_fit, self.d, self.n)
-        scores = (self.S, self.isolated, self.dots, self.mu, self.lam)
-        results = (self.dmu, self.loss, self.mean_isolated)
-        self.launch("loss<T>", self.fits, *scores, *sizes, float(o.gate_sigma), float(o.delta), *results)
-
-    def _from_noise_to_dots(self, keys: tuple[Any, ...] | None) -> None:
-        R, sizes = self.R, (self.R, self.per_fit, self.d, self.n)
-        sigma = float(self.objective.gate_sigma)
-        columns = 256 // self.dtype.itemsize  # of G or of X, that a block takes
-        drawn = (None, None, None, 0) if keys is None else keys
-        parts = (self.parts, self.regions, self.eps, self.sums)
-        blocks = self.regions * R * (SHORT_ROWS // columns)
-        self.launch("short_gram<T>", blocks, self.X, self.mu, *drawn, sigma, *sizes, *parts)
-        self.launch("short_sum<T>", -(-self.G.size // 32), self.sums, self.regions, R, self.n, self.G, self.g)
-        M, gates = self.sweep(slice(0, R)), (self.mu, self.eps, sigma, *sizes)
-        # The undecided ones of more columns fill their tiles better, where there are blocks enough.
-        span = THREADS if R * blocks_for(self.d) >= 2 * _BUSY else columns
-        self.launch("short_dots<T>", R * -(-self.d // span), self.X, M, *gates, span, self.dots)
+        a = self.arrays
+        if keys is not None:
+            blocks = blocks_for(self.fits * -(-max(1, self.per_fit // 2) // 4) * self.d)
+            self.launch("normals<T>", blocks, *keys, self.fits, self.per_fit, self.d, True, a.eps)
+        self._from_gates_to_dots()
+        sizes = (self.fits, self.per_fit, self.d, self.n)
+        numbers = (float(self.objective.gate_sigma), float(self.objective.delta))
+        scores = (a.S, a.isolated, a.dots, a.mu, a.lam)
+        self.launch("loss<T>", self.fits, *scores, *sizes, *numbers, a.dmu, a.loss, a.mean_isolated)
 
     def _from_gates_to_dots(self) -> None:
-        xp, wanted = self.bk.xp, None
-        opened = undecided = Columns(self.X, self.mu, self.eps)
-        if not self.all_columns:
+        xp, a = self.bk.xp, self.arrays
+        opened = undecided = Columns(a.X, a.mu, a.eps)
+        if not self.captured:
             is_open, is_undecided = self._open_and_undecided()
             wanted = xp.flatnonzero(is_undecided)
-            opened, undecided = self._some(xp.flatnonzero(is_open)), self._some(wanted)
-            self.dots[...] = 0
+            opened = self._some(xp.flatnonzero(is_open))
+            undecided = self._some(wanted)
+            a.dots[...] = 0
         for start in range(0, self.R, self.together):
             draws = slice(start, min(start + self.together, self.R))
             Xt = self._buffer(draws, opened)
             self.launch("gated<T>", blocks_for(Xt.size), *self._gates(draws, opened), Xt)
-            self._gram(Xt, self.G[: len(Xt)])
-            M, MX = self.sweep(draws), self._buffer(draws, undecided)
+            self._gram(Xt, a.G[: len(Xt)])
+            M = self.sweep(draws)
+
+            MX = self._buffer(draws, undecided)
             self.product(False, undecided.X[None], M, MX)
-            dots = self.dots[draws] if wanted is None else xp.empty(MX.shape[:2], dtype=self.dots.dtype)
+            dots = a.dots[draws] if self.captured else xp.empty(MX.shape[:2], dtype=a.dots.dtype)
             X, *gates = self._gates(draws, undecided)
             self.launch("column_dots<T>", warps_for(dots.size), X, MX, *gates, dots)
-            if wanted is not None:
-                self.dots[draws, wanted] = dots
+            if not self.captured:
+                a.dots[draws, wanted] = dots
 
     def _open_and_undecided(self) -> tuple[Array, Array]:
         """Whether a column is open, and whether its gate is undecided, in any draw of any fit: bool (d,)."""
-        eps = self.eps.reshape(self.fits, -1, self.d)
-        u = self.mu[:, None, :] + self.dtype.type(self.objective.gate_sigma) * eps
+        eps = self.arrays.eps.reshape(self.fits, -1, self.d)
+        u = self.arrays.mu[:, None, :] + self.dtype.type(self.objective.gate_sigma) * eps
         return (u > 0).any(axis=(0, 1)), ((u > 0) & (u < 1)).any(axis=(0, 1))
 
     def _some(self, columns: Array) -> Columns:
-        contiguous = self.bk.xp.ascontiguousarray
-        return Columns(self.X[columns], contiguous(self.mu[:, columns]), contiguous(self.eps[:, columns]))
+        a, contiguous = self.arrays, self.bk.xp.ascontiguousarray
+        return Columns(a.X[columns], contiguous(a.mu[:, columns]), contiguous(a.eps[:, columns]))
 
     def _buffer(self, draws: slice, columns: Columns) -> Array:
         """Room for these columns of these draws, (draws, columns, n)."""
         shape = (draws.stop - draws.start, *columns.X.shape)
-        return self.columns[: shape[0] * shape[1] * shape[2]].reshape(shape)
+        return self.arrays.columns[: prod(shape)].reshape(shape)
 
     def _gates(self, draws: slice, columns: Columns) -> tuple[Any, ...]:
         """What kernels that read gates take first."""
@@ -322,71 +288,67 @@ class Plan:
 
     def _gram(self, Xt: Array, G: Array) -> None:
         """G = Xt' Xt of every draw."""
-        if self.sums is None:
-            self.product(True, Xt, Xt, G)
+        sums = self.arrays.sums
+        if len(sums):
+            self._own_product(True, Xt, Xt, len(sums), sums)
+            self.launch("add_parts<T>", blocks_for(G.size), sums, len(sums), G.size, G)
         else:
-            self._own_product(True, Xt, Xt, self.parts, self.sums)
-            self.launch("add_parts<T>", blocks_for(G.size), self.sums, self.parts, G.size, G)
+            self.product(True, Xt, Xt, G)
 
     def sweep(self, draws: slice) -> Array:
         """From G of some draws to M = dS/dG; S, b, degenerate and isolated on the way."""
-        o, n, count = self.objective, self.n, draws.stop - draws.start
-        size, rows, tiles = (count, n), count * n, count * -(-n // SWEEP_TILE)
-        G, T, A, At, b = self.G[:count], self.T[:count], self.powers[0][:count], self.powers[-1][:count], self.b[draws]
-        g, q, r, deg, Wq, Wr = self.g, self.q, self.r, self.deg, self.Wq, self.Wr
-        if not self.short:  # whose sums of G give it
-            self.launch("diagonal<T>", blocks_for(rows), G, *size, g)
-        if self.rule is not None:
-            neighbours = (self.kth, self.neighbour, self.largest)
-            self.launch("distances<T>", rows, G, g, 0, rows, n, o.n_neighbors, self.D, *neighbours)
-            found = (b, self.degenerate[draws], self.rows, self.weights)
-            self.launch("bandwidth<T>", count, self.kth, self.largest, *size, *self.rule, *found)
-        self.launch("affinity<T>", rows, G, g, b, o.self_weight, 0, rows, n, A, deg, q, r)
-        self.launch("symmetrise<T>", rows, A, q, *size)
-        for lower, higher in zip(self.powers, self.powers[1:], strict=False):
-            self.product(True, lower[:count], A, higher[:count])
+        a, o, n = self.arrays, self.objective, self.n
+        count = draws.stop - draws.start
+        rows = count * n
+        tiles = count * -(-n // SWEEP_TILE)
+        G, T, b = a.G[:count], a.T[:count], a.b[draws]
+        powers = a.powers[:, :count]
+        A, At = powers[0], powers[-1]
 
-        self.launch("score<T>", rows, At, G, q, r, *size, G, Wq, Wr)  # G becomes H
-        self._power_backward(count, G, T)
-        self.launch("grad_degrees<T>", tiles, T, A, q, Wq, Wr, *size, self.half_ddeg)
-        swept = (At, self.row_sums, self.db)  # A^t becomes M
-        self.launch("backward<T>", tiles, T, A, self.D, At, q, r, self.half_ddeg, b, *size, *swept)
-        entries = (self.neighbour, self.rows, self.weights)
-        scored = (Wr, q, deg, isolated_degree(o.self_weight, float(np.finfo(self.dtype).eps)))
-        finished = (self.row_sums, self.S[draws], self.isolated[draws])
-        self.launch("finish<T>", count, At, *entries, b, self.db, *scored, *size, *finished)
+        # D, b, K and its degrees, A, and its powers
+        self.launch("diagonal<T>", blocks_for(rows), G, count, n, a.g)
+        if self.rule is not None:
+            neighbours = (a.kth, a.neighbour, a.largest)
+            self.launch("distances<T>", rows, G, a.g, 0, rows, n, o.n_neighbors, a.D, *neighbours)
+            found = (b, a.degenerate[draws], a.rows, a.weights)
+            self.launch("bandwidth<T>", count, a.kth, a.largest, count, n, *self.rule, *found)
+        self.launch("affinity<T>", rows, G, a.g, b, o.self_weight, 0, rows, n, A, a.deg, a.q, a.r)
+        self.launch("symmetrise<T>", rows, A, a.q, count, n)
+        for i in range(1, o.power):
+            self.product(True, powers[i - 1], A, powers[i])
+
+        # the score; G becomes H, and A^t becomes M
+        self.launch("score<T>", rows, At, G, a.q, a.r, count, n, G, a.Wq, a.Wr)
+        self._power_backward(powers, G, T)
+        self.launch("grad_degrees<T>", tiles, T, A, a.q, a.Wq, a.Wr, count, n, a.half_ddeg)
+        D = None if self.rule is None else a.D
+        swept = (At, a.row_sums, a.db)
+        self.launch("backward<T>", tiles, T, A, D, At, a.q, a.r, a.half_ddeg, b, count, n, *swept)
+        entries = (a.neighbour, a.rows, a.weights, b, a.db)
+        scored = (a.Wr, a.q, a.deg, isolated_degree(o.self_weight, float(np.finfo(self.dtype).eps)))
+        finished = (a.row_sums, a.S[draws], a.isolated[draws])
+        self.launch("finish<T>", count, At, *entries, *scored, count, n, *finished)
         return At
 
-    def _power_backward(self, count: int, H: Array, T: Array) -> None:
+    def _power_backward(self, powers: Array, H: Array, T: Array) -> None:
         """T with dA = T + T', as `dufs_core.objective.ops.power.backward_half`."""
-        t = self.objective.power
+        t = len(powers)
         if t == 2:
-            self.product(True, self.powers[0][:count], H, T)
+            self.product(True, powers[0], H, T)
             return
         kept = 0.0
         for a in range(t // 2, t):
             b = t - 1 - a
-            term, scale = H, 0.5 if a == b else 1.0
+            term = H
             if a:
-                term = self.terms[0][:count]
-                self.product(True, self.powers[a - 1][:count], H, term)
+                term = self.arrays.terms[0, : len(H)]
+                self.product(True, powers[a - 1], H, term)
             if b:
-                self.product(False, term, self.powers[b - 1][:count], self.terms[1][:count])
-                term = self.terms[1][:count]
+                left, term = term, self.arrays.terms[1, : len(H)]
+                self.product(False, left, powers[b - 1], term)
+            scale = 0.5 if a == b else 1.0
             self.launch("combine<T>", blocks_for(T.size), scale, term, kept, T if kept else term, T.size, T)
             kept = 1.0
-
-
-def plan_for(
-    plans: dict[Any, Plan], bk: Backend, objective: Objective, shape: tuple[int, int], draws: int, dtype: Any
-) -> Plan:
-    """The plan among those that an engine keeps, or a new one, for which the oldest may go."""
-    key = (shape, draws, str(dtype), objective, bk.xp.cuda.runtime.getDevice())
-    if key not in plans:
-        while len(plans) >= _PLANS:
-            del plans[next(iter(plans))]
-        plans[key] = Plan(bk, [objective], shape, draws, dtype)
-    return plans[key]
 
 
 class CudaScoresEngine(Engine):

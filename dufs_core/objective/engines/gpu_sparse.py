@@ -15,7 +15,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.kernels.cuda import warps_for
 from dufs_core.objective.chain import Objective, Scores
-from dufs_core.objective.engines.gpu_plan import CudaScoresEngine, Plan, entries_needed, plan_for
+from dufs_core.objective.engines.gpu_plan import CudaScoresEngine, Plan, step_bytes
 from dufs_core.objective.protocol import StepSize
 
 COLUMNS = 512  # dense columns that are written out at once
@@ -31,17 +31,17 @@ class CudaSparseEngine(CudaScoresEngine):
     what = "sparse steps"
 
     def __init__(self) -> None:
-        self._plans: dict[Any, Plan] = {}
         self._columns: _Columns | None = None
 
     def bytes_needed(self, size: StepSize) -> int:
         gates = size.d * size.draws * (4 + 3 * 8 // size.itemsize)  # z, eps and what is kept; the sums, in double
         vectors = size.draws * size.n * (6 + 6 * 8 // size.itemsize)
         written_out = 3 * min(size.dense_columns, COLUMNS) * size.n
-        return (entries_needed(size._replace(d=0)) + gates + vectors + written_out) * size.itemsize
+        return step_bytes(size._replace(d=0)) + (gates + vectors + written_out) * size.itemsize
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Any, z: Array, undecided: Array) -> Scores:
-        plan = plan_for(self._plans, bk, objective, (X.shape[0], 0), len(z), X.dtype)
+        plan = Plan(bk, [objective], (X.shape[0], 0), len(z), X.dtype)
+        a = plan.arrays
         if self._columns is None or self._columns.table is not X:
             self._columns = None  # before the next one takes its memory
             self._columns = _Columns(bk, X)
@@ -49,9 +49,9 @@ class CudaSparseEngine(CudaScoresEngine):
         dz = bk.xp.zeros(z.shape, dtype=bk.xp.float64)
         for start in range(0, plan.R, plan.together):
             draws = slice(start, min(start + plan.together, plan.R))
-            columns.gram(plan, z[draws], plan.G[: draws.stop - start])
+            columns.gram(plan, z[draws], a.G[: draws.stop - start])
             columns.dots(plan, z[draws], plan.sweep(draws), dz[draws])
-        return Scores(plan.S.copy(), plan.b.copy(), plan.degenerate != 0, plan.isolated.copy(), dz)
+        return Scores(a.S, a.b, a.degenerate != 0, a.isolated, dz)
 
 
 class _Columns:
@@ -82,7 +82,7 @@ class _Columns:
         plan.launch("sparse_gram<T>", a.size, *self.by_rows, *self.by_columns, gates, a, *sizes, G)
         for draw, columns, X in self._written_out(plan, self.bk.to_host(z) > 0):
             Xt = (X * z[draw, columns][:, None])[None]
-            product = plan.T[:1]  # not in use before the sweep
+            product = plan.arrays.T[:1]  # not in use before the sweep
             plan.product(True, Xt, Xt, product)
             G[draw] += product[0]
 

@@ -24,99 +24,77 @@ _ROOM = 64  # captured steps between two looks of the host
 class CudaSteps:
     """`dufs_core.objective.protocol.Steps`: the specs differ in seed and lam alone; mu (fits, d).
 
-    A fit that has ended keeps its mu. Once no more than half of the fits in hand still run, the others are left out.
+    A fit that has ended keeps its mu.
     """
 
     def __init__(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> None:
-        self._bk, self._specs = bk, list(specs)
-        self._ended: dict[int, Array] = {}
-        optimizer, (F, d) = specs[0].optimizer, mu.shape
-        first = bk.xp.zeros((F, d), dtype=bk.xp.float64) if optimizer.name == "adam" or optimizer.momentum else None
-        width = {"adam": d, "normalized": 1}.get(optimizer.name)
-        second = None if width is None else bk.xp.zeros((F, width), dtype=bk.xp.float64)
-        self._take(list(range(F)), mu.copy(), first, second)
+        xp, (F, d) = bk.xp, mu.shape
+        self._bk = bk
+        self._specs = specs
+        # beside mu the optimiser's memory: means for every gate, or one for all gates of a fit
+        widths = {"adam": {"first": d, "second": d}, "normalized": {"second": 1}, "sgd": {}}
+        self._state = {"mu": mu.copy()}
+        for name, width in widths[specs[0].optimizer.name].items():
+            self._state[name] = xp.zeros((F, width), dtype=xp.float64)
 
-    def _take(self, fits: list[int], mu: Array, first: Array | None, second: Array | None) -> None:
-        """Advance these fits from now on, from these arrays, one row for each."""
-        xp, F = self._bk.xp, len(fits)
-        self._fits, self._mu, self._first, self._second = fits, mu, first, second
-        seeds = [self._specs[fit].seed & 0xFFFFFFFFFFFFFFFF for fit in fits]
+        seeds = [spec.seed & 0xFFFFFFFFFFFFFFFF for spec in specs]
         self._seed = xp.asarray(np.array(seeds, dtype=np.uint64))
-        self._columns = xp.ascontiguousarray(xp.asarray(self._specs[0].columns, dtype=xp.uint64))
-        self._clock, self._done = xp.zeros(F, dtype=xp.int64), xp.zeros(F, dtype=xp.int64)
+        self._columns = xp.ascontiguousarray(xp.asarray(specs[0].columns, dtype=xp.uint64))
         self._start = xp.zeros(1, dtype=xp.int64)
+        self._clock = xp.zeros(F, dtype=xp.int64)
+        self._done = xp.zeros(F, dtype=xp.int64)
         self._records = xp.empty((F, _ROOM, len(RECORD)), dtype=xp.float64)
-        self._plans: dict[tuple[int, ...], tuple[Plan, Replay]] = {}
+        self._plans: dict[tuple[int, ...], tuple[Plan, Replay]] = {}  # one for each size of a batch
 
     @property
     def mu(self) -> Array:
-        rows = dict(zip(self._fits, self._mu, strict=True)) | self._ended
-        return self._bk.xp.stack([rows[fit] for fit in range(len(self._specs))])
+        return self._state["mu"].copy()
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
-        found: list[list[Array]] = [[np.empty((0, len(RECORD)))] for _ in self._specs]
-        taken = 0
-        while taken < count and self._fits:
-            plan, replay = self._plan(batch)
-            plan.load(batch)
-            steps, before = min(_ROOM if plan.captured else 1, count - taken), step - 1 + taken
-            self._start[...] = self._clock[...] = before
+        plan, replay = self._plan(batch)
+        plan.load(batch)
+        found: list[list[Array]] = [[] for _ in self._specs]
+        before = step - 1
+        last = before + count
+        while before < last:
+            steps = min(_ROOM if plan.captured else 1, last - before)
+            self._start[...] = before
+            self._clock[...] = before
             for _ in range(steps):
                 replay(partial(self._step, plan))
             clock, done, records = (self._bk.to_host(a) for a in (self._clock, self._done, self._records))
-            for fit, now, table in zip(self._fits, clock, records, strict=True):
-                found[fit].append(table[: int(now) - before].copy())
-            taken += steps
-            self._leave_out(done != 0)
+            for tables, now, table in zip(found, clock, records, strict=True):
+                tables.append(table[: int(now) - before].copy())
+            before = last if done.all() else before + steps
         return [np.concatenate(tables) for tables in found]
 
-    def _leave_out(self, done: Array) -> None:
-        if not done.any() or 2 * int(done.sum()) < len(done):
-            return
-        for row in np.flatnonzero(done):
-            self._ended[self._fits[row]] = self._mu[int(row)].copy()
-        kept = np.flatnonzero(~done)
-        if not len(kept):
-            self._fits, self._mu = [], self._mu[:0]
-            return
-        rows = self._bk.xp.asarray(kept)
-        first, second = (None if a is None else a[rows] for a in (self._first, self._second))
-        self._take([self._fits[row] for row in kept], self._mu[rows], first, second)
-
     def _plan(self, batch: Array) -> tuple[Plan, Replay]:
-        found = self._plans.get(batch.shape)
-        if found is None:
-            specs = [self._specs[fit] for fit in self._fits]
-            draws = len(specs) * specs[0].schedule.n_draws
-            with memory_errors("steps" if len(specs) == 1 else f"{len(specs):,} fits at once", batch.shape, draws):
-                plan = Plan(self._bk, [spec.objective for spec in specs], batch.shape, draws, batch.dtype)
-            plan.mu = self._mu  # all plans, one for each size of a batch, move the same gates
-            found = self._plans[batch.shape] = plan, Replay(self._bk, plan.captured)
-        return found
+        if batch.shape not in self._plans:
+            fits = len(self._specs)
+            draws = fits * self._specs[0].schedule.n_draws
+            with memory_errors("steps" if fits == 1 else f"{fits:,} fits at once", batch.shape, draws):
+                plan = Plan(self._bk, [spec.objective for spec in self._specs], batch.shape, draws, batch.dtype)
+            plan.arrays.mu = self._state["mu"]  # all plans move the same gates
+            self._plans[batch.shape] = plan, Replay(self._bk, plan.captured)
+        return self._plans[batch.shape]
 
     def _step(self, plan: Plan) -> None:
-        optimizer, schedule = self._specs[0].optimizer, self._specs[0].schedule
-        F, R, d, n, mu, clock, done = plan.fits, plan.per_fit, plan.d, plan.n, self._mu, self._clock, self._done
-        plan.run((self._columns, self._seed, clock, int(Stream.GATES)))
-        rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate), float(optimizer.momentum))
-        moved = (mu, self._first, self._second)
-        reported = (plan.loss, plan.mean_isolated, plan.S, plan.b, plan.degenerate, self._start)
-        limits = (DECIDED_MARGIN * plan.objective.gate_sigma, float(schedule.tol * d))
-        state = (clock, done, self._records)
-        plan.launch("advance<T>", F, plan.dmu, *rule, *moved, *reported, F, R, d, n, _ROOM, *limits, *state)
+        a, optimizer = plan.arrays, self._specs[0].optimizer
+        plan.run((self._columns, self._seed, self._clock, int(Stream.GATES)))
+        rule = (OPTIMIZERS[optimizer.name], float(optimizer.learning_rate))
+        moved = [self._state.get(name) for name in ("mu", "first", "second")]
+        reported = (a.loss, a.mean_isolated, a.S, a.b, a.degenerate, self._start)
+        sizes = (plan.fits, plan.per_fit, plan.d, plan.n, _ROOM)
+        limits = (DECIDED_MARGIN * plan.objective.gate_sigma, float(self._specs[0].schedule.tol * plan.d))
+        ended = (self._clock, self._done, self._records)
+        plan.launch("advance<T>", plan.fits, a.dmu, *rule, *moved, *reported, *sizes, *limits, *ended)
 
     def save(self, fit: int) -> dict[str, Array]:
-        """mu and the optimiser's memory of one fit, on the host; of one that was left out, mu."""
-        if fit in self._ended:
-            return {"mu": self._bk.to_host(self._ended[fit]).copy()}
-        arrays, row = {"mu": self._mu, "first": self._first, "second": self._second}, self._fits.index(fit)
-        return {name: self._bk.to_host(a[row]).copy() for name, a in arrays.items() if a is not None}
+        """mu and the optimiser's memory of one fit, on the host."""
+        return {name: self._bk.to_host(part[fit]).copy() for name, part in self._state.items()}
 
     def load(self, saved: Sequence[dict[str, Array]]) -> None:
         """Go on from what `save` gave, for all fits, none of which has ended."""
-        xp, parts = self._bk.xp, ("mu", "first", "second")
-        mu, first, second = (
-            xp.asarray(np.stack([one[part] for one in saved])) if part in saved[0] else None for part in parts
-        )
-        self._take(list(range(len(self._specs))), mu, first, second)
-        self._ended = {}
+        for name, part in self._state.items():
+            part[...] = self._bk.xp.asarray(np.stack([one[name] for one in saved]))
+        self._done[...] = 0

@@ -17,7 +17,7 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores
-from dufs_core.objective.engines.gpu_plan import BandwidthRule, CudaScoresEngine, bandwidth_rule
+from dufs_core.objective.engines.gpu_plan import CudaScoresEngine, bandwidth_rule
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import StepSize
 
@@ -89,7 +89,7 @@ class _Passes:
         self.g[...] = (Xt * Xt).sum(axis=0, dtype=f8)
         b = self.b[draw : draw + 1]
         if self.rule is not None:
-            self._bandwidth(self.rule, Xt, b, self.degenerate[draw : draw + 1])
+            self._bandwidth(Xt, b, self.degenerate[draw : draw + 1])
         for _ in self._affinities(Xt, b):
             pass  # the degrees are written on the way
         isolated = isolated_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps))
@@ -126,12 +126,12 @@ class _Passes:
             )
             yield rows, G
 
-    def _bandwidth(self, rule: BandwidthRule, Xt: Array, b: Array, degenerate: Array) -> None:
+    def _bandwidth(self, Xt: Array, b: Array, degenerate: Array) -> None:
         k, found = self.objective.n_neighbors, (self.kth, self.neighbour, self.largest)
         for _, G, sizes in self._grams(Xt):
             self._launch("distances<T>", len(G), G, self.g, *sizes, k, G, *found)
         entries = (self.rows, self.weights)
-        self._launch("bandwidth<T>", 1, self.kth, self.largest, 1, self.n, *rule, b, degenerate, *entries)
+        self._launch("bandwidth<T>", 1, self.kth, self.largest, 1, self.n, *self.rule, b, degenerate, *entries)
 
     def _through_distances(self, blocks: Array, u: int, b: Array, rho: Array) -> Array:
         """Half of sum_i Xt_ki (dS/dXt)_ki through D and b, for the first u columns: float64 (u,)."""
