@@ -15,6 +15,7 @@ SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do n
 ABANDONED = 2  # the number of a barrier that is not 0 once a thread has failed
 CHUNK = 512  # columns of noise at a time: their words and normals stay in the first-level cache
 GATHERED = 512  # gated columns that are prepared at a time
+NARROW = 3  # times as many rows as open columns: products with the columns cost less than with one another
 APART = 8  # rows between panels of these: at 2^k bytes from each other they would fall into the same lines of a cache
 PANELS = 16  # panels of columns that a thread has in hand for the products with M
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
@@ -94,6 +95,7 @@ class Place(NamedTuple):
     team: int
     part: int
     parts: int
+    barrier: int  # of the team
 
 
 class Work(NamedTuple):

@@ -80,8 +80,9 @@ def symmetric_product(L, R, C, n, length, twice, add, mirror, part, parts):
                     if start <= unit and unit < stop:
                         right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
                         two = q > p
+                        adds = add or k > 0
                         for i in range(0, min(lanes, n - q * LANES), ROWS):
-                            tile(L, left + i, R, right, C, here + i * LANES, depth, two, add or k > 0)
+                            tile(L, left + i, R, right, C, here + i * LANES, depth, two, adds)
                             if twice:
                                 tile(R, left + i, L, right, C, here + i * LANES, depth, two, True)
                         if mirror and k + depth == length:
@@ -106,8 +107,9 @@ def product(L, R, C, length, add, part, parts):
             for p in range(start, stop, 2):
                 for q in range(block, min(P, block + _BLOCK)):
                     right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
+                    adds = add or k > 0
                     for i in range(0, lanes, ROWS):
-                        tile(L, left + i, R, right, C, here + i * LANES, depth, p + 1 < stop, add or k > 0)
+                        tile(L, left + i, R, right, C, here + i * LANES, depth, p + 1 < stop, adds)
 
 
 @inner

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from dufs_core.kernels import panels
-from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, SLOTS, Draw, RunArrays, Settings, StepSettings, Work
+from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, NARROW, Draw, RunArrays, Settings, StepSettings, Work
 from dufs_core.kernels.barrier import wait_for_all
 from dufs_core.kernels.compile import inner, kernel
 from dufs_core.kernels.noise import erf, gate_normals
@@ -27,8 +27,6 @@ from dufs_core.kernels.vector import (
     total,
 )
 from dufs_core.objective import rules
-
-NARROW = 3  # times as many rows as open columns: products with the columns cost less than with one another
 
 
 @inner
@@ -74,46 +72,46 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
 
 
 @inner
-def _gram(X, z, work: Work):
-    """G of one draw; lists the columns (`_listed`) and returns how many are open, and undecided."""
-    part, parts, barriers, columns = work.place.part, work.place.parts, work.shared.barriers, work.mine.columns
-    n, first, G, partial, W = X.shape[1], (1 + work.place.team) * SLOTS, work.draw.G, work.draw.partial, work.draw.W
-    n_open, n_undecided = _listed(z, columns)
-    if len(partial) and n_open > GATHERED:  # few rows, many columns: every thread has columns of its own
-        packed = work.mine.packed if parts > 1 else W[0]
-        chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
-        mine_from, mine_to = share(chunks, part, parts)
-        for chunk in range(mine_from, mine_to):
-            start, stop = share(n_open, chunk, chunks)
-            for at in range(start, stop, DEPTH):  # no more than the first-level cache holds
-                count = min(DEPTH, stop - at)
-                panels.gather(X, z, columns[0], at, count, packed, 0, 1)
-                panels.symmetric_product(packed, packed, partial[chunk], n, count, False, at > start, False, 0, 1)
-        wait_for_all(barriers, first, parts)
-        panels.add_up(partial, chunks, G, part, parts)
-    else:  # every thread has tiles of its own
-        chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
-        for chunk in range(chunks):
-            count = min(GATHERED, n_open - chunk * GATHERED)
-            packed = W[chunk % 2]  # the others may still read the other one
-            panels.gather(X, z, columns[0], chunk * GATHERED, count, packed, part, parts)
-            wait_for_all(barriers, first, parts)
-            last = chunk == chunks - 1
-            panels.symmetric_product(packed, packed, G, n, count, False, chunk > 0, last, part, parts)
-    wait_for_all(barriers, first, parts)
-    return n_open, n_undecided
+def _gram_by_columns(X, z, n_open, work: Work):
+    """G of one draw, from sums that threads form of columns of their own: for few rows and many columns."""
+    place, draw, columns, n = work.place, work.draw, work.mine.columns[0], X.shape[1]
+    part, parts, partial = place.part, place.parts, draw.partial
+    packed = work.mine.packed if parts > 1 else draw.W[0]
+    chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
+    mine_from, mine_to = share(chunks, part, parts)
+    for chunk in range(mine_from, mine_to):
+        start, stop = share(n_open, chunk, chunks)
+        for at in range(start, stop, DEPTH):  # no more than the first-level cache holds
+            count = min(DEPTH, stop - at)
+            panels.gather(X, z, columns, at, count, packed, 0, 1)
+            panels.symmetric_product(packed, packed, partial[chunk], n, count, False, at > start, False, 0, 1)
+    wait_for_all(work.shared.barriers, place.barrier, parts)
+    panels.add_up(partial, chunks, draw.G, part, parts)
+    wait_for_all(work.shared.barriers, place.barrier, parts)
+
+
+@inner
+def _gram(X, z, n_open, work: Work):
+    """G of one draw: every thread has tiles of its own."""
+    place, draw, columns, n = work.place, work.draw, work.mine.columns[0], X.shape[1]
+    part, parts, barriers = place.part, place.parts, work.shared.barriers
+    chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
+    for chunk in range(chunks):
+        first = chunk * GATHERED
+        count = min(GATHERED, n_open - first)
+        packed = draw.W[chunk % 2]  # the others may still read the other one
+        panels.gather(X, z, columns, first, count, packed, part, parts)
+        wait_for_all(barriers, place.barrier, parts)
+        adds, last = chunk > 0, chunk == chunks - 1
+        panels.symmetric_product(packed, packed, draw.G, n, count, False, adds, last, part, parts)
+    wait_for_all(barriers, place.barrier, parts)
 
 
 @inner
 def _graph(settings: Settings, n, with_H, scores, work: Work):
     """From G to A, and H where it is wanted; b, which is among the scores (4,) of the draw."""
-    part, parts, barriers, first = (
-        work.place.part,
-        work.place.parts,
-        work.shared.barriers,
-        (1 + work.place.team) * SLOTS,
-    )
-    draw, mine = work.draw, work.mine
+    place, draw, mine, barriers = work.place, work.draw, work.mine, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
     if part == 0:
         panels.diagonal(draw.G, n, draw.g)
     wait_for_all(barriers, first, parts)
@@ -134,24 +132,21 @@ def _graph(settings: Settings, n, with_H, scores, work: Work):
 
 
 @inner
-def _wide(draw: Draw, n, barriers, first, part, parts):
+def _wide(draw: Draw, n, work: Work):
     """From A and H to A^t, dA, S and d(degrees)."""
-    _powers_and_derivative(draw, n, barriers, first, part, parts)
+    part, parts, barriers = work.place.part, work.place.parts, work.shared.barriers
+    _powers_and_derivative(draw, n, barriers, work.place.barrier, part, parts)
     panels.row_terms(draw, n, part, parts)
-    wait_for_all(barriers, first, parts)
+    wait_for_all(barriers, work.place.barrier, parts)
 
 
 @inner
 def _narrow(X, z, n_open, dz, work: Work):
     """The same for t = 2, from products with the open columns; their direct part of the derivative goes to dz."""
-    part, parts, barriers, first = (
-        work.place.part,
-        work.place.parts,
-        work.shared.barriers,
-        (1 + work.place.team) * SLOTS,
-    )
-    draw, columns, W, tile = work.draw, work.mine.columns[0], work.draw.W, work.mine.tile
-    packed, Fu, Fv = W[0], W[1], W[2]
+    place, draw, barriers = work.place, work.draw, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
+    columns, tile = work.mine.columns[0], work.mine.tile
+    packed, Fu, Fv = draw.W[0], draw.W[1], draw.W[2]
     n, E1, E2 = X.shape[1], draw.H, draw.powers[1]
     for start in range(0, max(n_open, 1), GATHERED):
         count = min(GATHERED, n_open - start)
@@ -172,13 +167,8 @@ def _narrow(X, z, n_open, dz, work: Work):
 @inner
 def _back(n, b, scores, work: Work):
     """From there to M, in place of dA, and the first and the last of the scores."""
-    part, parts, barriers, first = (
-        work.place.part,
-        work.place.parts,
-        work.shared.barriers,
-        (1 + work.place.team) * SLOTS,
-    )
-    draw = work.draw
+    place, draw, barriers = work.place, work.draw, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
     panels.backward(draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
     S = db = isolated = 0.0
@@ -193,19 +183,40 @@ def _back(n, b, scores, work: Work):
 
 
 @inner
-def _all_draws(settings: Settings, X, work: Work):
+def _few_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
+    """One draw's scores, M and a part of dz, by products with its few open columns."""
+    n = X.shape[1]
+    _gram(X, z, n_open, work)
+    b = _graph(settings, n, False, scores, work)
+    _narrow(X, z, n_open, dz, work)
+    _back(n, b, scores, work)
+
+
+@inner
+def _any_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
+    """The same, by products with as many columns or by products of n x n matrices."""
+    n, draw = X.shape[1], work.draw
+    if draw.powers.shape[0] == 2 and n_open * NARROW < n:
+        _few_columns(settings, X, z, n_open, dz, scores, work)
+        return
+    if len(draw.partial) and n_open > GATHERED:
+        _gram_by_columns(X, z, n_open, work)
+    else:
+        _gram(X, z, n_open, work)
+    b = _graph(settings, n, True, scores, work)
+    _wide(draw, n, work)
+    _back(n, b, scores, work)
+
+
+@inner
+def _all_draws(settings: Settings, X, work: Work, one_draw):
     """Scores of the draws with gates shared.z and their derivatives: one thread's share."""
-    place, shared, draw, mine, n = work.place, work.shared, work.draw, work.mine, X.shape[1]
-    for i in range(place.team, shared.z.shape[0], 1 if place.parts > 1 else place.threads):
-        z, dz, scores = shared.z[i], shared.dz[i], shared.scores[:, i]
-        n_open, n_undecided = _gram(X, z, work)
-        narrow = draw.powers.shape[0] == 2 and n_open * NARROW < n
-        b = _graph(settings, n, not narrow, scores, work)
-        if narrow:
-            _narrow(X, z, n_open, dz, work)
-        else:
-            _wide(draw, n, shared.barriers, (1 + place.team) * SLOTS, place.part, place.parts)
-        _back(n, b, scores, work)
+    place, shared, draw, mine = work.place, work.shared, work.draw, work.mine
+    between = 1 if place.parts > 1 else place.threads
+    for i in range(place.team, shared.z.shape[0], between):
+        z, dz = shared.z[i], shared.dz[i]
+        n_open, n_undecided = _listed(z, mine.columns)
+        one_draw(settings, X, z, n_open, dz, shared.scores[:, i], work)
         panels.column_dots(
             X, z, mine.columns[1], n_undecided, draw.dA, mine.W, mine.tile, mine.sums, dz, place.part, place.parts
         )
@@ -216,7 +227,7 @@ def _all_draws(settings: Settings, X, work: Work):
 def scores(settings: Settings, X, work: Work):
     """work.shared.scores and dz (cleared before) of the gates in work.shared.z.      X (d, n)."""
     small_code()
-    _all_draws(settings, X, work)
+    _all_draws(settings, X, work, _any_columns)
 
 
 @kernel
@@ -225,7 +236,7 @@ def from_gram(settings: Settings, n, work: Work):
     small_code()
     scores = work.shared.scores[:, 0]
     b = _graph(settings, n, True, scores, work)
-    _wide(work.draw, n, work.shared.barriers, SLOTS, work.place.part, work.place.parts)
+    _wide(work.draw, n, work)
     _back(n, b, scores, work)
 
 
@@ -297,13 +308,12 @@ def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chun
     by_chunk[3, chunk] = n_undecided
 
 
-@kernel
-def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+@inner
+def _steps(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work, one_draw):
     """Steps start + 1, start + 2, ...: one thread's share; ends after len(records) steps or when the gates are decided.
 
     X (d, n); mu and the optimiser's memory are changed.
     """
-    small_code()
     shared, mine, thread, threads = work.shared, work.mine.normals, work.place.thread, work.place.threads
     n, d, draws, chunks = X.shape[1], len(moving.mu), shared.z.shape[0], shared.by_chunk.shape[1]
     mine_from, mine_to = share(chunks, thread, threads)
@@ -311,7 +321,7 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
         for chunk in range(mine_from, mine_to):
             _draw_gates(rates, moving, step, shared.z, shared.by_chunk, mine, chunk)
         wait_for_all(shared.barriers, 0, threads)
-        _all_draws(settings, X, work)
+        _all_draws(settings, X, work, one_draw)
 
         sum_p = mean = 0.0
         for chunk in range(chunks):
@@ -351,3 +361,17 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
             moving.done[0] = step - start
         if decided:
             return
+
+
+@kernel
+def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+    """`_steps` of any problem."""
+    small_code()
+    _steps(settings, rates, X, moving, start, work, _any_columns)
+
+
+@kernel
+def run_narrow(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+    """The same where every draw has few columns: half the code to compile."""
+    small_code()
+    _steps(settings, rates, X, moving, start, work, _few_columns)

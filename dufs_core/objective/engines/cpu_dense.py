@@ -20,7 +20,7 @@ from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
-_run, _scores = Kernel("steps", "run"), Kernel("steps", "scores")
+_run, _run_narrow, _scores = (Kernel("steps", name) for name in ("run", "run_narrow", "scores"))
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
@@ -105,7 +105,8 @@ class DenseEngine(Engine):
             for thread in range(threads):
                 place = (thread, 0, 1) if teams > 1 else (0, thread, threads)
                 team = by_team[place[0]]
-                works.append(arrays.Work(arrays.Place(thread, threads, *place), shared, team, _zeros(mine)))
+                barrier = (1 + place[0]) * arrays.SLOTS
+                works.append(arrays.Work(arrays.Place(thread, threads, *place, barrier), shared, team, _zeros(mine)))
             self._plan = _Plan(key, shared, works)
         return self._plan
 
@@ -143,7 +144,9 @@ class _CompiledSteps:
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         plan, moving, call = self._call(batch, step, count)
-        self._engine.in_threads(plan, lambda work: _run(*call, work))
+        d, n = call[2].shape
+        run = _run_narrow if self._spec.objective.power == 2 and arrays.NARROW * d < n else _run
+        self._engine.in_threads(plan, lambda work: run(*call, work))
         return [moving.records[: int(moving.done[0])]]
 
     def _call(self, batch: Array, step: int, count: int) -> tuple[_Plan, arrays.RunArrays, tuple[Any, ...]]:
