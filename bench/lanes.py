@@ -177,7 +177,6 @@ def install() -> None:
             setattr(module, name, replaced[name])
     steps.panels = sparse.panels = _Shared()
     native.Kernel.__call__ = lambda kernel, *args: kernel.py_func(*args)  # type: ignore[method-assign]
-    native.Kernel.is_ready = lambda kernel, *args: True  # type: ignore[method-assign]
     right = dense.DenseEngine.plan
 
     def stale(*args: Any) -> Any:

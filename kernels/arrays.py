@@ -15,6 +15,7 @@ SLOTS = 16  # int64 numbers of a barrier: two cache lines, so that barriers do n
 ABANDONED = 2  # the number of a barrier that is not 0 once a thread has failed
 CHUNK = 512  # columns of noise at a time: their words and normals stay in the first-level cache
 GATHERED = 512  # gated columns that are prepared at a time
+NARROW = 3  # times as many rows as open columns: products with the columns cost less than with one another
 APART = 8  # rows between panels of these: at 2^k bytes from each other they would fall into the same lines of a cache
 PANELS = 16  # panels of columns that a thread has in hand for the products with M
 PARTS, FEW_ROWS = 16, 256  # sums over the columns of G that are formed one by one, for this many rows at most
@@ -29,7 +30,6 @@ class Settings(NamedTuple):
     quantile: float  # of the neighbour distances; negative: the bandwidth is bandwidth_factor itself
     n_neighbors: int
     bandwidth_factor: float
-    bandwidth_gradient: bool
     self_weight: float  # K_ii
     isolated_degree: float  # dufs_core.objective.ops.normalise.isolated_degree
     zero_is_one: bool  # degenerate_rule == "one"
@@ -45,7 +45,6 @@ class StepSettings(NamedTuple):
     gate_sigma: float
     rule: int  # SGD, ADAM or NORMALIZED of dufs_core.objective.rules
     learning_rate: float
-    momentum: float
     margin: float  # a gate is decided where |mu - 1/2| > 1/2 + margin
     undecided_enough: float  # stop when no more gates than this are undecided
     seed: Any  # uint64
@@ -65,17 +64,64 @@ class RunArrays(NamedTuple):
 
 # Work arrays; `layout` has their shapes
 Shared = namedtuple("Shared", "z dz scores by_chunk dmu barriers")  # what all threads read and write
-DrawWork = namedtuple("DrawWork", "G powers H dA N W partial vectors row_sums by_panel")  # a set for each team
-ThreadWork = namedtuple("ThreadWork", "columns W tile sums scratch best normals rows weights")  # a set for each thread
-Work = namedtuple("Work", "shared draws mine")
+ThreadWork = namedtuple("ThreadWork", "columns packed W tile sums scratch best normals rows weights")  # for each thread
 
 
-def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int) -> Work:
-    """(shape, dtype) of every work array. A team is the set of threads that share one draw: one thread, or all."""
+class Draw(NamedTuple):
+    """What a team has for the draw in hand: matrices (panels, rows, LANES) and vectors (rows,)."""
+
+    G: Any
+    powers: Any  # (t, ...): A, A^2 .. A^t
+    H: Any  # G R
+    dA: Any  # becomes M
+    N: Any  # H A^a; empty for t < 3
+    W: Any  # (3, panels, columns, LANES): gated columns, and what A makes of them
+    partial: Any  # (sums, ...) of G
+    g: Any  # diagonal of G
+    kth: Any  # squared distance to the k-th neighbour
+    largest: Any  # largest squared distance
+    q: Any  # deg^(-1/2)
+    r: Any  # deg^(1/2)
+    half_ddeg: Any
+    row_sums: Any  # float64
+    by_panel: Any  # (3, panels) float64: S, db, isolated
+
+
+class Place(NamedTuple):
+    """A thread's place: its number, its team, and which part of how many of the team's work is its own."""
+
+    thread: int
+    threads: int
+    team: int
+    part: int
+    parts: int
+    barrier: int  # of the team
+
+
+class Work(NamedTuple):
+    """What one thread works with."""
+
+    place: Place
+    shared: Any  # Shared
+    draw: Draw
+    mine: Any  # ThreadWork
+
+
+class Layout(NamedTuple):
+    """(shape, dtype) of every work array."""
+
+    shared: Any
+    draw: Draw  # for each team
+    mine: Any  # for each thread
+
+
+def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: int, k: int) -> Layout:
+    """The work arrays. A team is the set of threads that share one draw: one thread, or all."""
     P = -(-n // LANES)
     rows, double, whole = P * LANES, np.float64, np.int64
-    matrix = (teams, P, rows, LANES)
+    matrix, vector = (P, rows, LANES), ((rows,), dtype)
     parts = PARTS if rows <= FEW_ROWS and d > GATHERED else 0
+    gathered = (P, GATHERED + APART, LANES)
     shared = Shared(
         z=((draws, d), dtype),
         dz=((draws, d), dtype),
@@ -84,30 +130,36 @@ def layout(threads: int, teams: int, draws: int, d: int, n: int, dtype, power: i
         dmu=((d,), double),
         barriers=((1 + teams) * SLOTS, whole),
     )
-    draws_ = DrawWork(
+    draw = Draw(
         G=(matrix, dtype),
-        powers=((teams, power, *matrix[1:]), dtype),
+        powers=((power, *matrix), dtype),
         H=(matrix, dtype),
         dA=(matrix, dtype),
-        N=((teams, P if power > 2 else 0, rows, LANES), dtype),
-        W=((max(3 * teams, threads), P, GATHERED + APART, LANES), dtype),  # gated columns, and what A makes of them
-        partial=((teams, parts, *matrix[1:]), dtype),  # of G
-        vectors=((teams, 6, rows), dtype),  # g, kth, largest, q, r, half_ddeg
-        row_sums=((teams, rows), double),
-        by_panel=((teams, 3, P), double),
+        N=((P if power > 2 else 0, rows, LANES), dtype),
+        W=((3, *gathered), dtype),
+        partial=((parts, *matrix), dtype),
+        g=vector,
+        kth=vector,
+        largest=vector,
+        q=vector,
+        r=vector,
+        half_ddeg=vector,
+        row_sums=((rows,), double),
+        by_panel=((3, P), double),
     )
     mine = ThreadWork(
-        columns=((threads, 2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
-        W=((threads, max(2, min(PANELS, -(-d // LANES))), rows, LANES), dtype),
-        tile=((threads, 2, LANES, LANES), dtype),
-        sums=((threads, PANELS, LANES), double),
-        scratch=((threads, rows), dtype),
-        best=((threads, k, LANES), dtype),
-        normals=((threads, draws + 3, CHUNK), double),
-        rows=((threads, 2), whole),
-        weights=((threads, 2), double),
+        columns=((2, d + LANES), whole),  # those that are open in a draw, and those that are undecided
+        packed=(gathered if parts and threads > teams else (0, 0, LANES), dtype),  # its own gated columns
+        W=((max(2, min(PANELS, -(-d // LANES))), rows, LANES), dtype),
+        tile=((2, LANES, LANES), dtype),
+        sums=((PANELS, LANES), double),
+        scratch=vector,
+        best=((k, LANES), dtype),
+        normals=((draws + 3, CHUNK), double),
+        rows=((2,), whole),
+        weights=((2,), double),
     )
-    return Work(shared, draws_, mine)
+    return Layout(shared, draw, mine)
 
 
 class Gated(NamedTuple):

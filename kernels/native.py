@@ -8,12 +8,10 @@ sources, versions, processor. Files that another user can have written are not e
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import json
 import os
 import struct
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +22,6 @@ from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -34,18 +31,10 @@ from dufs_core.objective import rules
 
 _NAMES = {bool: "boolean", int: "int64", float: "float64"}
 _FORMATS = {"boolean": "q", "int64": "q", "uint64": "Q", "float64": "d"}
-_COMPILE = """
-import sys, json, pathlib
-path, module, name, signature, file = sys.argv[1:]
-sys.path[:] = json.loads(path)
-from dufs_core.kernels.native import Kernel
-Kernel(module, name).compiled(json.loads(signature), pathlib.Path(file))
-"""
 _OPTIONS = tuple(f"NUMBA_{name}" for name in ("CPU_NAME", "CPU_FEATURES", "OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE"))
 _DAY, _KEPT_DAYS = 86400, 90
 _lock = fork_safe_lock()  # of compiling and loading
 _engines: list[Any] = []  # of LLVM, which own loaded code
-_children: dict[Path, Any] = {}  # processes of this one that compile, by the files that they write
 
 
 class Kernel:
@@ -74,17 +63,6 @@ class Kernel:
         if status := code(table.pack(*numbers)):
             raise RuntimeError(f"the kernel {self._module}.{self._name} ended with status {status}: please report it")
 
-    def is_ready(self, *args: Any) -> bool:
-        """Whether a call need not wait; if not, another process begins to compile, which this one need not outlive."""
-        signature = signature_of(args)
-        path = None if signature in self._codes else self._file(signature)
-        if path is None or path.exists() or not os.access(path.parent, os.W_OK):
-            return True  # without a cache nothing can come from another process
-        if path not in _children:
-            _children[path] = _start(self._module, self._name, signature, path)
-        child = _children[path]
-        return child is None or child.poll() is not None
-
     def _file(self, signature: Any) -> Path | None:
         folder = cache_directory()
         key = sha256(f"{_build()} {self._module}.{self._name}{signature}".encode()).hexdigest()
@@ -94,24 +72,32 @@ class Kernel:
         with _lock:
             if signature not in self._codes:
                 data = self.compiled(signature, self._file(signature))
-                self._codes[signature] = _load(data), struct.Struct("".join(_formats(signature)))
+                self._codes[signature] = _load(data), struct.Struct("".join(formats(signature)))
             return self._codes[signature]
 
     def compiled(self, signature: Any, path: Path | None) -> bytes:
         """The code, from its file if that is there, else compiled, by one process alone, and written to it."""
         data = None if path is None else read(path)
         if data is None:
+            _say(f"compiling {self._module}.{self._name}, once for this processor: this takes some seconds")
             with nullcontext() if path is None else _alone(path):
-                data = None if path is None else read(path)
+                data = None if path is None else read(path)  # another process may have been faster
                 if data is None:
                     from dufs_core.kernels.compile import machine_code
 
-                    if sys.stderr.isatty():
-                        print(f"compiling {self._module}.{self._name}, once for this processor", file=sys.stderr)
                     data = machine_code(self.py_func, signature)
                     if path is not None:
                         write(path, data)
         return data
+
+
+def _say(text: str) -> None:
+    """A line on standard error, between the bars that are there, where that is a terminal."""
+    with suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+        if sys.stderr.isatty():
+            from tqdm import tqdm
+
+            tqdm.write(text, file=sys.stderr)
 
 
 @cache
@@ -195,13 +181,13 @@ def _flatten(value: Any, numbers: list[Any]) -> None:
         numbers.append(value)
 
 
-def _formats(signature: Any) -> list[str]:
+def formats(signature: Any) -> list[str]:
     """How `struct` packs these numbers."""
     if isinstance(signature, str):
         return [_FORMATS[signature]]
     if len(signature) == 3:
         return ["qqqqQ" + "qq" * signature[2]]
-    return [part for one in signature[1] for part in _formats(one)]
+    return [part for one in signature[1] for part in formats(one)]
 
 
 @cache
@@ -222,8 +208,8 @@ def _load(data: bytes) -> Any:
     """The function from the code that `dufs_core.kernels.compile.machine_code` gave."""
     from llvmlite import binding
 
-    header, objects = data.split(b"\n", 1)
-    about, start = json.loads(header), 0
+    header, code = data.split(b"\n", 1)
+    about = json.loads(header)
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     machine = binding.Target.from_default_triple().create_target_machine()
@@ -231,37 +217,7 @@ def _load(data: bytes) -> Any:
     engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
     if any(binding.address_of_symbol(name) is None for name in about["calls"]):
         import_module("numba.core.registry").cpu_target.target_context  # noqa: B018 - makes them known to LLVM
-    for size in about["sizes"]:
-        engine.add_object_file(binding.object_file.ObjectFileRef.from_data(objects[start : start + size]))
-        start += size
+    engine.add_object_file(binding.object_file.ObjectFileRef.from_data(code))
     engine.finalize_object()
     _engines.append(engine)
     return ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_char_p)(engine.get_function_address(about["entry"]))
-
-
-def _start(module: str, name: str, signature: Any, path: Path) -> Any:
-    """A process that compiles the kernel into the cache; None where none can be started."""
-    if "python" not in Path(sys.executable or "").name.lower():  # a program that embeds Python
-        return None
-    command = [sys.executable, "-c", _COMPILE, json.dumps(sys.path), module, name, json.dumps(signature), str(path)]
-    try:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )  # fmt: skip
-    except (OSError, ValueError):
-        return None
-    Thread(target=child.wait, daemon=True).start()  # nobody else may ask for its end: no zombie stays
-    return child
-
-
-@atexit.register
-def _let_go() -> None:
-    """Children may go on after this process, without a warning that they are still running; a fork has none."""
-    for child in filter(None, _children.values()):
-        child.returncode = child.returncode or 0
-    _children.clear()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go)

@@ -12,7 +12,7 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 
-from dufs_core.kernels.compile import inner, returning
+from dufs_core.kernels.compile import inner
 from dufs_core.kernels.vector import emit_exp, get, in_line, operation
 
 _M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)
@@ -84,7 +84,7 @@ _sine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(3, 16, 2)))
 _cosine = _series(*((-1.0) ** (i // 2) / factorial(i) for i in range(2, 17, 2)))
 
 
-@returning(lambda word: types.float64)
+@inner
 def _radius(word):
     """sqrt(-2 log((word + 1/2) / 2^32)): with word + 1/2 = m 2^e and s = (m - 1) / (m + 1), log m = 2 artanh(s)."""
     in_line()
@@ -99,7 +99,7 @@ def _radius(word):
     return np.sqrt(-2.0 * ((e - 32.0) * _LN2 + (2.0 * s + s * w * _artanh(w))))
 
 
-@returning(lambda word: types.UniTuple(types.float64, 2))
+@inner
 def _sine_and_cosine(word):
     """sin and cos of 2 pi word / 2^32: the angle is q quarter turns and a rest of at most an eighth."""
     in_line()
@@ -117,7 +117,7 @@ def _sine_and_cosine(word):
     return first, second
 
 
-@returning(lambda *args: types.UniTuple(types.uint64, 4))
+@inner
 def philox(column, step, group, k0, k1):
     """Philox-4x32-10 of the counter (column, 0, step, group)."""
     in_line()

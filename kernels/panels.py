@@ -18,13 +18,10 @@ Of few open columns, t = 2, two products with Xt take the place of A^2 and dA, 4
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
-
 import numpy as np
-from numba import types
 
-from dufs_core.kernels.arrays import LANES, Settings
-from dufs_core.kernels.compile import inner, returning
+from dufs_core.kernels.arrays import LANES, Draw, Settings
+from dufs_core.kernels.compile import inner
 from dufs_core.kernels.tile import ROWS, tile
 from dufs_core.kernels.vector import (
     affinity_of,
@@ -55,25 +52,7 @@ _RUN = 256  # rows of a factor that a product works on at a time
 _BLOCK = 16  # panels of L whose rows stay in the second-level cache while R moves on
 
 
-class Draw(NamedTuple):
-    """Matrices (panels, rows, LANES) and vectors (rows,) of one draw."""
-
-    G: Any
-    powers: Any  # (t, ...): A, A^2 .. A^t
-    H: Any  # G R
-    dA: Any  # becomes M
-    N: Any  # H A^a; empty for t < 3
-    g: Any  # diagonal of G
-    kth: Any  # squared distance to the k-th neighbour
-    largest: Any  # largest squared distance
-    q: Any  # deg^(-1/2)
-    r: Any  # deg^(1/2)
-    half_ddeg: Any
-    row_sums: Any  # float64
-    by_panel: Any  # (3, panels) float64: S, db, isolated
-
-
-@returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
+@inner
 def share(count, part, parts):
     """The range [start, stop) of 0..count that belongs to `part`."""
     return count * part // parts, count * (part + 1) // parts
@@ -101,8 +80,9 @@ def symmetric_product(L, R, C, n, length, twice, add, mirror, part, parts):
                     if start <= unit and unit < stop:
                         right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
                         two = q > p
+                        adds = add or k > 0
                         for i in range(0, min(lanes, n - q * LANES), ROWS):
-                            tile(L, left + i, R, right, C, here + i * LANES, depth, two, add or k > 0)
+                            tile(L, left + i, R, right, C, here + i * LANES, depth, two, adds)
                             if twice:
                                 tile(R, left + i, L, right, C, here + i * LANES, depth, two, True)
                         if mirror and k + depth == length:
@@ -127,8 +107,9 @@ def product(L, R, C, length, add, part, parts):
             for p in range(start, stop, 2):
                 for q in range(block, min(P, block + _BLOCK)):
                     right, left, here = p * l + k * LANES, q * l + k * LANES, p * c + q * LANES * LANES
+                    adds = add or k > 0
                     for i in range(0, lanes, ROWS):
-                        tile(L, left + i, R, right, C, here + i * LANES, depth, p + 1 < stop, add or k > 0)
+                        tile(L, left + i, R, right, C, here + i * LANES, depth, p + 1 < stop, adds)
 
 
 @inner
@@ -203,7 +184,7 @@ def neighbours(draw: Draw, n, k, best, part, parts):
         store(draw.largest, p * LANES, largest)
 
 
-@returning(lambda values, n, rank: values.dtype)
+@inner
 def _smallest(values, n, rank):
     """The value of rank `rank` (from 0) among get(values, :n), which are put in another order (Hoare's selection)."""
     small_code()
@@ -231,7 +212,7 @@ def _smallest(values, n, rank):
     return get(values, rank)
 
 
-@returning(lambda *args: types.Tuple((types.float64, types.boolean)))
+@inner
 def bandwidth(settings: Settings, kth, largest, n, scratch, rows, weights):
     """b, and whether a substitute was used; rows and weights (2,) say where b was read from (ops.bandwidth)."""
     small_code()
@@ -305,7 +286,7 @@ def affinity(settings: Settings, draw: Draw, n, b, part, parts):
         draw.by_panel[2, p] = isolated
 
 
-@returning(lambda G, b: types.float64)
+@inner
 def _minus_inverse(G, b):
     """-1 / b, as far as it can be represented."""
     return max(-1.0 / b, -np.float64(np.finfo(G.dtype).max))

@@ -15,31 +15,30 @@ from __future__ import annotations
 
 from math import sqrt
 
-from numba import types
-
 from dufs_core.kernels import panels
 from dufs_core.kernels.arrays import GATHERED, LANES, SLOTS, Columns, Work
 from dufs_core.kernels.barrier import wait_for_all
-from dufs_core.kernels.compile import kernel, returning
+from dufs_core.kernels.compile import inner, kernel
 from dufs_core.kernels.panels import share
 from dufs_core.kernels.tile import ROWS
 from dufs_core.kernels.vector import constant, get, put, small_code, store
 
 
-@returning(lambda count, part, parts: types.UniTuple(types.int64, 2))
+@inner
 def _lower_share(count, part, parts):
     """The columns [start, stop) of a lower triangle of `count` columns that hold 1 / parts of it."""
     return count - int(count * sqrt((parts - part) / parts)), count - int(count * sqrt((parts - part - 1) / parts))
 
 
 @kernel
-def gram(X: Columns, z, sparse, dense, n, work: Work, part, parts):
+def gram(X: Columns, z, sparse, dense, n, work: Work):
     """G, in the work of the one team, = sum over the listed columns of z_k^2 x_k x_k', x_k centred.
 
     z (d,); sparse, dense: positions of columns, int64. The work for row sums and for gathered columns is used.
     """
     small_code()
-    G, W, a, barriers = work.draws.G[0], work.draws.W, work.draws.row_sums[0], work.shared.barriers
+    G, W, a, barriers = work.draw.G, work.draw.W, work.draw.row_sums, work.shared.barriers
+    part, parts = work.place.part, work.place.parts
     P, rows, lanes = G.shape
     number = G.dtype.type
     start, stop = _lower_share(P, part, parts)
@@ -90,7 +89,7 @@ def gram(X: Columns, z, sparse, dense, n, work: Work, part, parts):
     wait_for_all(barriers, SLOTS, parts)
 
 
-@returning(lambda *args: types.void)
+@inner
 def _write_out(X, k, gate, n, out, first, panel, lanes, lane):
     """gate * x_k into out: row i at first + i // lanes * panel + i % lanes * lane; zeros to the end of its lanes."""
     small_code()
@@ -106,14 +105,15 @@ def _write_out(X, k, gate, n, out, first, panel, lanes, lane):
 
 
 @kernel
-def dots(X: Columns, z, sparse, dense, cuts, n, work: Work, dz, part, parts):
+def dots(X: Columns, z, sparse, dense, cuts, n, work: Work, dz):
     """dz_k = 2 z_k x_k' M x_k for the listed columns, x_k centred, from M with its tiles on the diagonal halved.
 
     sparse[cuts[part]:cuts[part + 1]] and a share of `dense` are this thread's.
     """
     small_code()
-    M, M1, barriers = work.draws.dA[0], work.draws.row_sums[0], work.shared.barriers
-    W, tile, sums = work.mine.W[part], work.mine.tile[part], work.mine.sums[part]
+    M, M1, barriers = work.draw.dA, work.draw.row_sums, work.shared.barriers
+    W, tile, sums = work.mine.W, work.mine.tile, work.mine.sums
+    part, parts = work.place.part, work.place.parts
     _, rows, lanes = M.shape
     start, stop = share(n, part, parts)
     for j in range(start, stop):

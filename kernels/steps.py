@@ -1,22 +1,19 @@
 """Whole steps in compiled code: noise, gates, scores and gradients of all draws, loss, update, stopping.
 
-A kernel is called by every thread of a fit at once, with its own `thread` number; the threads meet at barriers. If
-there are fewer draws than threads, or many rows, all threads share each draw; else every thread has draws of its own.
+A kernel is called by every thread of a fit at once, each with its own `Work`; the threads meet at barriers. If there
+are fewer draws than threads, or many rows, all threads share each draw; else every thread has draws of its own.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numba import types
 
 from dufs_core.kernels import panels
-from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, SLOTS, RunArrays, Settings, StepSettings, Work
+from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, NARROW, Draw, RunArrays, Settings, StepSettings, Work
 from dufs_core.kernels.barrier import wait_for_all
-from dufs_core.kernels.compile import inlined, inner, kernel, returning
+from dufs_core.kernels.compile import inner, kernel
 from dufs_core.kernels.noise import erf, gate_normals
-from dufs_core.kernels.panels import DEPTH, Draw, share
+from dufs_core.kernels.panels import DEPTH, share
 from dufs_core.kernels.vector import (
     constant,
     exp_nonpositive,
@@ -31,26 +28,8 @@ from dufs_core.kernels.vector import (
 )
 from dufs_core.objective import rules
 
-NARROW = 3  # times as many rows as open columns: products with the columns cost less than with one another
 
-
-class Place(NamedTuple):
-    """A thread's place: its number, its team, and which part of how many of the team's work is its own."""
-
-    thread: int
-    team: int
-    part: int
-    parts: int
-
-
-@inlined
-def _place(work: Work, thread, threads):
-    if work.draws.G.shape[0] < threads:  # all threads at one draw
-        return Place(thread, 0, thread, threads)
-    return Place(thread, thread, 0, 1)
-
-
-@returning(lambda z, columns: types.UniTuple(types.int64, 2))
+@inner
 def _listed(z, columns):
     """The open columns (z > 0), the undecided ones (0 < z < 1), each in full panels, and their numbers."""
     n_open = n_undecided = 0
@@ -63,7 +42,7 @@ def _listed(z, columns):
     return n_open, n_undecided
 
 
-@inlined
+@inner
 def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
     """powers[m] = A^(m + 1), and dA = sum over a + b = t - 1 of A^a H A^b as pairs (a, b) and (b, a), a >= b."""
     powers, H, dA, N = draw.powers, draw.H, draw.dA, draw.N
@@ -92,63 +71,57 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
     wait_for_all(barriers, first, parts)
 
 
-@inlined
-def _gram(X, z, work: Work, place: Place):
-    """G of one draw; lists the columns (`_listed`) and returns how many are open, and undecided."""
-    thread, team, part, parts = place
-    barriers, columns, W = work.shared.barriers, work.mine.columns[thread], work.draws.W
-    n, first, G, partial = X.shape[1], (1 + team) * SLOTS, work.draws.G[team], work.draws.partial[team]
-    n_open, n_undecided = _listed(z, columns)
-    if len(partial) and n_open > GATHERED:  # few rows, many columns: every thread has columns of its own
-        packed = W[thread if parts > 1 else 3 * team]
-        chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
-        mine_from, mine_to = share(chunks, part, parts)
-        for chunk in range(mine_from, mine_to):
-            start, stop = share(n_open, chunk, chunks)
-            for at in range(start, stop, DEPTH):  # no more than the first-level cache holds
-                count = min(DEPTH, stop - at)
-                panels.gather(X, z, columns[0], at, count, packed, 0, 1)
-                panels.symmetric_product(packed, packed, partial[chunk], n, count, False, at > start, False, 0, 1)
-        wait_for_all(barriers, first, parts)
-        panels.add_up(partial, chunks, G, part, parts)
-    else:  # every thread has tiles of its own
-        chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
-        for chunk in range(chunks):
-            count = min(GATHERED, n_open - chunk * GATHERED)
-            packed = W[3 * team + chunk % 2]  # the others may still read the other one
-            panels.gather(X, z, columns[0], chunk * GATHERED, count, packed, part, parts)
-            wait_for_all(barriers, first, parts)
-            last = chunk == chunks - 1
-            panels.symmetric_product(packed, packed, G, n, count, False, chunk > 0, last, part, parts)
-    wait_for_all(barriers, first, parts)
-    return n_open, n_undecided
+@inner
+def _gram_by_columns(X, z, n_open, work: Work):
+    """G of one draw, from sums that threads form of columns of their own: for few rows and many columns."""
+    place, draw, columns, n = work.place, work.draw, work.mine.columns[0], X.shape[1]
+    part, parts, partial = place.part, place.parts, draw.partial
+    packed = work.mine.packed if parts > 1 else draw.W[0]
+    chunks = min(len(partial), (n_open + GATHERED - 1) // GATHERED)
+    mine_from, mine_to = share(chunks, part, parts)
+    for chunk in range(mine_from, mine_to):
+        start, stop = share(n_open, chunk, chunks)
+        for at in range(start, stop, DEPTH):  # no more than the first-level cache holds
+            count = min(DEPTH, stop - at)
+            panels.gather(X, z, columns, at, count, packed, 0, 1)
+            panels.symmetric_product(packed, packed, partial[chunk], n, count, False, at > start, False, 0, 1)
+    wait_for_all(work.shared.barriers, place.barrier, parts)
+    panels.add_up(partial, chunks, draw.G, part, parts)
+    wait_for_all(work.shared.barriers, place.barrier, parts)
 
 
-@inlined
-def _draw(work: Work, place: Place):
-    a, team = work.draws, place.team
-    v = a.vectors[team]
-    matrices = a.G[team], a.powers[team], a.H[team], a.dA[team], a.N[team]
-    return Draw(*matrices, v[0], v[1], v[2], v[3], v[4], v[5], a.row_sums[team], a.by_panel[team])
+@inner
+def _gram(X, z, n_open, work: Work):
+    """G of one draw: every thread has tiles of its own."""
+    place, draw, columns, n = work.place, work.draw, work.mine.columns[0], X.shape[1]
+    part, parts, barriers = place.part, place.parts, work.shared.barriers
+    chunks = max(1, (n_open + GATHERED - 1) // GATHERED)
+    for chunk in range(chunks):
+        first = chunk * GATHERED
+        count = min(GATHERED, n_open - first)
+        packed = draw.W[chunk % 2]  # the others may still read the other one
+        panels.gather(X, z, columns, first, count, packed, part, parts)
+        wait_for_all(barriers, place.barrier, parts)
+        adds, last = chunk > 0, chunk == chunks - 1
+        panels.symmetric_product(packed, packed, draw.G, n, count, False, adds, last, part, parts)
+    wait_for_all(barriers, place.barrier, parts)
 
 
-@inlined
-def _graph(settings: Settings, draw: Draw, n, with_H, scores, work: Work, place: Place):
+@inner
+def _graph(settings: Settings, n, with_H, scores, work: Work):
     """From G to A, and H where it is wanted; b, which is among the scores (4,) of the draw."""
-    thread, team, part, parts = place
-    barriers, mine, first = work.shared.barriers, work.mine, (1 + team) * SLOTS
+    place, draw, mine, barriers = work.place, work.draw, work.mine, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
     if part == 0:
         panels.diagonal(draw.G, n, draw.g)
     wait_for_all(barriers, first, parts)
     b, degenerate = settings.bandwidth_factor, False
     if settings.quantile >= 0:
-        panels.neighbours(draw, n, settings.n_neighbors, mine.best[thread], part, parts)
+        panels.neighbours(draw, n, settings.n_neighbors, mine.best, part, parts)
         wait_for_all(barriers, first, parts)
-        b, degenerate = panels.bandwidth(
-            settings, draw.kth, draw.largest, n, mine.scratch[thread], mine.rows[thread], mine.weights[thread]
-        )
-    if settings.quantile < 0 or not settings.bandwidth_gradient:
-        mine.weights[thread, 0] = mine.weights[thread, 1] = 0
+        b, degenerate = panels.bandwidth(settings, draw.kth, draw.largest, n, mine.scratch, mine.rows, mine.weights)
+    else:
+        mine.weights[0] = mine.weights[1] = 0
     panels.affinity(settings, draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
     panels.symmetrise(draw, n, with_H, part, parts)
@@ -158,25 +131,27 @@ def _graph(settings: Settings, draw: Draw, n, with_H, scores, work: Work, place:
     return b
 
 
-@inlined
-def _wide(draw: Draw, n, barriers, first, part, parts):
+@inner
+def _wide(draw: Draw, n, work: Work):
     """From A and H to A^t, dA, S and d(degrees)."""
-    _powers_and_derivative(draw, n, barriers, first, part, parts)
+    part, parts, barriers = work.place.part, work.place.parts, work.shared.barriers
+    _powers_and_derivative(draw, n, barriers, work.place.barrier, part, parts)
     panels.row_terms(draw, n, part, parts)
-    wait_for_all(barriers, first, parts)
+    wait_for_all(barriers, work.place.barrier, parts)
 
 
-@inlined
-def _narrow(X, z, n_open, draw: Draw, dz, work: Work, place: Place):
+@inner
+def _narrow(X, z, n_open, dz, work: Work):
     """The same for t = 2, from products with the open columns; their direct part of the derivative goes to dz."""
-    thread, team, part, parts = place
-    barriers, columns, first = work.shared.barriers, work.mine.columns[thread, 0], (1 + team) * SLOTS
-    packed, Fu, Fv = work.draws.W[3 * team], work.draws.W[3 * team + 1], work.draws.W[3 * team + 2]
-    n, E1, E2, tile = X.shape[1], draw.H, draw.powers[1], work.mine.tile[thread]
+    place, draw, barriers = work.place, work.draw, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
+    columns, tile = work.mine.columns[0], work.mine.tile
+    packed, Fu, Fv = draw.W[0], draw.W[1], draw.W[2]
+    n, E1, E2 = X.shape[1], draw.H, draw.powers[1]
     for start in range(0, max(n_open, 1), GATHERED):
         count = min(GATHERED, n_open - start)
         panels.gather(X, z, columns, start, count, packed, part, parts)
-        panels.walked(X, z, columns, start, count, draw, work.mine.W[thread], Fu, Fv, tile[0, 0], dz, part, parts)
+        panels.walked(X, z, columns, start, count, draw, work.mine.W, Fu, Fv, tile[0, 0], dz, part, parts)
         wait_for_all(barriers, first, parts)
         panels.product(Fu, packed, E1, count, start > 0, part, parts)
         panels.product(Fv, packed, E2, count, start > 0, part, parts)
@@ -189,11 +164,11 @@ def _narrow(X, z, n_open, draw: Draw, dz, work: Work, place: Place):
     wait_for_all(barriers, first, parts)
 
 
-@inlined
-def _back(draw: Draw, n, b, scores, work: Work, place: Place):
+@inner
+def _back(n, b, scores, work: Work):
     """From there to M, in place of dA, and the first and the last of the scores."""
-    thread, team, part, parts = place
-    barriers, mine, first = work.shared.barriers, work.mine, (1 + team) * SLOTS
+    place, draw, barriers = work.place, work.draw, work.shared.barriers
+    part, parts, first = place.part, place.parts, place.barrier
     panels.backward(draw, n, b, part, parts)
     wait_for_all(barriers, first, parts)
     S = db = isolated = 0.0
@@ -201,51 +176,68 @@ def _back(draw: Draw, n, b, scores, work: Work, place: Place):
         S += draw.by_panel[0, p]
         db += draw.by_panel[1, p]
         isolated += draw.by_panel[2, p]
-    panels.finish(draw, n, mine.rows[thread], mine.weights[thread], db / b, part, parts)
+    panels.finish(draw, n, work.mine.rows, work.mine.weights, db / b, part, parts)
     wait_for_all(barriers, first, parts)
     if part == 0:
         scores[0], scores[3] = S, isolated / n
 
 
-@inlined
-def _all_draws(settings: Settings, X, work: Work, thread, threads):
+@inner
+def _few_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
+    """One draw's scores, M and a part of dz, by products with its few open columns."""
+    n = X.shape[1]
+    _gram(X, z, n_open, work)
+    b = _graph(settings, n, False, scores, work)
+    _narrow(X, z, n_open, dz, work)
+    _back(n, b, scores, work)
+
+
+@inner
+def _any_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
+    """The same, by products with as many columns or by products of n x n matrices."""
+    n, draw = X.shape[1], work.draw
+    if draw.powers.shape[0] == 2 and n_open * NARROW < n:
+        _few_columns(settings, X, z, n_open, dz, scores, work)
+        return
+    if len(draw.partial) and n_open > GATHERED:
+        _gram_by_columns(X, z, n_open, work)
+    else:
+        _gram(X, z, n_open, work)
+    b = _graph(settings, n, True, scores, work)
+    _wide(draw, n, work)
+    _back(n, b, scores, work)
+
+
+@inner
+def _all_draws(settings: Settings, X, work: Work, one_draw):
     """Scores of the draws with gates shared.z and their derivatives: one thread's share."""
-    place = _place(work, thread, threads)
-    shared, mine, n = work.shared, work.mine, X.shape[1]
-    draw, first = _draw(work, place), (1 + place.team) * SLOTS
-    for i in range(place.team, shared.z.shape[0], 1 if place.parts > 1 else threads):
+    place, shared, draw, mine = work.place, work.shared, work.draw, work.mine
+    between = 1 if place.parts > 1 else place.threads
+    for i in range(place.team, shared.z.shape[0], between):
         z, dz = shared.z[i], shared.dz[i]
-        n_open, n_undecided = _gram(X, z, work, place)
-        narrow = draw.powers.shape[0] == 2 and n_open * NARROW < n
-        b = _graph(settings, draw, n, not narrow, shared.scores[:, i], work, place)
-        if narrow:
-            _narrow(X, z, n_open, draw, dz, work, place)
-        else:
-            _wide(draw, n, shared.barriers, first, place.part, place.parts)
-        _back(draw, n, b, shared.scores[:, i], work, place)
+        n_open, n_undecided = _listed(z, mine.columns)
+        one_draw(settings, X, z, n_open, dz, shared.scores[:, i], work)
         panels.column_dots(
-            X, z, mine.columns[thread, 1], n_undecided, draw.dA, mine.W[thread], mine.tile[thread], mine.sums[thread],
-            dz, place.part, place.parts,
-        )  # fmt: skip
-    wait_for_all(shared.barriers, 0, threads)
+            X, z, mine.columns[1], n_undecided, draw.dA, mine.W, mine.tile, mine.sums, dz, place.part, place.parts
+        )
+    wait_for_all(shared.barriers, 0, place.threads)
 
 
 @kernel
-def scores(settings: Settings, X, work: Work, thread, threads):
+def scores(settings: Settings, X, work: Work):
     """work.shared.scores and dz (cleared before) of the gates in work.shared.z.      X (d, n)."""
     small_code()
-    _all_draws(settings, X, work, thread, threads)
+    _all_draws(settings, X, work, _any_columns)
 
 
 @kernel
-def from_gram(settings: Settings, n, work: Work, thread, threads):
+def from_gram(settings: Settings, n, work: Work):
     """work.shared.scores of one draw from its G, in the work of the one team, where M is left in place of dA."""
     small_code()
-    place = Place(thread, 0, thread, threads)
-    draw, scores = _draw(work, place), work.shared.scores[:, 0]
-    b = _graph(settings, draw, n, True, scores, work, place)
-    _wide(draw, n, work.shared.barriers, SLOTS, thread, threads)
-    _back(draw, n, b, scores, work, place)
+    scores = work.shared.scores[:, 0]
+    b = _graph(settings, n, True, scores, work)
+    _wide(work.draw, n, work)
+    _back(n, b, scores, work)
 
 
 @inner
@@ -268,7 +260,7 @@ def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, work,
     by_chunk[0, chunk] = _sum(work, count)
 
 
-@returning(lambda values, count: types.float64)
+@inner
 def _sum(values, count):
     """The sum of the first `count` numbers, float64."""
     small_code()
@@ -309,9 +301,6 @@ def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chun
         gradient = dmu[k] * scale
         if rates.rule == rules.ADAM:
             first[k], second[k], gradient = rules.adam(first[k], second[k], gradient, t)
-        elif rates.momentum > 0:
-            gradient = rates.momentum * first[k] + gradient
-            first[k] = gradient
         mu[k] = mu.dtype.type(mu[k] - rates.learning_rate * gradient)
         n_open += mu[k] > 0
         n_undecided += not rules.is_decided(mu[k], rates.margin)
@@ -319,21 +308,20 @@ def _update(rates: StepSettings, moving: RunArrays, t, mean_square, dmu, by_chun
     by_chunk[3, chunk] = n_undecided
 
 
-@kernel
-def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work, thread, threads):
+@inner
+def _steps(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work, one_draw):
     """Steps start + 1, start + 2, ...: one thread's share; ends after len(records) steps or when the gates are decided.
 
     X (d, n); mu and the optimiser's memory are changed.
     """
-    small_code()
-    shared, mine = work.shared, work.mine.normals[thread]
+    shared, mine, thread, threads = work.shared, work.mine.normals, work.place.thread, work.place.threads
     n, d, draws, chunks = X.shape[1], len(moving.mu), shared.z.shape[0], shared.by_chunk.shape[1]
     mine_from, mine_to = share(chunks, thread, threads)
     for step in range(start + 1, start + 1 + moving.records.shape[0]):
         for chunk in range(mine_from, mine_to):
             _draw_gates(rates, moving, step, shared.z, shared.by_chunk, mine, chunk)
         wait_for_all(shared.barriers, 0, threads)
-        _all_draws(settings, X, work, thread, threads)
+        _all_draws(settings, X, work, one_draw)
 
         sum_p = mean = 0.0
         for chunk in range(chunks):
@@ -373,3 +361,17 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
             moving.done[0] = step - start
         if decided:
             return
+
+
+@kernel
+def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+    """`_steps` of any problem."""
+    small_code()
+    _steps(settings, rates, X, moving, start, work, _any_columns)
+
+
+@kernel
+def run_narrow(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+    """The same where every draw has few columns: half the code to compile."""
+    small_code()
+    _steps(settings, rates, X, moving, start, work, _few_columns)

@@ -16,11 +16,9 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import take_rows
 from dufs_core.errors import CheckpointError, InterruptedFit
-from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import State
-from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, StepSize, undecided
+from dufs_core.objective.protocol import Engine, RunSpec, RunState, Schedule, Steps, undecided
 from dufs_core.objective.rules import HISTORY, OPTIMIZERS, RECORD
-from dufs_core.training.head_start import MOST_BYTES, CompiledSteps, HeadStart
 
 INITIAL_MU = 0.5
 _CALL_SECONDS = 0.1  # several steps per call: long enough to be fast, short enough for the progress bar and Ctrl-C
@@ -202,24 +200,32 @@ def train(bk: Backend, X: Array, engine: Engine, runs: Sequence[TrainingRun]) ->
         return [make_run(bk.to_device(runs[0].start.steps["mu"]), runs[0].start.records, schedule)]
     full = schedule.batch_size is None or schedule.batch_size >= X.shape[0]
     watched = any(run.callbacks for run in runs)
-    saved = any(run.save or run.start for run in runs)
-    steps = _steps(bk, X, engine, specs, saved) if len(runs) == 1 or (full and not watched) else None
+    one_by_one = watched or not full
+    steps = _steps(bk, engine, specs, X.dtype) if len(runs) == 1 or not one_by_one else None
     if steps is None:
         return [train(bk, X, engine, [run])[0] for run in runs]
 
+    # Begin, or go on where the runs were saved
+    step = 0
+    records: list[list[Array]] = [[] for _ in runs]
     starts = [run.start for run in runs if run.start is not None]
-    records = [[start.records] for start in starts] or [[] for _ in runs]
     if starts:
         for start in starts:
             _check_parts(start.steps, steps.save(0))
         steps.load([start.steps for start in starts])
-    step, count = starts[0].step if starts else 0, 1
+        step = starts[0].step
+        records = [[start.records] for start in starts]
+
+    # Several steps a call where nobody looks at each: twice as many as in the last one while that was short
+    count = 1
     for rows, batch in _batches(bk, specs[0].seed, X, schedule, step):
         began = perf_counter()
         parts = steps.advance(batch, rows, step + 1, min(count, schedule.max_iter - step))
-        if full and not watched and len(parts[0]) == count and perf_counter() - began < _CALL_SECONDS:
+        is_short = perf_counter() - began < _CALL_SECONDS
+        if is_short and not one_by_one and len(parts[0]) == count:
             count *= 2
-        mu, going = steps.mu, False
+        mu = steps.mu
+        going = False
         for i, part in enumerate(parts):
             if len(part):
                 records[i].append(part)
@@ -241,31 +247,22 @@ def _check_parts(saved: Mapping[str, Array], own: Mapping[str, Array]) -> None:
             raise CheckpointError(f"The checkpoint is not of this fit: its {name} is {what}, and {wanted}")
 
 
-def _steps(bk: Backend, X: Array, engine: Engine, specs: Sequence[RunSpec], saved: bool) -> Steps | None:
-    """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together.
-
-    saved: the steps of these runs are to be the same in another process, to the bit.
-    """
-    first, noisy = specs[0], specs[0].schedule.noisy_start
-    mu = bk.xp.stack([initial_mu(bk, spec.seed, first.columns, X.dtype, noisy) for spec in specs])
+def _steps(bk: Backend, engine: Engine, specs: Sequence[RunSpec], dtype: Any) -> Steps | None:
+    """The steps of the engine, else of the loop; None for several runs that the engine cannot advance together."""
+    first = specs[0]
+    noisy = first.schedule.noisy_start
+    mu = bk.xp.stack([initial_mu(bk, spec.seed, first.columns, dtype, noisy) for spec in specs])
     is_fused = first.schedule.gate_noise == "batch" and first.optimizer.name in OPTIMIZERS  # noise and rule in kernels
     steps = engine.steps(bk, specs, mu) if is_fused else None
-    if len(specs) > 1:
-        return steps
-    if steps is None:
+    if steps is None and len(specs) == 1:
         return Stepwise(bk, engine, first, mu[0])
-    if isinstance(steps, CompiledSteps) and not saved:
-        rows = min(X.shape[0], first.schedule.batch_size or X.shape[0])
-        size = StepSize(rows, len(first.columns), first.schedule.n_draws, X.dtype.itemsize, first.objective.power)
-        slow = ReferenceEngine()
-        if slow.bytes_needed(size) <= MOST_BYTES:
-            return HeadStart(Stepwise(bk, slow, first, mu[0]), steps)
     return steps
 
 
 def _goes_on(run: TrainingRun, step: int, mu: Array, record: Array) -> bool:
     """Tell those who watch the run; whether neither they nor its decided gates end it."""
-    last, columns = dict(zip(RECORD, record, strict=True)), run.spec.columns
+    last = dict(zip(RECORD, record, strict=True))
+    columns = run.spec.columns
     info = StepInfo(step, mu, last["loss"], int(last["open_gates"]), int(last["undecided_gates"]), columns)
     stop = [callback(info) is True for callback in run.callbacks]
     if run.progress is not None:

@@ -143,6 +143,7 @@ def test_results_are_not_overwritten_by_the_next_step(device):
     np.testing.assert_array_equal(first[0].score, kept[1])
 
 
+@pytest.mark.stand_in
 def test_the_cuda_engine_takes_what_is_predicted(device):
     """The bytes of the arrays of its plan, on the stand-in device."""
     for n, d, draws, power, rule in ((40, 6, 4, 2, "max"), (40, 6, 2, 4, "max"), (30, 200, 2, 1, 2.0)):

@@ -20,7 +20,7 @@ from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
-_run, _scores = Kernel("steps", "run"), Kernel("steps", "scores")
+_run, _run_narrow, _scores = (Kernel("steps", name) for name in ("run", "run_narrow", "scores"))
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
@@ -28,8 +28,8 @@ class _Plan(NamedTuple):
     """The work arrays for problems of one size, and how many threads these are worth."""
 
     key: tuple[Any, ...]
-    threads: int
-    work: arrays.Work
+    shared: Any
+    works: list[arrays.Work]  # of the threads
 
 
 class DenseEngine(Engine):
@@ -52,9 +52,9 @@ class DenseEngine(Engine):
         d, n = columns.shape
         settings = kernel_settings(objective, X.dtype, n)
         plan = self.plan(len(z), d, n, X.dtype, objective)
-        shared = plan.work.shared
+        shared = plan.shared
         shared.z[:], shared.dz[:] = z, 0
-        self.in_threads(plan, lambda *thread: _scores(settings, columns, plan.work, *thread))
+        self.in_threads(plan, lambda work: _scores(settings, columns, work))
         S, b, degenerate, isolated = shared.scores.copy()
         return Scores(S, b, degenerate > 0, isolated, shared.dz.copy())
 
@@ -65,28 +65,28 @@ class DenseEngine(Engine):
         """Of one run; None for several."""
         return _CompiledSteps(self, specs[0], mu[0]) if len(specs) == 1 else None
 
-    def in_threads(self, plan: _Plan, kernel: Callable[[int, int], None]) -> None:
-        """kernel(thread, threads) in all threads of the plan at once, with its barriers; this one is the first.
+    def in_threads(self, plan: _Plan, kernel: Callable[[arrays.Work], None]) -> None:
+        """kernel(work) in all threads of the plan at once, with its barriers; this one is the first.
 
         Nobody waits for a thread that fails or never starts.
         """
-        threads, start, barriers = plan.threads, Event(), plan.work.shared.barriers
+        start, barriers, (first, *others) = Event(), plan.shared.barriers, plan.works
 
-        def guarded(thread: int) -> None:
-            if thread:
+        def guarded(work: arrays.Work) -> None:
+            if work is not first:
                 start.wait()
             try:
-                kernel(thread, threads)
+                kernel(work)
             except BaseException:
                 barriers[arrays.ABANDONED :: arrays.SLOTS] = 1
                 raise
 
         try:
-            others = [self._pool.submit(guarded, thread) for thread in range(1, threads)]
+            begun = [self._pool.submit(guarded, work) for work in others]
             start.set()
-            guarded(0)
-            for other in others:
-                other.result()
+            guarded(first)
+            for one in begun:
+                one.result()
         except BaseException:
             barriers[arrays.ABANDONED :: arrays.SLOTS] = 1
             start.set()
@@ -99,24 +99,35 @@ class DenseEngine(Engine):
         key = (draws, d, -(-n // arrays.LANES), np.dtype(dtype), power, k)
         if self._plan is None or self._plan.key != key:
             self._plan = None  # free the old arrays first
-            threads, layout = _layout(draws, d, n, dtype, power, k, self._threads)
-            groups = (type(group)(*(np.zeros(*spec) for spec in group)) for group in layout)
-            self._plan = _Plan(key, threads, type(layout)(*groups))
+            threads, teams, (shared, draw, mine) = _layout(draws, d, n, dtype, power, k, self._threads)
+            shared, by_team = _zeros(shared), [_zeros(draw) for _ in range(teams)]
+            works = []
+            for thread in range(threads):
+                place = (thread, 0, 1) if teams > 1 else (0, thread, threads)
+                team = by_team[place[0]]
+                barrier = (1 + place[0]) * arrays.SLOTS
+                works.append(arrays.Work(arrays.Place(thread, threads, *place, barrier), shared, team, _zeros(mine)))
+            self._plan = _Plan(key, shared, works)
         return self._plan
 
 
-def _layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, Any]:
-    """The number of threads that a problem is worth, and (shape, dtype) of the work arrays (`kernels.steps`)."""
+def _zeros(group: Any) -> Any:
+    """The arrays of a group of the layout."""
+    return type(group)(*(np.zeros(*spec) for spec in group))
+
+
+def _layout(draws: int, d: int, n: int, dtype: Any, power: int, k: int, max_threads: int) -> tuple[int, int, Any]:
+    """The numbers of threads and teams that a problem is worth, and the layout of the work arrays."""
     threads = min(max_threads, 1 + draws * n * n * (n + d) // _WORTH_A_THREAD)
     teams = threads if draws >= threads and n <= _OWN_DRAW_ROWS else 1
-    return threads, arrays.layout(threads, teams, draws, d, n, dtype, power, k)
+    return threads, teams, arrays.layout(threads, teams, draws, d, n, dtype, power, k)
 
 
 def layout_bytes(size: StepSize, draws: int, d: int) -> int:
     """Bytes of the work arrays for so many draws and columns at once."""
-    _, groups = _layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
-    specs = [spec for group in groups for spec in group]
-    return int(sum(np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for shape, kind in specs))
+    threads, teams, groups = _layout(draws, d, size.n, np.dtype(f"f{size.itemsize}"), size.power, 2, size.threads)
+    specs = [(count, *spec) for count, group in zip((1, teams, threads), groups, strict=True) for spec in group]
+    return int(sum(n * np.prod(shape, dtype=np.int64) * np.dtype(kind).itemsize for n, shape, kind in specs))
 
 
 class _CompiledSteps:
@@ -133,21 +144,19 @@ class _CompiledSteps:
 
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         plan, moving, call = self._call(batch, step, count)
-        self._engine.in_threads(plan, lambda *thread: _run(*call, *thread))
+        d, n = call[2].shape
+        run = _run_narrow if self._spec.objective.power == 2 and arrays.NARROW * d < n else _run
+        self._engine.in_threads(plan, lambda work: run(*call, work))
         return [moving.records[: int(moving.done[0])]]
 
-    def are_compiled(self, batch: Array) -> bool:
-        plan, _, call = self._call(batch, 1, 1)
-        return _run.is_ready(*call, 0, plan.threads)
-
     def _call(self, batch: Array, step: int, count: int) -> tuple[_Plan, arrays.RunArrays, tuple[Any, ...]]:
-        """The plan, what moves, and the arguments of the kernel but for the thread."""
+        """The plan, what moves, and the arguments of the kernel but for the work."""
         objective, optimizer, schedule, seed, _ = self._spec
         X = np.require(batch.T, requirements=_LAYOUT)
         d, n = X.shape
         self._mu = self._mu.copy()  # callers may have kept the one before
         plan = self._engine.plan(schedule.n_draws, d, n, X.dtype, objective)
-        plan.work.shared.dz[:] = 0
+        plan.shared.dz[:] = 0
         settings = kernel_settings(objective, X.dtype, n)
         rates = arrays.StepSettings(
             lam=float("nan") if objective.lam is None else float(objective.lam),
@@ -155,14 +164,13 @@ class _CompiledSteps:
             gate_sigma=float(objective.gate_sigma),
             rule=OPTIMIZERS[optimizer.name],
             learning_rate=float(optimizer.learning_rate),
-            momentum=0.0,
             margin=DECIDED_MARGIN * objective.gate_sigma,
             undecided_enough=float(schedule.tol * d),
             seed=np.uint64(seed & 0xFFFFFFFFFFFFFFFF),
         )
         records, done = np.empty((count, len(RECORD))), np.zeros(1)
         moving = arrays.RunArrays(self._columns, self._mu, **self._memory, records=records, done=done)
-        return plan, moving, (settings, rates, X, moving, step - 1, plan.work)
+        return plan, moving, (settings, rates, X, moving, step - 1)
 
     def save(self, run: int) -> dict[str, Array]:
         return {name: part.copy() for name, part in ({"mu": self._mu} | self._memory).items()}
@@ -189,7 +197,6 @@ def kernel_settings(objective: Objective, dtype: Any, n: int) -> arrays.Settings
         quantile=quantile,
         n_neighbors=int(objective.n_neighbors),
         bandwidth_factor=factor,
-        bandwidth_gradient=True,
         self_weight=objective.self_weight,
         isolated_degree=isolated_degree(objective.self_weight, float(np.finfo(dtype).eps)),
         zero_is_one=objective.degenerate_rule == "one",

@@ -48,12 +48,12 @@ class SparseEngine(Engine):
         plan = self._dense.plan(1, max(1, int((~is_sparse).sum())), n, X.dtype, objective)
         settings = kernel_settings(objective, X.dtype, n)
         listed = np.flatnonzero((z > 0) & is_sparse), np.flatnonzero((z > 0) & ~is_sparse)
-        in_threads(plan, lambda *part: _gram(columns, z, *listed, n, plan.work, *part))
-        in_threads(plan, lambda *part: _from_gram(settings, n, plan.work, *part))
+        in_threads(plan, lambda work: _gram(columns, z, *listed, n, work))
+        in_threads(plan, lambda work: _from_gram(settings, n, work))
         wanted = np.flatnonzero(undecided & is_sparse), np.flatnonzero(undecided & ~is_sparse)
-        cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, plan.threads)
-        in_threads(plan, lambda *part: _dots(columns, z, *wanted, cuts, n, plan.work, dz, *part))
-        return plan.work.shared.scores[:, 0]
+        cuts = _equal_cuts(np.diff(columns.indptr)[wanted[0]] ** 2, len(plan.works))
+        in_threads(plan, lambda work: _dots(columns, z, *wanted, cuts, n, work, dz))
+        return plan.shared.scores[:, 0]
 
 
 def _equal_cuts(costs: Array, parts: int) -> Array:
