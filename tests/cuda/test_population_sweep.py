@@ -149,7 +149,7 @@ def test_a_population_is_stopped_and_goes_on(on_gpu, job, tmp_path, sizes, monke
     """All states are saved, those of fits that have ended too; one is lost, and goes on from the state before it."""
     out = tmp_path / "out"
     with monkeypatch.context() as patch:
-        patch.setattr("dufs_core.cli.sweep.worker.is_to_end", lambda task: len(sizes) >= looks)
+        patch.setattr("dufs_core.cli.sweep.results.Store.is_to_end", lambda self: len(sizes) >= looks)
         assert swept(job, out).interrupted
     assert len(sizes) == looks
     saved = [atomic_io.unpack_npz(path.read_bytes(), path) for path in out.glob("checkpoints/*.ckpt")]

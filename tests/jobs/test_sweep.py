@@ -522,14 +522,17 @@ def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DUFS, "fit", fit)
     found = read_job(job)
-    (result,) = work(Task(found.fits[:1], "nowhere", 60, "nowhere/job"))
+    (result,) = work(Task(found.fits[:1], Store("nowhere"), 60))
     assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
 
 
 def test_checkpoints_that_are_all_damaged(job, tmp_path):
     found = read_job(job)
-    (tmp_path / f"{found.fits[0].id}.ckpt").write_bytes(b"nothing")
-    (result,) = work(Task(found.fits[:1], str(tmp_path), 60, str(tmp_path)))
+    store = Store(tmp_path / "out")
+    with store.locked(False):
+        store.begin(found)
+        store.checkpoint(found.fits[0]).path.write_bytes(b"nothing")
+        (result,) = work(Task(found.fits[:1], store, 60))
     assert result.row["status"] == "done"
     assert "started anew" in result.row["warnings"]
 

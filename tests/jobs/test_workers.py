@@ -22,7 +22,7 @@ from dufs_core.cli.sweep import JobError, read_job
 from dufs_core.cli.sweep import pool as pools
 from dufs_core.cli.sweep.results import Result, Store
 from dufs_core.cli.sweep.runner import run
-from dufs_core.cli.sweep.worker import Task, is_to_end
+from dufs_core.cli.sweep.worker import Task
 from dufs_core.errors import InterruptedFit
 
 JOB = """
@@ -180,13 +180,16 @@ def test_a_stack_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, mo
 
 
 class ByHand:
-    """Stands for a Dask cluster: futures that the test ends."""
+    """Stands for a Dask cluster: two futures that the test ends once both are in hand."""
 
-    def __init__(self):
-        self.futures = []
+    def __init__(self, end=lambda task, future: None):
+        self.futures, self.end = [], end
 
     def submit(self, task):
         self.futures.append((task, Future()))
+        if len(self.futures) == 2:
+            for each, future in self.futures:
+                self.end(each, future)
         return self.futures[-1][1]
 
     def pool(self):
@@ -195,18 +198,9 @@ class ByHand:
 
 def in_workers_by_hand(job, end, n_fits):
     """What a sweep yields when it is asked to stop once two fits are in hand, and `end` says how each ends."""
-    workers = ByHand()
-    tasks = [Task((f,), "nowhere", 60, "nowhere/job") for f in read_job(job).fits[:n_fits]]
-
-    def stop():
-        if len(workers.futures) < 2:
-            return False
-        for task, future in workers.futures:
-            if not future.done():
-                end(task, future)
-        return True
-
-    return list(pools.in_workers(tasks, workers.pool(), stop))
+    workers = ByHand(end)
+    tasks = [Task((f,), Store("nowhere"), 60) for f in read_job(job).fits[:n_fits]]
+    return list(pools.in_workers(tasks, workers.pool(), lambda: len(workers.futures) == 2))
 
 
 def test_what_runs_is_not_cancelled_but_waited_for(job):
@@ -217,19 +211,14 @@ def test_what_runs_is_not_cancelled_but_waited_for(job):
 @pytest.mark.parametrize("complete", [True, False])
 def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path, monkeypatch, complete):
     """With fewer results than fits it is one."""
-    workers, store = ByHand(), Store(tmp_path / "out")
-    submit = workers.submit
+    store = Store(tmp_path / "out")
 
-    def stopped(task):
-        future = submit(task)
-        if len(workers.futures) == 2:
-            store.working.unlink()
-            for task, future_ in workers.futures:
-                future_.set_result(list(map(computed, task.fits)) if complete else [])
-        return future
+    def end(task, future):
+        store.working.unlink(missing_ok=True)
+        future.set_result(list(map(computed, task.fits)) if complete else [])
 
     job.write_text(JOB.replace("2, 3, 4, 5, 6, 7", "").replace("1, ]", "1]"))
-    report = run(read_job(job), store, nullcontext((stopped, 2)), False)
+    report = run(read_job(job), store, nullcontext(ByHand(end).pool()), False)
     assert (report.interrupted is None, report.done) == ((True, 2) if complete else (False, 0))
 
 
@@ -240,7 +229,7 @@ def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypat
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def one_ends(in_hand, *how):
-        assert not any(is_to_end(task) for task, _ in workers.futures)
+        assert not any(task.store.is_to_end() for task, _ in workers.futures)
         next(iter(in_hand)).set_result([Result({"status": "done"}, {})])
         return [next(iter(in_hand))], None
 
@@ -251,7 +240,7 @@ def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypat
         report = run(found, Store(tmp_path / "out"), nullcontext(workers.pool()), False)
     assert report.stopped == "OSError: [Errno 28] No space left on device"
     with Store(tmp_path / "out").locked(True):
-        assert all(is_to_end(task) for task, _ in workers.futures)
+        assert all(task.store.is_to_end() for task, _ in workers.futures)
 
 
 def test_workers_elsewhere_of_a_leader_that_was_killed(job, tmp_path):
@@ -260,11 +249,10 @@ def test_workers_elsewhere_of_a_leader_that_was_killed(job, tmp_path):
     killed.directory.mkdir()
     killed.begin(read_job(job))
     killed.working.touch()
-    task = Task((), str(killed.checkpoints), 60, str(killed.working))
-    assert not is_to_end(task)
+    assert not killed.is_to_end()
     with Store(tmp_path / "out").locked(True):
-        assert is_to_end(task)
-    assert not is_to_end(task._replace(checkpoints=str(tmp_path / "elsewhere")))
+        assert killed.is_to_end()
+    assert not Store(tmp_path / "elsewhere").is_to_end()
 
 
 def test_a_scheduler_that_dies_is_an_interruption(job):

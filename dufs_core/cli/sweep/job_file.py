@@ -25,7 +25,7 @@ from dufs_core.selection.atomic_io import os_reason
 MOONS = "two-moons"
 _MOST_FITS = 10**6  # they are listed before the first
 _MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}  # of two_moons, in order
-_NUMBER, _TEXT, _TRUTH = ((int, float), "a number"), (str, "a text"), (bool, "true or false")
+_NUMBER, _TEXT, _TRUTH = ((int, float), "a number"), ((str,), "a text"), ((bool,), "true or false")
 _COLUMNS = ((str, int, list), "the name or number of a column, or a list of them")
 _MOONS_OPTIONS: dict[str, Any] = dict.fromkeys(_MOONS_DEFAULTS, _NUMBER)
 _FILE_OPTIONS: dict[str, Any] = {
@@ -205,7 +205,7 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
     given = {key: value for key, value in entry.items() if key in options}
     for key, value in given.items():
         types, words = options[key]
-        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
+        if type(value) not in types:
             raise JobError(f"{where}: {key} must be {words}; got {value!r}")
     try:
         if path == MOONS:

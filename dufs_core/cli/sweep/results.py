@@ -123,8 +123,13 @@ class Store:
             what = f"{self.directory} belongs to another job: {'; '.join(changed)}"
             raise JobError(f"{what}. Undo the change, or take another directory")
 
-    def checkpoint(self, fit: Fit) -> Checkpoint:
-        return Checkpoint(self.checkpoints / f"{fit.id}.ckpt")
+    def is_to_end(self) -> bool:
+        """Whether the job is to end, or has; a worker that does not see the directory never knows."""
+        return self.checkpoints.is_dir() and not self.working.exists()
+
+    def checkpoint(self, fit: Fit, every_seconds: float = 60) -> Checkpoint:
+        """The state of a fit, which is saved when the job is to end."""
+        return Checkpoint(self.checkpoints / f"{fit.id}.ckpt", every_seconds, self.is_to_end)
 
     def save(self, fit: Fit, result: Result) -> None:
         """Write a result, and remove the checkpoint of a fit that is done; a failed one is tried again."""

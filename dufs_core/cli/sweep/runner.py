@@ -78,12 +78,11 @@ def run(
         with store.locked(resume), until_signal(store.working):
             store.begin(job)
             missing = _missing(job, store, report)
-            facts = str(store.checkpoints), job.checkpoint_seconds, str(store.working)
-            tasks = [Task(tuple(group), *facts) for group in group_fits(missing)]
+            tasks = [Task(tuple(group), store, job.checkpoint_seconds) for group in group_fits(missing)]
             store.log("started", fits=report.fits, done=report.done)
             try:
                 with workers as pool, progress_bar(shown, len(missing), "fit", "sweep") as bar:
-                    for fit, result in in_workers(tasks, pool, lambda: not store.working.exists()):
+                    for fit, result in in_workers(tasks, pool, store.is_to_end):
                         _keep(fit, result, store, report)
                         bar.update(1)
                 if report.pending:

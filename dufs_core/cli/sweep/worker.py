@@ -7,26 +7,24 @@ On a GPU fits that differ in lam and seed advance as one stack, if each keeps th
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
 
 from dufs_core.cli.common import single_line
 from dufs_core.cli.sweep.job_file import DataSet, Fit
-from dufs_core.cli.sweep.results import Result, error_line, failure, result_of
+from dufs_core.cli.sweep.results import Result, Store, error_line, failure, result_of
 from dufs_core.cli.sweep.selector import Selector, new_selector, same_in_a_stack
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
-from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.fit_many import bytes_together, fit_stack, stack_size
 from dufs_core.selection.fit_task import FitTask
 
@@ -38,9 +36,8 @@ class Task(NamedTuple):
     """Fits of one data set for one worker: one, or a possible stack."""
 
     fits: tuple[Fit, ...]
-    checkpoints: str  # the folder of checkpoints
-    every_seconds: float
-    working: str  # the path of a file: when it has gone, workers save and end
+    store: Store
+    every_seconds: float  # between the states of a fit
 
 
 def group_fits(fits: Sequence[Fit]) -> list[list[Fit]]:
@@ -67,11 +64,6 @@ def work(task: Task) -> list[Result]:
     return results
 
 
-def is_to_end(task: Task) -> bool:
-    """Whether the job is to end, or has; a worker that does not see its directory never knows."""
-    return os.path.isdir(task.checkpoints) and not os.path.exists(task.working)
-
-
 def load(fit: Fit) -> Any:
     """X (n, d) of a fit, cached for the next fit; with batch_size it stays on the disk."""
     return _load(fit.data, fit.settings["batch_size"] is not None)
@@ -93,9 +85,9 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
 
 def _unfitted(fit: Fit, task: Task, alone: bool) -> Selector:
     """The selector of a fit, with its checkpoint, to go on from where there is one."""
-    if not os.path.isdir(task.checkpoints):  # the directory of the sweep is on another machine
+    if not task.store.checkpoints.is_dir():  # it is on another machine
         return new_selector(fit)
-    checkpoint = Checkpoint(f"{task.checkpoints}/{fit.id}.ckpt", task.every_seconds, partial(is_to_end, task))
+    checkpoint = task.store.checkpoint(fit, task.every_seconds)
     resolved = {}
     if checkpoint.exists():
         try:
@@ -113,7 +105,7 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
 
     Raises InterruptedFit, with checkpoints written, when the job is to end.
     """
-    if is_to_end(task):
+    if task.store.is_to_end():
         raise InterruptedFit("The sweep was asked to stop")
     began, shape = time.perf_counter(), {}
     warn_each: list[Callable[[], None]] = [lambda: None]
