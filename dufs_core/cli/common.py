@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dufs_core._version import __version__
@@ -52,11 +52,8 @@ def versions(optional: bool = False) -> dict[str, str]:
 
     found = {"dufs-core": __version__, "python": platform.python_version()}
     for name in _REQUIRED + (_OPTIONAL if optional else ()):
-        try:
+        with suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            if name in _REQUIRED:
-                found[name] = "not installed"
     return found
 
 

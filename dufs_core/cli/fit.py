@@ -148,7 +148,7 @@ def _result(
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
     settings = {name: value for name, value in flat_settings(selector).items() if name not in _UNSAID}
     result: dict[str, Any] = {"method": type(selector).__name__, "selected": selected, "seconds": seconds["fit"]}
-    result |= explained.facts | {name: getattr(selector, f"{name}_") for name in _FITTED}
+    result |= selector._facts() | {name: getattr(selector, f"{name}_") for name in _FITTED}
     own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
     result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}
     for name in ("loss", "bandwidth"):  # at the end

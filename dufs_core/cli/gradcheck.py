@@ -68,17 +68,8 @@ def run(args: argparse.Namespace) -> int:
     took = time.perf_counter() - start
     print(f"\n{len(results)} checks, {sum(r.examples for r in results)} examples, {failures} failed, {took:.1f} s")
     if args.json is not None:
-        rows = [asdict(r) | r.measured | {"seconds": round(r.seconds, 3)} for r in results]
-        table = {
-            "failures": failures,
-            "failed_examples": sum(len(r.failures) for r in results),
-            "examples": {kind: sum(r.examples for r in results if r.kind == kind) for kind in KINDS},
-            "redrawn": sum(r.redrawn for r in results),
-            "seconds": round(took, 2),
-            "settings": {"backend": args.backend, "engine": args.engine, "seed": args.seed, "examples": args.examples},
-            "versions": versions(),
-            "machine": machine(),
-            "checks": [{key: value for key, value in row.items() if key != "measured"} for row in rows],
-        }
+        about = {"failures": failures, "settings": settings | {"backend": args.backend}}
+        about |= {"versions": versions(), "machine": machine()}
+        table = about | {"checks": [asdict(result) for result in results]}
         args.json.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
     return 1 if failures else 0

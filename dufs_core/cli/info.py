@@ -9,7 +9,6 @@ import os
 import re
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from dufs_core.cli.common import DONE, machine, versions
@@ -26,30 +25,23 @@ def run(args: argparse.Namespace) -> int:
     from dufs_core.backend.cupy import cupy_backend
     from dufs_core.kernels.native import cache_directory
 
-    keys = {"library": "internal_api", "version": "version", "threads": "num_threads", "file": "filepath"}
-    found = [library for library in threadpool_info() if library["user_api"] == "blas"]
-    blas = [{key: library.get(name) for key, name in keys.items()} for library in found]
     installed, about, folder = versions(optional=True), machine(), cache_directory()
-    kernels = {"cache": folder and str(folder), "compiled": len(list(folder.glob("*.kernel"))) if folder else 0}
+    blas = [library for library in threadpool_info() if library["user_api"] == "blas"]
     packages = [name for name in installed if name.startswith("cupy")]
     with warnings.catch_warnings(action="ignore"):  # CuPy's, about several packages of it: said below
         device = cupy_backend()
-    if isinstance(device, str):
-        gpu = {"usable": False, "reason": not_used(device, packages, _driver()), "cause": device}
-    else:
-        gpu = {"usable": True, "reason": used(device.xp, packages)}
+    gpu = not_used(device, packages, _driver()) if isinstance(device, str) else used(device.xp, packages)
     if args.json:
-        devices = {"cpu": {"usable": True}, "gpu": gpu}
-        document = {"versions": installed, "machine": about, "blas": blas, "kernels": kernels, "devices": devices}
-        print(json.dumps(document, allow_nan=False))
+        document = {"versions": installed, "machine": about, "blas": blas, "kernels": folder and str(folder)}
+        print(json.dumps(document | {"gpu": {"usable": not isinstance(device, str), "reason": gpu}}, allow_nan=False))
         return DONE
     lines = [
         *installed.items(),
         ("", ""),
         *about.items(),
-        *(("blas", f"{b['library']} {b['version']}, {b['threads']} threads ({Path(b['file']).name})") for b in blas),
-        ("kernels", f"{kernels['compiled']} compiled in {folder}" if folder else "compiled anew in every process"),
-        ("gpu", gpu["reason"]),
+        *(("blas", f"{b['internal_api']} {b['version']}, {b['num_threads']} threads ({b['filepath']})") for b in blas),
+        ("kernels", f"kept in {folder}" if folder else "compiled anew in every process"),
+        ("gpu", gpu),
     ]
     print("\n".join(f"{name:<14} {value}".rstrip() for name, value in lines))
     return DONE

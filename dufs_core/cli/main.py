@@ -5,7 +5,6 @@ Results go to stdout; notes, warnings and errors to stderr, one sentence each. H
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
@@ -39,19 +38,6 @@ def _clean_warnings() -> Iterator[None]:
         yield
 
 
-def _run(args: argparse.Namespace) -> int:
-    if args.command is None:
-        raise UsageError("a command is needed: fit, sweep, warmup, gradcheck or info (see dufs-core --help)")
-    if args.command != "sweep":
-        return int(import_module(f"dufs_core.cli.{args.command}").run(args))
-    from dufs_core.cli.sweep import JobError, command
-
-    try:
-        return int(command.run(args))
-    except JobError as error:
-        raise UsageError(single_line(error)) from error
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line on `argv` (default: sys.argv) and return the exit code, as `dufs-core --help` lists them."""
     argv = sys.argv[1:] if argv is None else list(argv)
@@ -63,7 +49,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             silent = command not in ("sweep", "gradcheck") or {"-q", "--quiet", "-h", "--help"} & {*argv}
             with stage(not silent and sys.stderr.isatty(), "starting"):  # the parsers of these load all they use
                 parser = build_parser(command)
-            code = _run(parser.parse_args(argv))
+            args = parser.parse_args(argv)
+            if args.command is None:
+                raise UsageError("a command is needed: fit, sweep, warmup, gradcheck or info (see dufs-core --help)")
+            module = "sweep.command" if args.command == "sweep" else args.command
+            code = int(import_module(f"dufs_core.cli.{module}").run(args))
             sys.stdout.flush()
             return code
     except SystemExit as end:  # argparse, after --help or an error that it has printed

@@ -12,7 +12,6 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,6 @@ from dufs_core.inspection.report import report
 from dufs_core.selection.atomic_io import disk_is_full, json_value, os_reason, write_bytes
 
 TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of writing
-PICTURES = ("gates.png", "report.html")
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
@@ -52,8 +50,8 @@ def save(
     result: Mapping[str, Any],
     selector: Any,
     X: Any,
-    names: Sequence[str] | None = None,
-    labels: Array | None = None,
+    names: Sequence[str] | None,
+    labels: Array | None,
 ) -> list[str]:
     """Write `table` to selection.csv, `result` to result.json, and picture and report; return the names of the files.
 
@@ -62,36 +60,33 @@ def save(
     saying what is written.
     """
 
-    def page() -> bytes:
-        return report(selector, X, names=names, labels=labels).html().encode()
-
     history = selector.history_
     tables = (
         _csv(list(table[0]), (row.values() for row in table)),
         _csv(list(history), zip(*history.values(), strict=True)),
         (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode(),
     )
-    pictures: dict[str, tuple[str, Callable[[], bytes]]] = {
-        "gates.png": ("drawn", partial(draw, selector)),
-        "report.html": ("written", page),
+    pictures: dict[str, Callable[[], bytes]] = {
+        "gates.png": lambda: draw(selector),
+        "report.html": lambda: report(selector, X, names=names, labels=labels).html().encode(),
     }
     directory, written = Path(directory).absolute(), []
     fresh = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        for name in PICTURES:  # of an earlier result
+        for name in pictures:  # of an earlier result
             (directory / name).unlink(missing_ok=True)
         for name, data in zip(TABLES, tables, strict=True):
             write_bytes(directory / name, data)
             written.append(name)
-        for name, (done, make) in pictures.items():
+        for name, make in pictures.items():
             try:
                 write_bytes(directory / name, make())
                 written.append(name)
             except Exception as error:
                 if disk_is_full(error):
                     raise
-                warnings.warn(f"{name} could not be {done}: {error}", DufsWarning, stacklevel=user_stacklevel())
+                warnings.warn(f"{name} could not be made: {error}", DufsWarning, stacklevel=user_stacklevel())
     except KeyboardInterrupt as interruption:
         if not written:
             raise

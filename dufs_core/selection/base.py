@@ -40,7 +40,6 @@ class Explanation(NamedTuple):
     reasons: Sequence[str]  # (d,) why each column was kept or dropped
     notes: Sequence[str]  # sentences about the fit
     numbers: dict[str, Array]  # further columns of the table, (d,), NaN where a column has none
-    facts: dict[str, Any]  # numbers about the fit, by their names in tables and JSON
     order: str | None  # how selected columns are ranked, where not by what selects them
     always_by_number: bool  # whether a number of columns is selected even where none is asked for
     ties_by_index: bool  # whether columns are ranked by `scores_`, equal ones by their index
@@ -105,9 +104,13 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
             input_features = getattr(self, "var_names_", None)
         return super().get_feature_names_out(input_features)
 
+    def _facts(self) -> dict[str, Any]:
+        """Numbers about the fit as a whole, by their names in tables and JSON."""
+        return {}
+
     def _explanation(self, n: int) -> Explanation:
         """The fit on n rows, for a report."""
-        return Explanation([f"score {score:.4g}" for score in self.scores_], [], {}, {}, None, True, True)
+        return Explanation([f"score {score:.4g}" for score in self.scores_], [], {}, None, True, True)
 
     def _get_support_mask(self) -> Array:
         check_is_fitted(self, "support_")

@@ -99,7 +99,6 @@ def test_a_sweep_that_is_ended_goes_on_with_the_same_bits(alone, tmp_path, numbe
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 0, complained
     assert json.loads(said)["done"] == 30
-    assert json.loads(said)["resumed"] >= 15
     found = rows_and_bits(tmp_path)
     assert found.keys() == undisturbed.keys()
     assert {fit: arrays for fit, (_, arrays) in found.items()} == {fit: a for fit, (_, a) in undisturbed.items()}

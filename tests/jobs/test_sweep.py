@@ -20,9 +20,10 @@ import pytest
 from dufs_core import DUFS
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
+from dufs_core.cli.sweep.pool import this_process
 from dufs_core.cli.sweep.results import Result, Store
-from dufs_core.cli.sweep.runner import Signals, locked, run
-from dufs_core.cli.sweep.worker import Task, compute, group_fits, load
+from dufs_core.cli.sweep.runner import run, until_signal
+from dufs_core.cli.sweep.worker import Task, group_fits, load, work
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
 from dufs_core.selection import atomic_io
@@ -73,6 +74,11 @@ def events(directory):
     return [json.loads(line) for line in Path(directory, "log.jsonl").read_text().splitlines()]
 
 
+def started(directory):
+    """How many fits were done at each start."""
+    return [event["done"] for event in events(directory) if event["event"] == "started"]
+
+
 def in_process(job, directory, *options, **changes):
     """A sweep in a process of its own, without anything around it that could keep it alive."""
     return subprocess.Popen(
@@ -98,7 +104,7 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
     captured = capsys.readouterr()
     document = json.loads(captured.out)
     assert captured.err == ""  # no progress bar where nobody looks
-    assert (document["fits"], document["done"], document["failed"], document["pending"]) == (4, 4, 0, 0)
+    assert (document["fits"], document["done"], document["failed"]) == (4, 4, 0)
     X = two_moons(40, 6, random_state=0).X
     for fit in read_job(job).fits:
         with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
@@ -174,8 +180,8 @@ def test_a_disk_that_is_full_when_the_table_is_written(job, tmp_path, monkeypatc
     assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 1
     captured = capsys.readouterr()
     document = json.loads(captured.out)
-    assert (document["done"], document["disk_full"]) == (4, "no space left on device")
-    assert "4 of 4 fits are complete and kept. Make room" in captured.err
+    assert (document["done"], document["stopped"]) == (4, "OSError: [Errno 28] No space left on device")
+    assert "4 of 4 fits are complete and kept. When that is mended" in captured.err
 
 
 def test_a_table_that_may_not_be_written(job, tmp_path, monkeypatch, capsys):
@@ -193,8 +199,8 @@ def test_a_table_that_may_not_be_written(job, tmp_path, monkeypatch, capsys):
     assert "results.csv" in said
     assert said.endswith("--resume goes on")
     monkeypatch.undo()
-    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--resume", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["resumed"] == 4
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--resume", "-q"]) == 0
+    assert started(tmp_path / "out") == [0, 4]
 
 
 def test_workers_that_take_no_more_fits(job, tmp_path, monkeypatch, capsys):
@@ -217,13 +223,14 @@ def test_a_directory_that_cannot_be_read(job, tmp_path, capsys):
     assert f"{out} cannot be used: permission denied" in capsys.readouterr().err
     out.chmod(0o500)
     assert main(["sweep", str(job), "--out", str(out), "-q"]) == 2
-    assert "lock cannot be locked: permission denied" in capsys.readouterr().err
+    assert "lock cannot be used: permission denied" in capsys.readouterr().err
     out.chmod(0o700)
 
 
 def test_a_result_that_cannot_be_read(job, tmp_path, capsys):
     out = tmp_path / "out"
     (out / "fits" / f"{read_job(job).fits[0].id}.npz").mkdir(parents=True)
+    (out / "lock").touch()
     assert main(["sweep", str(job), "--out", str(out), "-q"]) == 1
     assert "the sweep stopped (IsADirectoryError: " in capsys.readouterr().err
 
@@ -236,7 +243,6 @@ def test_dry_run(job, tmp_path, capsys):
     document = json.loads(capsys.readouterr().out)
     assert len(document["fits"]) == 4
     assert all(fit["bytes"] > 40 * 6 * 8 for fit in document["fits"])
-    assert document["bytes"] == max(fit["bytes"] for fit in document["fits"])
     job.write_text(JOB.replace("[settings]", "[settings]\nn_neighbors = 40"))
     assert main(["sweep", str(job), "--dry-run"]) == 0
     assert "n_neighbors must be" in capsys.readouterr().out
@@ -288,9 +294,8 @@ def test_resume_computes_what_is_missing_or_damaged(job, tmp_path, capsys):
     second.write_bytes(second.read_bytes()[:-1])
     (out / "fits" / ".x.npz.1.ab.tmp").write_bytes(b"half")
     with (out / "log.jsonl").open("a") as file:
-        file.write('{"half a li')
-    assert main(["sweep", str(job), "--out", str(out), "--resume", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["resumed"] == 1
+        file.write('\n{"half a li')
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
     assert bits(out) == whole
     text = (out / "log.jsonl").read_text().splitlines()
     assert text.pop(text.index('{"half a li'))
@@ -308,7 +313,7 @@ def test_resume_computes_what_is_missing_or_damaged(job, tmp_path, capsys):
 def test_another_job_is_refused(job, tmp_path, capsys, old, new, sentence):
     out = tmp_path / "out"
     Store(out).directory.mkdir()
-    Store(out).open(read_job(job))
+    Store(out).begin(read_job(job))
     job.write_text(JOB.replace(old, new))
     assert main(["sweep", str(job), "--out", str(out), "--resume"]) == 2
     assert sentence in capsys.readouterr().err
@@ -319,9 +324,9 @@ def test_a_data_file_that_changed_is_refused(tmp_path, capsys):
     (tmp_path / "job.toml").write_text('[[data]]\npath = "x.npy"\n')
     job = read_job(tmp_path / "job.toml")
     Store(tmp_path / "out").directory.mkdir()
-    Store(tmp_path / "out").open(job)
+    Store(tmp_path / "out").begin(job)
     os.utime(tmp_path / "x.npy", (0, 0))
-    Store(tmp_path / "out").open(read_job(tmp_path / "job.toml"))  # touched, and the same
+    Store(tmp_path / "out").begin(read_job(tmp_path / "job.toml"))  # touched, and the same
     np.save(tmp_path / "x.npy", 2 * np.eye(8))
     with pytest.raises(ValueError, match="has changed since the sweep was started"):
         load(job.fits[0])
@@ -339,14 +344,15 @@ def test_a_signal_saves_and_exits_3(job, tmp_path):
     said, complained = process.communicate(timeout=60)
     assert process.returncode == 3, complained
     document = json.loads(said)
-    assert (bool(document["interrupted"]), document["pending"]) == (True, 4)
+    assert (bool(document["interrupted"]), document["done"], document["failed"]) == (True, 0, 0)
     assert "goes on" in complained
     (saved,) = (out / "checkpoints").glob("*.ckpt")
     assert len(atomic_io.unpack_npz(saved.read_bytes(), saved)["records"]) > 0
-    assert events(out)[-1]["signal"] == "SIGTERM"
+    assert events(out)[-1]["event"] == "interrupted"
+    assert not list(out.glob("job.*"))
 
 
-def test_a_second_signal_ends_the_process_at_once_and_the_sweep_goes_on(job, tmp_path, capsys):
+def test_a_second_signal_ends_the_process_at_once_and_the_sweep_goes_on(job, tmp_path):
     """Here while the state of the fit is being saved, which takes long."""
     text = LONG.replace("max_iter = 1000000", "max_iter = 20")
     job.write_text("checkpoint_seconds = 0\n" + text)
@@ -363,22 +369,20 @@ def test_a_second_signal_ends_the_process_at_once_and_the_sweep_goes_on(job, tmp
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == -signal.SIGTERM
     job.write_text(text)
-    assert main(["sweep", str(job), "--out", str(out), "--resume", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["resumed"] == 1
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
+    assert not list(out.glob("job.*"))
     whole = tmp_path / "whole"
     assert main(["sweep", str(job), "--out", str(whole), "-q"]) == 0
     assert bits(out) == bits(whole)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_first_signal_is_remembered_and_the_second_ends_the_process(number):
+def test_the_first_signal_ends_the_job_and_the_second_the_process(number, tmp_path):
     before = signal.getsignal(number)
-    signals = Signals()
-    with signals.handled():
-        assert not signals()
+    (tmp_path / "job").touch()
+    with until_signal(tmp_path / "job"):
         signal.raise_signal(number)
-        assert signals()
-        assert signals.received == signal.Signals(number).name
+        assert not (tmp_path / "job").exists()
         assert signal.getsignal(signal.SIGTERM) is signal.getsignal(signal.SIGINT) is signal.SIG_DFL
     assert signal.getsignal(number) is before
 
@@ -392,22 +396,37 @@ def test_one_job_in_a_directory_and_a_dead_owner(job, tmp_path, capsys):
     assert f"another job is working in {out}: wait for it, or take another" in capsys.readouterr().err
     process.kill()
     process.communicate()
-    with locked(out / "lock"), pytest.raises(JobError, match="another job is working"), locked(out / "lock"):
+    again = Store(out)
+    with Store(out).locked(True), pytest.raises(JobError, match="another job is working"), again.locked(True):
         pass
-    with locked(out / "lock"):
-        pass
+    with again.locked(True):
+        assert again.working.exists()
+    assert not list(out.glob("job.*"))
 
 
 @pytest.mark.parametrize(
-    ("number", "refused"), [(errno.EWOULDBLOCK, "another"), (errno.ENOLCK, "cannot be locked: no locks available")]
+    ("number", "refused"), [(errno.EWOULDBLOCK, "another"), (errno.ENOLCK, "lock cannot be used: no locks available")]
 )
 def test_file_systems_and_locks(tmp_path, monkeypatch, number, refused):
     def flock(*args):
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with pytest.raises(JobError, match=refused), locked(tmp_path / "lock"):
+    with pytest.raises(JobError, match=refused), Store(tmp_path).locked(False):
         pass
+
+
+@pytest.mark.parametrize(("name", "code"), [("lock", 2), ("log.jsonl", 1)])
+def test_links_that_were_planted_are_not_written_through(job, tmp_path, capsys, name, code):
+    out, target = tmp_path / "out", tmp_path / "precious"
+    target.write_text("precious")
+    out.mkdir()
+    (out / "lock").touch()
+    (out / name).unlink(missing_ok=True)
+    (out / name).symlink_to(target)
+    assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == code
+    assert "too many levels of symbolic links" in capsys.readouterr().err.lower()
+    assert target.read_text() == "precious"
 
 
 def test_dry_run_of_constant_data(tmp_path, capsys):
@@ -439,14 +458,15 @@ def test_fits_that_fail_do_not_stop_the_others(tmp_path, capsys):
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--json"]) == 1
     captured = capsys.readouterr()
     document = json.loads(captured.out)
-    assert (document["done"], document["failed"], document["pending"]) == (4, 12, 0)
-    errors = " ".join(document["errors"].values())
+    assert (document["done"], document["failed"]) == (4, 12)
+    errors = " ".join(event["error"] for event in events(out) if event["event"] == "failed")
     assert "ValueError: Input X contains NaN" in errors
     assert "MemoryLimitError" in errors
-    assert "7 more fits failed" in captured.err
+    assert f"12 fits failed, the first by {document['first_error']}; the table" in captured.err
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(out), "--resume", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert (document["resumed"], document["failed"]) == (4, 12)  # tried again
+    assert (document["done"], document["failed"]) == (4, 12)  # tried again
+    assert started(out) == [0, 4]
 
 
 def test_data_of_fits_with_batches_stay_on_the_disk(tmp_path):
@@ -463,7 +483,7 @@ def test_the_state_of_a_fit_that_fails_is_kept(job, tmp_path):
     """What failed may be a limit on memory, or a file that is away: --resume goes on from the state."""
     store, found = Store(tmp_path / "out"), read_job(job)
     store.directory.mkdir()
-    store.open(found)
+    store.begin(found)
     fit = found.fits[0]
     store.checkpoint(fit).path.write_bytes(b"state")
     store.save(fit, Result({"id": fit.id, "status": "failed"}, {}))
@@ -487,9 +507,10 @@ def test_a_file_that_is_missing(tmp_path, capsys):
     (tmp_path / "job.toml").write_text(JOB + '[[data]]\npath = "x.npy"\n')
     found = read_job(tmp_path / "job.toml")
     (tmp_path / "x.npy").unlink()
-    report = run(found, Store(tmp_path / "out"), None, False)
+    report = run(found, Store(tmp_path / "out"), this_process(), False)
     assert (report.done, report.failed) == (4, 4)
-    assert all("FileNotFoundError" in error and "x.npy" in error for error in report.errors.values())
+    assert "FileNotFoundError" in report.first_error
+    assert "x.npy" in report.first_error
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
     assert "x.npy cannot be read: no such file" in capsys.readouterr().err
 
@@ -501,14 +522,17 @@ def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
 
     monkeypatch.setattr(DUFS, "fit", fit)
     found = read_job(job)
-    (result,) = compute(Task(found.fits[:1], "nowhere", 60, "nowhere/stop"), lambda: False)
+    (result,) = work(Task(found.fits[:1], Store("nowhere"), 60))
     assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
 
 
 def test_checkpoints_that_are_all_damaged(job, tmp_path):
     found = read_job(job)
-    (tmp_path / f"{found.fits[0].id}.ckpt").write_bytes(b"nothing")
-    (result,) = compute(Task(found.fits[:1], str(tmp_path), 60, "nowhere/stop"), lambda: False)
+    store = Store(tmp_path / "out")
+    with store.locked(False):
+        store.begin(found)
+        store.checkpoint(found.fits[0]).path.write_bytes(b"nothing")
+        (result,) = work(Task(found.fits[:1], store, 60))
     assert result.row["status"] == "done"
     assert "started anew" in result.row["warnings"]
 
@@ -522,8 +546,8 @@ def test_a_full_disk_ends_the_sweep_cleanly(job, tmp_path):
     said, complained = process.communicate(timeout=100)
     assert process.returncode == 1, complained
     document = json.loads(said)
-    assert "file too large" in document["disk_full"]
-    assert f"{document['done']} of 30 fits are complete and kept. Make room" in complained
+    assert "File too large" in document["stopped"]
+    assert f"{document['done']} of 30 fits are complete and kept. When that" in complained
     assert "Traceback" not in complained
     assert len(bits(out)) == document["done"] > 0
     assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
@@ -544,11 +568,12 @@ def test_a_disk_that_is_full_in_the_middle_of_a_result(job, tmp_path, monkeypatc
 
     monkeypatch.setattr(atomic_io, "write_bytes", full)
     store = Store(tmp_path / "out")
-    report = run(read_job(job), store, None, False)
-    assert (report.disk_full, report.done, report.pending) == ("no space left on device", 2, 2)
+    report = run(read_job(job), store, this_process(), False)
+    assert (report.stopped, report.done, report.pending) == ("OSError: [Errno 28] No space left on device", 2, 2)
+    assert len(list(store.checkpoints.glob("*.ckpt"))) == 1
     monkeypatch.undo()
-    report = run(read_job(job), store, None, True)
-    assert (report.disk_full, report.done, report.resumed) == (None, 4, 3)  # one had its last state
+    report = run(read_job(job), store, this_process(), True)
+    assert (report.stopped, report.done) == (None, 4)
 
 
 def test_killed_at_random_moments():

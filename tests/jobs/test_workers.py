@@ -21,7 +21,7 @@ from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
 from dufs_core.cli.sweep import pool as pools
 from dufs_core.cli.sweep.results import Result, Store
-from dufs_core.cli.sweep.runner import Signals, run
+from dufs_core.cli.sweep.runner import run
 from dufs_core.cli.sweep.worker import Task
 from dufs_core.errors import InterruptedFit
 
@@ -64,16 +64,18 @@ def test_processes(job, tmp_path, in_one_process):
 
 
 @pytest.mark.slow
-def test_processes_of_which_one_is_killed(job, tmp_path, in_one_process):
+def test_processes_of_which_one_is_killed(job, tmp_path, in_one_process, monkeypatch):
     out = tmp_path / "out"
-    killed = []
+    killed, save = [], Store.save
 
-    def kill_one(report):
-        if report.done == 1 and not killed:
+    def kill_one(*arguments):
+        save(*arguments)
+        if not killed:
             killed.extend(children_of_joblib(os.getpid()))
             os.kill(killed[0], signal.SIGKILL)
 
-    report = run(read_job(job), Store(out), pools.processes(2), False, kill_one)
+    monkeypatch.setattr(Store, "save", kill_one)
+    report = run(read_job(job), Store(out), pools.processes(2), False)
     assert (report.done, len(killed)) == (8, 2)
     assert bits(out) == in_one_process
     assert not any(running(pid) for pid in killed)
@@ -131,7 +133,7 @@ def running(pid):
 
 
 def computed(fit):
-    return Result({"id": fit.id, "status": "done"}, {"support": np.ones(2, dtype=bool)})
+    return Result({"status": "done"}, {"support": np.ones(2, dtype=bool)})
 
 
 def dying(deadly, died_of):
@@ -160,11 +162,12 @@ def dying(deadly, died_of):
 
 def test_a_fit_that_kills_its_workers_is_given_up_alone(job, tmp_path):
     died_of, found = [], read_job(job)
-    report = run(found, Store(tmp_path / "out"), dying({2, 5}, died_of), False)
+    store = Store(tmp_path / "out")
+    report = run(found, store, dying({2, 5}, died_of), False)
     assert (report.done, report.failed) == (6, 2)
     assert sorted(died_of) == [[2], [2], [5], [5]]
-    assert {fit.seed for fit in found.fits if fit.id in report.errors} == {2, 5}
-    assert all("TerminatedWorkerError: killed" in error for error in report.errors.values())
+    errors = {fit.seed: row["error"] for fit in found.fits if (row := store.row(fit))["status"] == "failed"}
+    assert errors == dict.fromkeys((2, 5), "TerminatedWorkerError: killed")
 
 
 def test_a_stack_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, monkeypatch):
@@ -177,13 +180,16 @@ def test_a_stack_that_kills_its_workers_is_computed_one_by_one(job, tmp_path, mo
 
 
 class ByHand:
-    """Stands for a Dask cluster: futures that the test ends."""
+    """Stands for a Dask cluster: two futures that the test ends once both are in hand."""
 
-    def __init__(self):
-        self.futures = []
+    def __init__(self, end=lambda task, future: None):
+        self.futures, self.end = [], end
 
     def submit(self, task):
         self.futures.append((task, Future()))
+        if len(self.futures) == 2:
+            for each, future in self.futures:
+                self.end(each, future)
         return self.futures[-1][1]
 
     def pool(self):
@@ -192,46 +198,38 @@ class ByHand:
 
 def in_workers_by_hand(job, end, n_fits):
     """What a sweep yields when it is asked to stop once two fits are in hand, and `end` says how each ends."""
-    workers = ByHand()
-    tasks = [Task((f,), "nowhere", 60, "nowhere/stop") for f in read_job(job).fits[:n_fits]]
-
-    def tell():
-        for i, (task, future) in enumerate(workers.futures):
-            if not future.done():
-                end(i, task, future)
-
-    return list(pools.in_workers(tasks, workers.pool(), lambda: len(workers.futures) == 2, tell))
+    workers = ByHand(end)
+    tasks = [Task((f,), Store("nowhere"), 60) for f in read_job(job).fits[:n_fits]]
+    return list(pools.in_workers(tasks, workers.pool(), lambda: len(workers.futures) == 2))
 
 
 def test_what_runs_is_not_cancelled_but_waited_for(job):
-    results = in_workers_by_hand(job, lambda i, task, future: future.set_result([i]), 4)
-    assert sorted(found for _, found in results) == [[0], [1]]
+    results = in_workers_by_hand(job, lambda task, future: future.set_result(list(map(computed, task.fits))), 4)
+    assert sorted(fit.seed for fit, _ in results) == [0, 1]
 
 
-def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path, monkeypatch):
+@pytest.mark.parametrize("complete", [True, False])
+def test_a_stop_during_the_last_fits_that_complete_is_no_interruption(job, tmp_path, monkeypatch, complete):
     """With fewer results than fits it is one."""
-    for complete in (True, False):
-        workers = ByHand()
+    store = Store(tmp_path / "out")
 
-        def touch(self, exist_ok=True, workers=workers, complete=complete):
-            for task, future in workers.futures:
-                if not future.done():
-                    future.set_result(list(map(computed, task.fits)) if complete else [])
+    def end(task, future):
+        store.working.unlink(missing_ok=True)
+        future.set_result(list(map(computed, task.fits)) if complete else [])
 
-        monkeypatch.setattr(Path, "touch", touch)
-        monkeypatch.setattr(Signals, "__call__", lambda self, workers=workers: len(workers.futures) == 2)
-        job.write_text(JOB.replace("2, 3, 4, 5, 6, 7", "").replace("1, ]", "1]"))
-        report = run(read_job(job), Store(tmp_path / f"out{complete}"), nullcontext(workers.pool()), False)
-        assert (report.interrupted is None, report.done) == ((True, 2) if complete else (False, 0))
+    job.write_text(JOB.replace("2, 3, 4, 5, 6, 7", "").replace("1, ]", "1]"))
+    report = run(read_job(job), store, nullcontext(ByHand(end).pool()), False)
+    assert (report.interrupted is None, report.done) == ((True, 2) if complete else (False, 0))
 
 
 def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypatch):
-    """They see the stop of their own job, also when a later one works in the directory, and until one has ended."""
+    """They see the end of their own job, also when a later one works in the directory."""
 
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def one_ends(in_hand, *how):
+        assert not any(task.store.is_to_end() for task, _ in workers.futures)
         next(iter(in_hand)).set_result([Result({"status": "done"}, {})])
         return [next(iter(in_hand))], None
 
@@ -240,26 +238,45 @@ def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypat
         patch.setattr(Store, "save", full)
         patch.setattr(pools, "wait", one_ends)
         report = run(found, Store(tmp_path / "out"), nullcontext(workers.pool()), False)
-    assert report.disk_full == "no space left on device"
-    stop = Path(workers.futures[0][0].stop)
-    assert stop.exists()
-    later = Store(tmp_path / "out")
-    assert later.stop != stop
-    later.open(found)
-    assert stop.exists()
-    for fit in found.fits:
-        later.save(fit, computed(fit))
-    assert run(found, later, None, True).done == 8
-    assert not stop.exists()
+    assert report.stopped == "OSError: [Errno 28] No space left on device"
+    with Store(tmp_path / "out").locked(True):
+        assert all(task.store.is_to_end() for task, _ in workers.futures)
+
+
+def test_workers_elsewhere_of_a_leader_that_was_killed(job, tmp_path):
+    """They see the end of their job when the next one begins; those that do not see the directory see none."""
+    killed = Store(tmp_path / "out")
+    killed.directory.mkdir()
+    killed.begin(read_job(job))
+    killed.working.touch()
+    assert not killed.is_to_end()
+    with Store(tmp_path / "out").locked(True):
+        assert killed.is_to_end()
+    assert not Store(tmp_path / "elsewhere").is_to_end()
 
 
 def test_a_scheduler_that_dies_is_an_interruption(job):
-    def cancelled(i, task, future):  # as Dask's executor does
+    def cancelled(task, future):  # as Dask's executor does
         future.cancel()
         future.set_running_or_notify_cancel()
 
     with pytest.raises(InterruptedFit, match="scheduler is gone"):
         in_workers_by_hand(job, cancelled, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["json", "pathlib"])
+def test_modules_of_the_working_directory_are_not_run(job, tmp_path, module):
+    folder, script = tmp_path / "data", tmp_path / "dufs-core.py"
+    folder.mkdir()
+    script.write_text("from dufs_core.cli.main import main\nif __name__ == '__main__':\n    raise SystemExit(main())\n")
+    (folder / f"{module}.py").write_text("open('it-was-run', 'w').close()\nraise SystemExit(9)\n")
+    ended = subprocess.run(
+        [sys.executable, script, "sweep", job, "--out", tmp_path / "out", "--workers", "2", "-q"], cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(SPAWN)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert [path.name for path in folder.iterdir()] == [f"{module}.py"]
 
 
 def in_a_process(*arguments):
@@ -287,7 +304,7 @@ def test_a_signal_to_a_sweep_in_processes_saves_exits_3_and_resumes(job, tmp_pat
     _, complained = leader.communicate()
     assert leader.returncode == 3, complained
     assert list(out.glob("checkpoints/*.ckpt"))
-    assert not list(out.glob("stop*"))
+    assert not list(out.glob("job.*"))
     for directory in (out, tmp_path / "undisturbed"):
         subprocess.run([*command, str(directory)], env=environment, check=True)
     assert bits(out) == bits(tmp_path / "undisturbed")
@@ -364,7 +381,7 @@ def test_a_signal_to_a_sweep_on_dask_saves_exits_3_and_resumes(job, tmp_path, da
     assert leader.returncode == 3, complained
     saved = list(out.glob("checkpoints/*.ckpt"))
     assert saved
-    assert not list(out.glob("stop*"))
+    assert not list(out.glob("job.*"))
     assert main(["sweep", str(job), "--out", str(out), "--resume", "-q"]) == 0
     assert main(["sweep", str(job), "--out", str(tmp_path / "undisturbed"), "-q"]) == 0
     assert bits(out) == bits(tmp_path / "undisturbed")

@@ -8,9 +8,9 @@ import sys
 from dataclasses import asdict
 from typing import Any
 
-from dufs_core.cli.common import single_line
+from dufs_core.cli.common import DONE, FAILED, UsageError, single_line
 
-DONE, FAILED, INTERRUPTED = 0, 1, 3
+INTERRUPTED = 3
 EXAMPLES = """\
 examples:
   dufs-core sweep job.toml --dry-run
@@ -34,55 +34,41 @@ def add_arguments(sweep: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the command. Raises JobError if the user has to change something."""
-    from dufs_core.training.progress import progress_bar, stage
+    """Run the command. Raises UsageError if the user has to change something."""
+    from dufs_core.training.progress import stage
 
     shown = not args.quiet and sys.stderr.isatty()
     with stage(shown, f"reading {args.job}"):
         from dufs_core.cli.sweep import pool, results, runner
-        from dufs_core.cli.sweep.job_file import JobError, read_job
+        from dufs_core.cli.sweep.job_file import read_job
 
         if args.workers < 1:
-            raise JobError(f"--workers must be at least 1; got {args.workers}")
+            raise UsageError(f"--workers must be at least 1; got {args.workers}")
         job = read_job(args.job)
     if args.dry_run:
         return _dry_run(job, args)
     if args.out is None:
-        raise JobError("sweep needs --out DIR for results and the state of the fits (or --dry-run)")
-    workers = pool.processes(args.workers) if args.workers > 1 else None
+        raise UsageError("sweep needs --out DIR for results and the state of the fits (or --dry-run)")
     if args.scheduler is not None:
         workers = pool.cluster(args.scheduler)
+    else:
+        workers = pool.processes(args.workers) if args.workers > 1 else pool.this_process()
     store = results.Store(args.out)
-    again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
-    with progress_bar(shown, len(job.fits), "fit", "sweep", smoothing=0.1) as bar:
-
-        def show(report: Any) -> None:
-            over = report.done + report.failed
-            if not bar.n:
-                bar.initial = bar.n = over  # the rate is of this job's fits
-            bar.update(over - bar.n)
-
-        try:
-            report = runner.run(job, store, workers, args.resume, show)
-        except (OSError, RuntimeError) as error:  # files that cannot be read or written, workers that take no more fits
-            bar.close()
-            _say(f"the sweep stopped ({results.error_line(error)}); fits that are complete are kept, and {again}")
-            return FAILED
-    for fit, line in list(report.errors.items())[:5]:
-        _say(f"fit {fit} failed: {line}")
-    if report.failed > 5:
-        _say(f"{report.failed - 5} more fits failed; the table has their errors")
+    report = runner.run(job, store, workers, args.resume, shown)
+    if report.failed:
+        _say(f"{report.failed} fits failed, the first by {report.first_error}; the table has their errors")
     if args.json:
         print(json.dumps({"out": str(store.directory), **asdict(report)}, allow_nan=False))
     elif not args.quiet:
         counts = f"{report.done} done, {report.failed} failed, {report.pending} not computed"
         print(f"{counts}, in {report.seconds:.1f} s; results in {single_line(store.directory)}/results.csv")
     kept = f"{report.done} of {report.fits} fits are complete and kept"
-    if report.disk_full is not None:
-        _say(f"nothing more can be written to {store.directory} ({report.disk_full}): {kept}. Make room, then {again}")
+    again = f"dufs-core sweep {args.job} --out {args.out} --resume goes on"
+    if report.stopped is not None:
+        _say(f"the sweep stopped ({report.stopped}); {kept}. When that is mended, {again}")
         return FAILED
     if report.interrupted is not None:
-        _say(f"interrupted: {kept}; {report.interrupted.rstrip('.')}. {again}")
+        _say(f"interrupted: {kept}; {report.interrupted}. {again}")
         return INTERRUPTED
     return FAILED if report.failed else DONE
 
@@ -92,14 +78,12 @@ def _say(message: str) -> None:
 
 
 def _dry_run(job: Any, args: argparse.Namespace) -> int:
-    from dufs_core.cli.sweep.results import id_columns
     from dufs_core.cli.sweep.worker import predict
 
     predicted = predict(job.fits)
-    rows = [id_columns(fit) | {name: fit.settings[name] for name in job.varied} | predicted[fit.id] for fit in job.fits]
+    rows = [fit.names() | {name: fit.settings[name] for name in job.varied} | predicted[fit.id] for fit in job.fits]
     if args.json:
-        most = max((row["bytes"] for row in rows if "bytes" in row), default=None)
-        print(json.dumps({"fits": rows, "bytes": most}, allow_nan=False))
+        print(json.dumps({"fits": rows}, allow_nan=False))
         return DONE
     for row in rows:
         memory = row["error"] if "error" in row else f"{row['bytes'] / 1e6:,.1f} MB, {row['together']} together"

@@ -6,39 +6,31 @@ import itertools
 import json
 import math
 import os
-import re
 import tomllib
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dufs_core import backend
 from dufs_core._version import __version__
+from dufs_core.cli.common import UsageError, single_line
+from dufs_core.cli.sweep import selector
+from dufs_core.data.files import read_table
 from dufs_core.data.fingerprint import array_fingerprint, file_fingerprint
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsError, did_you_mean
-from dufs_core.objective.engines import choose
 from dufs_core.selection.atomic_io import os_reason
-from dufs_core.selection.decoys.dufs import DUFS
-from dufs_core.selection.parameters import check_parameters
 
 MOONS = "two-moons"
 _MOST_FITS = 10**6  # they are listed before the first
-_MANY = 10**6  # rows and columns with which parameters are checked before the data are read
-_REAL = ("fdr", "lam", "bandwidth", "bandwidth_factor", "gate_sigma", "learning_rate", "tol")
-_ELSEWHERE = {
-    "random_state": "the seeds are listed as seeds = [0, 1, ...]",
-    "n_jobs": "the threads of each fit are set by threads = 1",
-    "callbacks": "a job file cannot hold functions",
-    "verbose": "a sweep has one progress bar",
-}
 _MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}  # of two_moons, in order
-_MOONS_OPTIONS = dict.fromkeys(_MOONS_DEFAULTS, (int, float))
-_FILE_OPTIONS = {"variable": str, "labels": str, "transpose": bool, "header": bool, "index_column": (str, int, list)}
-_WORDS = {str: "a text", bool: "true or false", (int, float): "a number"}  # for types of options
+_NUMBER, _TEXT, _TRUTH = ((int, float), "a number"), ((str,), "a text"), ((bool,), "true or false")
+_COLUMNS = ((str, int, list), "the name or number of a column, or a list of them")
+_MOONS_OPTIONS: dict[str, Any] = dict.fromkeys(_MOONS_DEFAULTS, _NUMBER)
+_FILE_OPTIONS: dict[str, Any] = {
+    "variable": _TEXT, "labels": _TEXT, "transpose": _TRUTH, "header": _TRUTH, "index_column": _COLUMNS,
+}  # fmt: skip
 
 
 def _are_seeds(value: Any) -> bool:
@@ -52,7 +44,7 @@ _NUMBERS: dict[str, tuple[Any, Callable[[Any], bool], str]] = {  # default, chec
 }
 
 
-class JobError(DufsError, ValueError):
+class JobError(UsageError, DufsError, ValueError):
     """A job file cannot be used; the sentence says what is wrong."""
 
 
@@ -69,27 +61,40 @@ class DataSet:
         """All that a result depends on: neither name nor folder."""
         return {"reading": dict(self.reading), "sha256": self.sha256}
 
+    def read(self, on_disk: bool) -> Any:
+        """X (n, d). Raises ValueError if the file is not a table, or has changed since the job file was read."""
+        reading = dict(self.reading)
+        if self.path == MOONS:
+            return two_moons(*reading.values()).X
+        if file_fingerprint(self.path) != self.sha256:
+            raise ValueError(f"{self.path} has changed since the sweep was started")
+        return read_table(self.path, **reading, on_disk=on_disk).X
+
 
 @dataclass(frozen=True)
 class Fit:
     """One fit of a sweep."""
 
     data: DataSet
-    settings: Mapping[str, Any]  # every parameter that changes results, with its default
+    settings: Mapping[str, Any]  # every one, with its default
     seed: int
     threads: int
 
     @property
     def id(self) -> str:
         """The first 16 digits of the SHA-256 of all that the result depends on."""
-        identity = {"settings": _without_limit(self.settings), "seed": self.seed, "threads": self.threads}
+        identity = {"settings": _bound(self.settings), "seed": self.seed, "threads": self.threads}
         identity |= {"data": self.data.described(), "version": __version__}
         return sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
 
+    def names(self) -> dict[str, Any]:
+        """The first columns of its row in the table."""
+        return {"id": self.id, "data": self.data.name, "seed": self.seed}
 
-def _without_limit(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings without max_memory: a sweep whose fits failed at it goes on with a higher one."""
-    return {name: value for name, value in settings.items() if name != "max_memory"}
+
+def _bound(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that results depend on."""
+    return {name: value for name, value in settings.items() if name not in selector.FREE}
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ def read_job(path: str | Path) -> Job:
         raise JobError(f"{path} is not a TOML file: {error or type(error).__name__}") from error
     try:
         return _job(document, path.absolute().parent)
-    except (ValueError, OverflowError, RuntimeError, MemoryError) as error:  # JobError, and what endless numbers raise
+    except (ValueError, TypeError, OverflowError) as error:  # JobError, what parameters and endless numbers raise
         raise JobError(f"{path}: {error}") from error
 
 
@@ -128,7 +133,8 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
 
     part(_check_names, document, [*_NUMBERS, "data", "settings", "grid"], "the job file")
     seeds, threads, seconds = (part(_number, document, name) for name in _NUMBERS)
-    common, grid = part(_parameters, document, "settings", "[settings]"), part(_grid, document)
+    common = part(_settings, document.get("settings", {}), "[settings]", ["preset"])
+    grid = part(_grid, document.get("grid", {}))
     entries = document["data"] if isinstance(document.get("data"), list) else []
     if not entries:
         mistakes.append("there is nothing to fit: at least one [[data]] with a path is needed")
@@ -139,15 +145,15 @@ def _job(document: Mapping[str, Any], folder: Path) -> Job:
         raise JobError(f"the grid, the seeds and the data make {count:,} fits, more than {_MOST_FITS:,}")
     fits: dict[str, Fit] = {}
     described: dict[str, Any] = {"version": __version__, "seeds": seeds, "threads": threads, "grid": grid, "data": {}}
-    described["settings"] = _without_limit(common)
+    described["settings"] = _bound(common)
     for data, own in sets:
         if data.name in described["data"]:
             raise JobError(f'two data sets are called "{data.name}": give each its own name')
         if twice := [name for name in grid if name in common or name in own]:
             raise JobError(f"{twice[0]} stands in [grid] and in the settings; one of them has to go")
-        described["data"][data.name] = data.described() | {"settings": _without_limit(own)}
+        described["data"][data.name] = data.described() | {"settings": _bound(own)}
         for values in itertools.product(*grid.values()):
-            settings = _complete(common | own | dict(zip(grid, values, strict=True)))
+            settings = selector.complete(common | own | dict(zip(grid, values, strict=True)))
             for fit in (Fit(data, settings, seed, threads) for seed in seeds):
                 if (first := fits.setdefault(fit.id, fit)) is not fit:
                     names = f'"{first.data.name}" and "{data.name}"'
@@ -169,67 +175,37 @@ def _number(document: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _table(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    table = document.get(name, {})
+def _settings(table: Any, where: str, more: Sequence[str] = ()) -> dict[str, Any]:
     if not isinstance(table, Mapping):
-        raise JobError(f"{name} must be a table, [{name}], of parameters; got {table!r}")
-    return table
+        raise JobError(f"{where} must be a table of parameters; got {table!r}")
+    for name in table:
+        if name in selector.ELSEWHERE:
+            raise JobError(f"{name} cannot stand in {where}: {selector.ELSEWHERE[name]}")
+    _check_names(table, [*more, *selector.SETTINGS], where)
+    return {name: selector.normal_value(name, value) for name, value in table.items()}
 
 
-def _parameters(document: Mapping[str, Any], name: str, where: str) -> dict[str, Any]:
-    """Parameters of DUFS (and preset) in one form each, since identities are hashes: None for "none", 1.0 for 1."""
-    defaults, table = DUFS().get_params(deep=False), _table(document, name)
-    for parameter in table:
-        if parameter in _ELSEWHERE:
-            raise JobError(f"{parameter} cannot stand in {where}: {_ELSEWHERE[parameter]}")
-    presets = ["preset"] if where == "[settings]" else []
-    _check_names(table, [*presets, *(known for known in defaults if known not in _ELSEWHERE)], where)
-    found: dict[str, Any] = {}
-    for parameter, value in table.items():
-        none = value == "none" and (parameter == "fdr" or defaults.get(parameter, "") is None)
-        found[parameter] = None if none else float(value) if parameter in _REAL and type(value) is int else value
-    return found
-
-
-def _grid(document: Mapping[str, Any]) -> dict[str, list[Any]]:
-    grid = {}
-    for name, values in _table(document, "grid").items():
+def _grid(table: Any) -> dict[str, list[Any]]:
+    _settings(table, "[grid]")
+    for name, values in table.items():
         if not isinstance(values, list) or not values:
             raise JobError(f"[grid] lists values to combine, as in {name} = [1, 2]; got {name} = {values!r}")
-        grid[name] = [_parameters({"grid": {name: value}}, "grid", "[grid]")[name] for value in values]
-    return grid
-
-
-def _complete(given: dict[str, Any]) -> dict[str, Any]:
-    """All parameters that results depend on, checked as far as they can be without data."""
-    changes = {name: value for name, value in given.items() if name != "preset"}
-    try:
-        selector = DUFS.preset(given["preset"], **changes) if "preset" in given else DUFS(**changes)
-        with warnings.catch_warnings(action="ignore"):
-            check_parameters(selector, _MANY, _MANY)
-    except (ValueError, TypeError) as error:
-        raise JobError(str(error)) from error
-    for name, known in (("backend", backend.NAMES), ("engine", choose.NAMES)):
-        if getattr(selector, name) not in known:
-            raise JobError(f"{name} must be one of {', '.join(known)}; got {getattr(selector, name)!r}")
-    return {name: value for name, value in selector.get_params(deep=False).items() if name not in _ELSEWHERE}
+    return {name: [selector.normal_value(name, value) for value in values] for name, values in table.items()}
 
 
 def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]]:
     """A data set and the settings that are its own."""
     if not isinstance(entry, Mapping) or not isinstance(entry.get("path"), str):
         raise JobError(f'{where} needs a path, as in path = "measurements.csv"')
-    own = _parameters(entry, "settings", f"settings of {where}")
-    path, name = entry["path"], entry.get("name", Path(entry["path"]).stem)
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.+-][\w .+-]*", name):
-        raise JobError(f"{where}: a name is made of letters, digits, spaces and . _ + -; got {name!r}")
-    options: dict[str, Any] = _MOONS_OPTIONS if path == MOONS else _FILE_OPTIONS
+    own = _settings(entry.get("settings", {}), f"settings of {where}")
+    path = entry["path"]
+    name = single_line(entry.get("name", Path(path).stem))
+    options = _MOONS_OPTIONS if path == MOONS else _FILE_OPTIONS
     _check_names(entry, ["path", "name", "settings", *options], where)
     given = {key: value for key, value in entry.items() if key in options}
     for key, value in given.items():
-        types = options[key]
-        if not isinstance(value, types) or (isinstance(value, bool) and types is not bool):
-            words = _WORDS.get(types, "the name or number of a column, or a list of them")
+        types, words = options[key]
+        if type(value) not in types:
             raise JobError(f"{where}: {key} must be {words}; got {value!r}")
     try:
         if path == MOONS:

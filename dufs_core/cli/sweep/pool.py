@@ -8,15 +8,15 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from dufs_core.cli.sweep.job_file import JobError
-from dufs_core.cli.sweep.results import Result
-from dufs_core.cli.sweep.worker import Task, busy, orphaned, work
+from dufs_core.cli.sweep.job_file import Fit, JobError
+from dufs_core.cli.sweep.results import Result, failure
+from dufs_core.cli.sweep.worker import Task, work
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
 
@@ -27,10 +27,26 @@ Pool = tuple[Callable[[Task], Future[list[Result]]], int]  # submits a task; mos
 
 
 @contextmanager
+def this_process() -> Iterator[Pool]:
+    """No other process: a task is computed when it is submitted."""
+
+    def submit(task: Task) -> Future[list[Result]]:
+        future = Future[list[Result]]()
+        try:
+            future.set_result(work(task))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+    yield submit, 1
+
+
+@contextmanager
 def processes(count: int) -> Iterator[Pool]:
     """`count` processes on this machine; a new set after one of them died."""
     from joblib.externals.loky import get_reusable_executor
 
+    os.environ["PYTHONSAFEPATH"] = "1"  # or they would import modules of the working directory, such as a json.py
     executor = partial(get_reusable_executor, count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
     try:
         yield lambda task: executor().submit(work, task), count
@@ -46,9 +62,7 @@ def _start_child(parent: int) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1)
-        orphaned.set()
-        with busy:  # the task in hand is saved first
-            os._exit(1)
+        os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
 
@@ -72,38 +86,31 @@ def cluster(address: str) -> Iterator[Pool]:
         yield partial(executor.submit, work), 2 * threads
 
 
-def in_workers(
-    tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool], tell_workers: Callable[[], None]
-) -> Generator[tuple[Task, list[Result] | BaseException]]:
-    """Compute tasks in workers; yields each task with its results, or with the error that ended it, as they come.
+def in_workers(tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool]) -> Iterator[tuple[Fit, Result]]:
+    """Compute tasks in workers; yields each fit with its result, as they come.
 
     When a worker dies, its task is unknown: the fits of all tasks in hand are computed again, one at a time, and a fit
     during which a worker dies again is given up. Once `stop` is true no task is begun, and those in hand are waited
-    for. The workers are told of that, and of an error that ends this.
+    for: they may have fewer results than fits.
     """
     submit, most = pool
     first, again, in_hand = deque(tasks), deque[Task](), dict[Future[list[Result]], tuple[Task, bool]]()
-    try:
-        while in_hand or ((first or again) and not stop()):
-            queue, width = (first, most) if first else (again, 1)
-            while queue and len(in_hand) < width and not stop():
-                task = queue.popleft()
-                in_hand[submit(task)] = task, queue is again
-            done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
-            if stop():
-                tell_workers()
-            for future in done:
-                task, alone = in_hand.pop(future)
-                failure = CancelledError() if future.cancelled() else future.exception()
-                if isinstance(failure, (CancelledError, asyncio.CancelledError)):  # by nobody here
-                    raise InterruptedFit("The Dask scheduler is gone")
-                if type(failure).__name__ in _DIED and not alone:
-                    again.extend(task._replace(fits=(fit,)) for fit in task.fits)
-                elif failure is not None and disk_is_full(failure):
-                    raise failure
-                else:
-                    yield task, future.result() if failure is None else failure
-    finally:
-        if in_hand:
-            with suppress(OSError):
-                tell_workers()
+    while in_hand or ((first or again) and not stop()):
+        queue, width = (first, most) if first else (again, 1)
+        while queue and len(in_hand) < width and not stop():
+            task = queue.popleft()
+            in_hand[submit(task)] = task, queue is again
+        done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
+        for future in done:
+            task, alone = in_hand.pop(future)
+            error = CancelledError() if future.cancelled() else future.exception()
+            if error is None:
+                yield from zip(task.fits, future.result(), strict=False)
+            elif isinstance(error, (CancelledError, asyncio.CancelledError)):  # by nobody here
+                raise InterruptedFit("The Dask scheduler is gone")
+            elif disk_is_full(error):
+                raise error
+            elif type(error).__name__ in _DIED and not alone:
+                again.extend(task._replace(fits=(fit,)) for fit in task.fits)
+            else:
+                yield from ((fit, failure(error)) for fit in task.fits)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from dufs_core.backend import Array
 from dufs_core.selection.base import Explanation
 from dufs_core.selection.gated_selector import GatedSelector
 
@@ -130,6 +131,10 @@ class DUFS(GatedSelector):
     array([0, 1])
     """
 
+    q_values_: Array
+    decoy_evidence_: Array
+    lam_: float
+
     fdr: float = 0.1
     ranking: Literal["diverse", "evidence"] = "diverse"
     lam: float | Literal["calibrated"] = "calibrated"
@@ -140,6 +145,11 @@ class DUFS(GatedSelector):
         from dufs_core.selection.decoys.competition import DecoyCompetition
 
         return DecoyCompetition(self)
+
+    def _facts(self) -> dict[str, Any]:
+        q = self.q_values_
+        found = {"fdr": self.fdr, "n_found": int((q <= self.fdr).sum()), "smallest_fdr": float(q.min())}
+        return found | {"n_decoys": len(self.decoy_evidence_), "lam": self.lam_}
 
     def _explanation(self, n: int) -> Explanation:
         from dufs_core.selection.decoys.explanation import explain

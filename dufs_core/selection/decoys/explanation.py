@@ -67,16 +67,9 @@ def explain(selector: Any) -> Explanation:
         "mu": selector.mu_,
         "probability": selector.gate_probabilities_,
     }
-    facts = {
-        "fdr": selector.fdr,
-        "n_found": int((selector.q_values_ <= selector.fdr).sum()),
-        "n_decoys": len(selector.decoy_evidence_),
-        "smallest_fdr": float(selector.q_values_.min()),
-        "lam": selector.lam_,
-    }
     reasons = [_reason(selector, judged, k) for k in range(len(judged))]
     order = f"{COMPLEMENTING}, not by evidence" if selector.ranking == "diverse" else None
-    return Explanation(reasons, _notes(selector, judged), numbers, facts, order, False, False)
+    return Explanation(reasons, _notes(selector, judged), numbers, order, False, False)
 
 
 def _reason(selector: Any, judged: Array, k: int) -> str:

@@ -57,8 +57,7 @@ def explain(selector: Any, n: int) -> Explanation:
     reasons = [_reason(selector, k) for k in range(len(selector.mu_))]
     order = f"{COMPLEMENTING}, not by gates" if selector.ranking == "diverse" else None
     numbers = {"mu": selector.mu_, "probability": selector.gate_probabilities_}
-    facts = {name: getattr(selector, f"{name}_") for name in ("excess_score", "p_value", "stopped_by_hsic", "n_runs")}
-    return Explanation(reasons, _notes(selector, n), numbers, facts, order, False, selector.ranking == "gates")
+    return Explanation(reasons, _notes(selector, n), numbers, order, False, selector.ranking == "gates")
 
 
 def _reason(selector: Any, k: int) -> str:

@@ -168,6 +168,9 @@ class GatedLaplacian(GatedSelector):
 
         return GateSearch(self)
 
+    def _facts(self) -> dict[str, Any]:
+        return {name: getattr(self, f"{name}_") for name in ("excess_score", "p_value", "stopped_by_hsic", "n_runs")}
+
     def _explanation(self, n: int) -> Explanation:
         from dufs_core.selection.gates.explanation import explain
 

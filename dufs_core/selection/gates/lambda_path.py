@@ -289,7 +289,7 @@ class LambdaPath(ColumnSelector):
             notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
         more = f"{'more' if p <= _LEVEL else 'no more'} structure than the same columns shuffled"
         notes.append(f"On held-out rows its columns have {more} (p = {p:.2g}).")
-        return Explanation(reasons, notes, {}, {}, None, False, True)
+        return Explanation(reasons, notes, {}, None, False, True)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
