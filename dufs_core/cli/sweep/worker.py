@@ -10,7 +10,7 @@ import json
 import threading
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -20,13 +20,14 @@ from threadpoolctl import threadpool_limits
 from dufs_core.cli.common import single_line
 from dufs_core.cli.sweep.job_file import DataSet, Fit
 from dufs_core.cli.sweep.results import Result, Store, error_line, failure, result_of
-from dufs_core.cli.sweep.selector import Selector, new_selector, same_in_a_stack
+from dufs_core.cli.sweep.selector import new_selector, same_in_a_stack
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import bytes_together, fit_results, stack_size
+from dufs_core.selection.gated_selector import GatedSelector
 
 LARGEST = 32  # fits of a task: so many are lost with a worker that writes no checkpoints
 busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
@@ -83,7 +84,7 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
             return 1
 
 
-def _unfitted(fit: Fit, task: Task, alone: bool) -> Selector:
+def _unfitted(fit: Fit, task: Task, alone: bool) -> GatedSelector:
     """The selector of a fit, with its checkpoint, to go on from where there is one."""
     if not task.store.checkpoints.is_dir():  # it is on another machine
         return new_selector(fit)
@@ -91,7 +92,7 @@ def _unfitted(fit: Fit, task: Task, alone: bool) -> Selector:
     resolved = {}
     if checkpoint.exists():
         try:
-            found = checkpoint.read()
+            _, found = checkpoint.read()
             if alone:  # what "auto" came to; in a stack it comes to the same for all
                 resolved = {name: found[name] for name in ("backend", "engine")}
         except CheckpointError as error:
@@ -115,10 +116,10 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
             shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
             selectors = [_unfitted(fit, task, alone=len(some) == 1) for fit in some]
             found = [FitTask.begin(selectors[0], X).run()] if len(some) == 1 else fit_results(selectors, X)
-            for selector, result in zip(selectors, found, strict=True):
-                selector._keep(result.attributes())
+            for selector, fitted in zip(selectors, found, strict=True):
+                selector._keep(fitted.attributes())
             results = list(map(result_of, selectors))
-            doubts = [result.doubts for result in found]
+            doubts = [fitted.doubts for fitted in found]
         except InterruptedFit:
             raise
         except Exception as error:  # the other fits go on

@@ -282,7 +282,9 @@ class LambdaPath(ColumnSelector):
             warnings.warn(said, SelectionWarning, stacklevel=user_stacklevel())
 
     def _explanation(self, n: int) -> Explanation:
-        reasons = [f"gate {'open' if mu > 0 else 'closed'}: mu = {mu:.2f}" + " > 0" * bool(mu > 0) for mu in self.scores_]
+        reasons = [
+            f"gate {'open' if mu > 0 else 'closed'}: mu = {mu:.2f}" + " > 0" * bool(mu > 0) for mu in self.scores_
+        ]
         best, p = self.best_index_, self.p_value_[self.best_index_]
         notes = [f"lam = {self.lams_[best]:.3g} is the best of {len(self.lams_)} values."]
         if best == 0 and len(self.lams_) > 1:
