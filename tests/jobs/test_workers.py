@@ -33,6 +33,7 @@ path = "two-moons"
 samples = 100
 features = 8
 [settings]
+method = "gates"
 backend = "numpy"
 engine = "reference"
 n_draws = 2
