@@ -21,7 +21,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 
-_SHORTEST, _LONGEST, _SPARE = 16, 96, 3  # steps of a block; its columns for each
+_SHORTEST, _LONGEST, _SPARE = 16, 96, 2  # steps of a block; its columns for each
 _FLOOR = 1.2e-7  # of lambda / n, where scikit-learn's lars_path ends as well
 _EQUAL = 1e-9  # changes of c / lambda nearer to 1 belong to a column that equals an active one
 _DEPENDENT = 1e-12  # share of a column's square that the active columns leave over, which is rounding
@@ -58,7 +58,8 @@ def block(
     least (m,): columns with a smaller square over cannot enter. Returns lambda (B,) and z (B, m) at the end of each
     step, and the signs (B + 1, m) during each and after the last.
     """
-    lambdas, values, signs = [], [], [s]
+    lambdas: list[float] = []
+    values, signs = [], [s]
     while len(lambdas) < steps and lam > floor:
         now = signs[-1].copy()
         at, sign = bounds(q, now)
