@@ -3,8 +3,8 @@ Watching a fit
 ==============
 
 A ``Trajectory`` keeps the gates at every step, ``history_`` the loss and the number of open gates. The fit has
-converged when hardly any gate is left in the band where the noise can still open or close it. Without decoys
-(``fdr=None``) all columns have gates. Here one run is trained (``max_runs=1``), without the search over several.
+converged when hardly any gate is left in the band where the noise can still open or close it. In ``GatedLaplacian``
+all columns have gates. Here one run is trained (``max_runs=1``), without the search over several.
 """
 
 import matplotlib.pyplot as plt

@@ -10,12 +10,12 @@ the other.
 import matplotlib.pyplot as plt
 from sklearn.datasets import load_wine
 
-from dufs_core import DUFS, LambdaPath
+from dufs_core import GatedLaplacian, LambdaPath
 from dufs_core.inspection import plotting
 
 wine = load_wine(as_frame=True)
 X = wine.data[::2]  # 89 wines, 13 measurements
-path = LambdaPath(DUFS(max_runs=1, max_iter=1000), n_lams=6, n_splits=1, random_state=0).fit(X)
+path = LambdaPath(GatedLaplacian(max_runs=1, max_iter=1000), n_lams=6, n_splits=1, random_state=0).fit(X)
 for lam, number, z in zip(path.lams_, path.n_selected_, path.held_out_z_, strict=True):
     print(f"lam {lam:.3f}: {number:2d} open, {z:5.1f} standard deviations above shuffled columns on held-out rows")
 print("chosen:", ", ".join(path.get_feature_names_out()))

@@ -2,7 +2,7 @@
 
 A set of columns with structure is found first; it may hold decoys. Gates are trained on this set, all others are
 closed. Every column is scored on the graph of the open columns, and competes with its decoys. `DecoyCompetition.run`
-has these phases in the order of the user guide.
+has the phases of docs/guide.md, by their numbers.
 """
 
 from __future__ import annotations
@@ -105,26 +105,28 @@ class DecoyCompetition:
         """
         bk, X, columns = trainer.bk, data.X, np.flatnonzero(~data.constant)
 
-        # 1, 2: decoys, and the set that structure is found among; pairs of columns need no gates to see each other
+        # 1: rows and decoys
         with stage(trainer.verbose, "decoys") as bar:
             pool = structure.build_pool(bk, X, columns, trainer.seed, threads)
             if len(pool.columns) < 2 or pool.X.shape[1] < 3:
                 return self._nothing(trainer, X.shape[1], pool)
+
+            # 2 and 3: pairs of columns, which need no gates to see each other; the set that structure is found among
             bar.set_description_str("dependence of pairs")
             objective = _for_rows(trainer.objective, pool.X.shape[1])
             start = find_start(bk, pool, objective, threads)
 
-        # 3: gates of this set, at a price that keeps shuffled columns shut
+        # 4: gates of this set, at a price that keeps shuffled columns shut
         if self._settings.lam == "calibrated":
             objective = replace(objective, lam=calibrated_lam(pool, start))
         trainer = replace(trainer, objective=objective)
         mu, run = train_gates(trainer, X, pool, start)
 
-        # 4: every column on the graph of the open ones
+        # 5: every column on the graph of the open ones
         with stage(trainer.verbose, "scores"):
             score = score_columns(bk, pool, start, mu, objective, threads)
 
-        # 5: the competition of every column with its decoys
+        # 6: the competition of every column with its decoys
         evidence = evidence_of_all(pool, start, score)
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
         return self._found(trainer, X.shape[1], pool, start, run, mu, score, evidence, q)

@@ -100,11 +100,11 @@ class LambdaPath(ColumnSelector):
     (`dufs_core.selection.gates.lambda_grid`).
 
     **p-values.** On a held-out half a shuffle permutes every column alike in all selections, for the single-step max-T
-    test of Westfall and Young (`dufs_core.significance.permutation_test.max_t_test`), exact for independent columns.
-    The p-values of the halves are aggregated by `dufs_core.significance.permutation_test.aggregate_p_values`, gamma =
+    test of Westfall and Young (`dufs_core.significance.permutation.max_t_test`), exact for independent columns.
+    The p-values of the halves are aggregated by `dufs_core.significance.permutation.aggregate_p_values`, gamma =
     1/4, or 1/2 if n_splits is 1: a structure has to show on a quarter of the halves, since with few rows a fit on half
     of them often takes other columns. The smallest p-value is min(4, 2 n_splits) / (1 + n_permutations). Measured:
-    docs/defaults.md. The score is that of `dufs_core.significance.permutation_test.permutation_test`, on a graph of its
+    docs/defaults.md. The score is that of `dufs_core.significance.permutation.permutation_test`, on a graph of its
     own with self-loops.
 
     Examples
