@@ -16,7 +16,7 @@ from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import check_memory, get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint, memory
@@ -99,7 +99,7 @@ class FitTask:
         name = self.procedure.engine_name(self.settings.engine, self.bk, step)
         is_sparse = self.accepted.is_sparse and self.procedure.on_sparse
         engine = get_engine(name, self.bk, self.threads, step, memory.step_limit(self.bk, data, most), is_sparse)
-        check_memory(self.bk, engine.name, step, data, most)
+        memory.check_memory(self.bk, engine.name, step, data, most)
         return engine
 
     def saver(self, engine: Engine) -> ProgressSaver | None:

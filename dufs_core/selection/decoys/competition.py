@@ -17,6 +17,7 @@ from dufs_core.data.matrix import dense_block
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection import memory
 from dufs_core.selection.decoys.explanation import doubt_of_decoys
 from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation
 from dufs_core.selection.procedure import Found
@@ -24,7 +25,6 @@ from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
-from dufs_core.significance.pairs import pair_dependence_bytes
 from dufs_core.training.loop import Run
 from dufs_core.training.progress import stage
 
@@ -90,13 +90,7 @@ class DecoyCompetition:
         return 0 if self._settings.batch_size is None else n * self.n_gates(d) * itemsize
 
     def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
-        """Bytes that the decoys of d columns, their pairs and their scores take."""
-        rows = min(n, structure.ROWS)
-        copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
-        D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
-        pool = D * rows * itemsize
-        drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
-        return max(drawn + 2 * pool, pool + pair_dependence_bytes(D, rows, itemsize, threads))
+        return memory.decoys(n, d, itemsize, threads)
 
     def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """Draw decoys, find a set with structure, train its gates, score all columns and let them compete.

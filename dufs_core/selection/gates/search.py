@@ -11,17 +11,17 @@ from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection import memory
 from dufs_core.selection.gates.explanation import doubt_of_gates
 from dufs_core.selection.parameters import check_choice, check_draws, check_group, check_regularisation, check_whole
 from dufs_core.selection.procedure import Found
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
-from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC, hsic_bytes
+from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation import (
     PermutationTest,
     excess_threshold,
     permutation_test,
-    permutation_test_bytes,
 )
 from dufs_core.training.loop import Run
 
@@ -93,9 +93,7 @@ class GateSearch:
         return 0
 
     def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
-        """Bytes of the tests of a run; pairs of columns are screened before another one."""
-        screening = hsic_bytes(n, d, itemsize) if self._settings.max_runs > 1 else 0
-        return max(permutation_test_bytes(n, d, itemsize), screening)
+        return memory.tests_of_gates(n, d, itemsize, self._settings.max_runs > 1)
 
     def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """The first run that passes, else the one with the largest excess score."""
