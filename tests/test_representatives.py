@@ -445,7 +445,7 @@ def test_blas_is_held_to_one_thread(data, monkeypatch):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return order(*arguments)
 
-    monkeypatch.setattr("dufs_core.selection.fit_task.diverse_order", order_seen)
+    monkeypatch.setattr("dufs_core.selection.result.diverse_order", order_seen)
     with threadpool_limits(3, user_api="blas"):
         quick(ranking="diverse").fit(data)
     assert seen
@@ -477,5 +477,5 @@ def test_what_a_path_selects_does_not_depend_on_the_order(data):
 
 
 def test_an_unknown_ranking(data):
-    with pytest.raises(ValueError, match="ranking must be one of 'diverse', 'evidence', 'gates'; got 'gate'"):
+    with pytest.raises(ValueError, match="ranking must be one of 'gates', 'diverse'; got 'gate'"):
         quick(ranking="gate").fit(data)

@@ -14,6 +14,7 @@ from generators import gated
 from scipy import sparse
 from sklearn.base import clone
 
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
@@ -123,7 +124,7 @@ def test_statistics_keep_the_digits(small_chunks):
 def test_one_gate_a_sample_and_wrapped_batches():
     """Rows twice in a batch (the authors' shuffles run on), noise by row."""
     X = table()
-    settings = {**QUICK, "gate_noise": "sample", "convention": "authors_code", "dtype": "float64"}
+    settings = {**QUICK, "conventions": GatedLaplacian.preset("authors_code").conventions, "dtype": "float64"}
     fit, memory = gated(**settings).fit(CountedSlices(X)), gated(**settings).fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
 
@@ -206,18 +207,18 @@ def test_a_minibatch_fit_does_not_load_the_data(tmp_path):
     stored.flush()
     code = (
         "import sys, warnings, numpy as np\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "warnings.simplefilter('ignore')\n"
         "def anonymous(name):\n"
         "    lines = open('/proc/self/status').read().splitlines()\n"
         "    return int(next(line.split()[1] for line in lines if line.startswith(name)))\n"
         "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy')\n"
-        "DUFS(fdr=None, **settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
+        "GatedLaplacian(**settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
         "before, peak = anonymous('RssAnon'), 0\n"
         "def look(info):\n"
         "    global peak\n"
         "    peak = max(peak, anonymous('RssAnon'))\n"
-        "DUFS(fdr=None, **settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
+        "GatedLaplacian(**settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
         "print(peak - before)"
     )
     if not sys.platform.startswith("linux"):
@@ -264,8 +265,8 @@ def test_command_line(ending, tmp_path, capsys):
             file["X"], file["Y"] = X, np.arange(100)
     assert is_on_disk(read_table(path, on_disk=True).X)
     options = [
-        "--fdr",
-        "none",
+        "--method",
+        "gates",
         "--batch-size",
         "31",
         "--max-iter",

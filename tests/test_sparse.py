@@ -253,7 +253,7 @@ def test_damaged_index_arrays_are_refused(name, fitted):
         with pytest.raises(ValueError, match=rf"damaged index arrays: .*{said}"):
             use(X)
     with pytest.raises(ValueError, match="damaged index arrays"):
-        stability_selection(DUFS(**QUICK), X)
+        stability_selection(gated(**QUICK), X)
 
 
 def test_damaged_rows_on_a_disk():
@@ -292,7 +292,8 @@ def test_what_a_matrix_says_of_its_order_is_not_believed(make):
 def test_nothing_stored():
     fit = gated(**QUICK).fit(sparse.csr_array((20, 5)))
     assert len(fit.constant_features_) == 5
-    assert np.isfinite(fit.mu_).all()
+    assert np.isnan(fit.mu_).all()
+    assert np.isfinite(fit.scores_).all()
 
 
 @pytest.mark.parametrize(
@@ -353,15 +354,15 @@ def test_a_fit_does_not_densify():
     """1000 x 100,000 with 200,000 entries, 400 MB in dense float32, fits in 100 MB. The peak of a fresh process."""
     code = (
         "import resource, warnings, scipy.sparse\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "warnings.simplefilter('ignore')\n"
         "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy', lam=1e3,\n"
         "    optimizer='sgd')\n"  # all gates close: shuffling so many columns takes long
         "small = scipy.sparse.random(30, 40, 0.1, format='csr', random_state=0)\n"
         "X = scipy.sparse.random(1000, 100_000, 0.002, format='csr', random_state=0)\n"
-        "DUFS(fdr=None, **settings).fit(small)\n"
+        "GatedLaplacian(**settings).fit(small)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "fit = DUFS(fdr=None, **settings, n_features_to_select=10).fit(X)\n"
+        "fit = GatedLaplacian(**settings, n_features_to_select=10).fit(X)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
