@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from dufs_core.selection.presets import LOCAL, WIDE
 from scipy import sparse
 
 from dufs_core import DUFS, GatedLaplacian, Graph, LambdaPath, Trajectory
@@ -16,7 +15,7 @@ from dufs_core.baselines import LaplacianScore
 from dufs_core.datasets import two_moons
 from dufs_core.inspection import plotting
 from dufs_core.inspection.plotting import canvas
-from dufs_core.inspection.plotting.data import _rules as rules_of
+from dufs_core.inspection.plotting.data import _graph as graph_of
 from dufs_core.selection.decoys.explanation import rate_text
 
 pytest.importorskip("matplotlib", reason="matplotlib is not installed: there are no pictures")
@@ -139,17 +138,14 @@ def test_gates_of_decoys_are_told_from_those_of_columns(many):
 
 def test_the_walk_is_that_of_the_fit(many, fitted):
     """Its rules depend on whether there are decoys; a path has none."""
-    assert rules_of(many[0], 80) == LOCAL
-    assert rules_of(DUFS(graph=Graph(n_neighbors=9, self_loops=True)), 80) == LOCAL._replace(
-        n_neighbors=9, self_loops=True
-    )
-    assert rules_of(fitted[0], 60) == WIDE
-    assert rules_of(LambdaPath(), 60) == WIDE
-    assert rules_of(LambdaPath(DUFS(graph=Graph(bandwidth="q90"))), 60) == WIDE._replace(bandwidth="q90")
-    baseline = LaplacianScore(n_neighbors=7)
-    assert rules_of(baseline, 60).n_neighbors == 7
-    spectrum = drawn(plotting.spectrum(many[0], many[2], n_values=4)).get_lines()
-    assert all(values.get_ydata()[0] == pytest.approx(1) for values in spectrum)
+    wide = GatedLaplacian().graph
+    other = Graph(n_neighbors=9, self_loops=True)
+    assert graph_of(many[0], 80) == Graph()
+    assert graph_of(DUFS(graph=other), 80) == other
+    assert graph_of(fitted[0], 60) == wide
+    assert graph_of(LambdaPath(), 60) == wide
+    narrow = wide.with_parts({"bandwidth": "q90"})
+    assert graph_of(LambdaPath(GatedLaplacian(graph=narrow)), 60) == narrow
 
 
 def test_a_trajectory_keeps_every_run_and_its_columns():
@@ -160,7 +156,7 @@ def test_a_trajectory_keeps_every_run_and_its_columns():
     assert [len(run.columns) for run in trajectory.runs] == [25, 20]
     kept = next(run for run in trajectory.runs if np.array_equal(run.mu[-1], selector.mu_[run.columns]))
     aside = set(range(25)) - set(kept.columns.tolist())
-    assert aside == set(selector.excluded_features_.tolist())
+    assert aside == set(np.flatnonzero(np.isnan(selector.mu_)).tolist())
     with pytest.raises(ValueError, match="every must be a whole number of at least 1"):
         Trajectory(every=0)
 

@@ -25,7 +25,7 @@ _MODULES = {
     "NDFS": "ndfs",
     "SRCFS": "srcfs",
 }
-__all__ = ["LLCFS", "MCFS", "NDFS", "SRCFS", "ConcreteAutoencoder", "LaplacianScore"]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
@@ -35,4 +35,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return __all__

@@ -42,6 +42,16 @@ n_features_in_, feature_names_in_
     As in scikit-learn."""
 
 
+def too_large(X: Array, lost: str, instead: str) -> ValueError:
+    """The refusal of X (n, d), scaled, whose largest column leaves no digits: what is `lost`, what to do `instead`."""
+    peak = np.abs(X).max(axis=0)
+    column = int(peak.argmax())
+    return ValueError(
+        f"Column {column} reaches {peak[column]:.3g} from its mean; {lost}. Use scaling='columns' or 'global', "
+        f"{instead}, or divide X first."
+    )
+
+
 @dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
 class Baseline(ColumnSelector, ABC):
     """A selector that scores every column once.

@@ -21,7 +21,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 
-_SHORTEST, _LONGEST, _SPARE = 16, 96, 3  # steps of a block; its columns for each
+_SHORTEST, _LONGEST, _SPARE = 16, 96, 2  # steps of a block; its columns for each
 _FLOOR = 1.2e-7  # of lambda / n, where scikit-learn's lars_path ends as well
 _EQUAL = 1e-9  # changes of c / lambda nearer to 1 belong to a column that equals an active one
 _DEPENDENT = 1e-12  # share of a column's square that the active columns leave over, which is rounding
@@ -58,7 +58,8 @@ def block(
     least (m,): columns with a smaller square over cannot enter. Returns lambda (B,) and z (B, m) at the end of each
     step, and the signs (B + 1, m) during each and after the last.
     """
-    lambdas, values, signs = [], [], [s]
+    lambdas: list[float] = []
+    values, signs = [], [s]
     while len(lambdas) < steps and lam > floor:
         now = signs[-1].copy()
         at, sign = bounds(q, now)
@@ -137,7 +138,7 @@ def path_end(X: Array, y: Array, steps: int) -> Array:
         near = nearest(q, s, scale, length)
         others = near[s[near] == 0]
         columns = np.append(A, others)
-        part = np.append(np.searchsorted(A, near[s[near] != 0]), np.arange(len(A), len(columns)))
+        part = np.flatnonzero(np.isin(columns, near))
         rows = np.vstack([rows, X[:, others].T])
         gram = rows @ rows[len(A) :].T
         swept = P @ gram[: len(A)]
@@ -147,13 +148,14 @@ def path_end(X: Array, y: Array, steps: int) -> Array:
         lambdas, z, signs = done
 
         # a at the end of each step: of the other active columns by what the block did to them
-        now, before, ends = signs[:-1], s[inside], lambdas[:, None]
-        left_A = np.where(before == 0, 0, ends * before - z)
-        forces = np.where(now == 0, left_A, np.where(before == 0, z, ends * (before - now)))
+        ends, now, before = lambdas[:, None], signs[:-1], s[inside]
+        a_near = np.where(now == 0, 0, z)
+        c_near = np.where(now == 0, z, ends * now)
+        forces = np.where(before == 0, a_near, ends * before - c_near)
         values = q[columns, :1] - q[columns, 1:] * lambdas - F[:, part] @ forces.T
         passed = values * was[:, None] < 0
         passed[part] = False
-        values[part] = np.where(now == 0, 0, z).T
+        values[part] = a_near.T
 
         # the steps before a column outside the block passed its bound; rounding alone puts the first in doubt
         asked = np.where(s == 0, norms, 0)
@@ -171,7 +173,6 @@ def path_end(X: Array, y: Array, steps: int) -> Array:
         # P of the new A
         changed = np.flatnonzero((s[columns] != 0) != (was != 0))
         sweep(F, changed, np.where(was[changed] == 0, 1.0, -1.0))
-        order = np.argsort(columns)
-        order = order[s[columns[order]] != 0]
-        A, rows, P, renewed = columns[order], rows[order], -F[np.ix_(order, order)], False
+        active = np.flatnonzero(s[columns])
+        A, rows, P, renewed = columns[active], rows[active], -F[np.ix_(active, active)], False
     return a

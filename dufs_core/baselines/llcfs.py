@@ -10,7 +10,7 @@ import numpy as np
 from scipy.sparse import eye_array
 
 from dufs_core.backend import Array
-from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.base import Baseline, too_large
 from dufs_core.baselines.graphs import (
     CANCELLED,
     blocks,
@@ -66,12 +66,8 @@ def local_models(X: Array, tau: Array, k: int, beta: float) -> LocalModels:
         S[i] = local @ local.transpose(0, 2, 1)
         cross[i] = (local @ (Xt[i] - middle[:, 0])[:, :, None])[:, :, 0]
     if (largest := float(S.max(initial=0))) * beta * np.finfo(float).eps > _LOST:
-        column = int((peak := abs(X).max(axis=0)).argmax())
-        raise ValueError(
-            f"Column {column} reaches {peak[column]:.3g} from its mean; beside squared distances between neighbours of "
-            f"up to {largest:.3g} the ridge 1 / beta = {1 / beta:.3g} is lost in rounding. Use scaling='columns' or "
-            f"'global', a smaller beta, or divide X first."
-        )
+        squared = f"beside squared distances between neighbours of up to {largest:.3g}"
+        raise too_large(X, f"{squared} the ridge 1 / beta = {1 / beta:.3g} is lost in rounding", "a smaller beta")
     C = np.eye(k) - 1.0 / k
     R = beta * (C - C @ np.linalg.solve(np.eye(k) / beta + S, S))
     return LocalModels(indices, np.einsum("ij,ijl->il", cross, R) + 1.0 / k, R)

@@ -11,7 +11,7 @@ from scipy.linalg import cho_factor, cho_solve, cholesky, solve_triangular
 from scipy.linalg.lapack import dpotri
 
 from dufs_core.backend import Array
-from dufs_core.baselines.base import Baseline
+from dufs_core.baselines.base import Baseline, too_large
 from dufs_core.baselines.graphs import cluster_indicators, heat_kernel, neighbours, normalised
 
 _OFFSET = 0.02  # added to the k-means indicators: a multiplicative step never leaves 0
@@ -20,7 +20,12 @@ _OFFSET = 0.02  # added to the k-means indicators: a multiplicative step never l
 def objective(L: Array, X: Array, F: Array, B: Array, alpha: float, beta: float, gamma: float) -> float:
     """tr(F' Ln F) + alpha (||F - X B||^2 + beta ||B||_{2,1}) + (gamma / 2) ||F' F - I||^2."""
     fit = np.sum((F - X @ B) ** 2) + beta * np.linalg.norm(B, axis=1).sum()
-    return float(np.sum(F * (L @ F)) + alpha * fit + gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
+    return float(np.sum(F * (L @ F)) + alpha * fit + gamma / 2 * not_orthogonal(F))
+
+
+def not_orthogonal(F: Array) -> float:
+    """||F' F - I||^2."""
+    return float(np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
 
 
 Solve = Callable[[Array], Array]
@@ -77,7 +82,7 @@ def indicator_step(M: Array, F: Array, gamma: float) -> Array:
     """
 
     def value(F: Array, MF: Array) -> float:
-        return float(np.sum(F * MF) + gamma / 2 * np.sum((F.T @ F - np.eye(F.shape[1])) ** 2))
+        return float(np.sum(F * MF) + gamma / 2 * not_orthogonal(F))
 
     MF = M @ F
     negative = (np.abs(M) @ F - MF) / 2
@@ -158,12 +163,8 @@ class NDFS(Baseline):
         try:
             return self._iterate(X, L, F)
         except np.linalg.LinAlgError:
-            column = int((peak := np.abs(X).max(axis=0)).argmax())
-            raise ValueError(
-                f"Column {column} reaches {peak[column]:.3g} from its mean; beside its squares the ridge of beta = "
-                f"{self.beta:.3g} is lost in rounding. Use scaling='columns' or 'global', a larger beta, or divide X "
-                f"first."
-            ) from None
+            lost = f"beside its squares the ridge of beta = {self.beta:.3g} is lost in rounding"
+            raise too_large(X, lost, "a larger beta") from None
 
     def _iterate(self, X: Array, L: Array, F: Array) -> Array:
         """||b_j|| at the end; sets history_, n_iter_ and converged_."""

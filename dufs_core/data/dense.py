@@ -81,9 +81,9 @@ def values_not_finite(X: Array, xp: Any = np) -> tuple[int, int, int]:
         if X.dtype.kind != "f" or xp.isfinite(xp.sum(X, dtype=np.float64)):  # what is not finite stays so in sums
             return count, row, column
     for columns, block in _blocks(X, xp):
-        bad = xp.argwhere(~xp.isfinite(block.T))
+        bad, rows = xp.nonzero(~xp.isfinite(block.T))
         if count == 0 and len(bad):
-            row, column = int(bad[0, 1]), columns.start + int(bad[0, 0])
+            row, column = int(rows[0]), columns.start + int(bad[0])
         count += len(bad)
     return count, row, column
 

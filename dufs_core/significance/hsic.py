@@ -2,6 +2,9 @@
 
 Source: Gretton, Bousquet, Smola and Schoelkopf, "Measuring Statistical Dependence with Hilbert-Schmidt Norms", ALT
 2005.
+
+The search with the measure of `dufs_core.significance.pairs` takes 20 of 48 right answers on three tight clusters among
+100 columns for noise; decoys with this one lose two moons (bench/evidence/defaults.md, "Two measures of dependence").
 """
 
 from __future__ import annotations

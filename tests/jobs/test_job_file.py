@@ -28,8 +28,8 @@ def job(tmp_path):
 def test_every_data_set_with_every_combination_and_seed(job):
     found = job(
         'seeds = [3, 4]\nthreads = 2\n[[data]]\npath = "x.npy"\n[[data]]\npath = "x.csv"\nname = "text"\n'
-        'index_column = "name"\nsettings = {batch_size = 7}\n[settings]\nmax_iter = 7\n[grid]\nlam = ["none", 0.5]\n'
-        "power = [1, 2, 3]\n"
+        'index_column = "name"\nsettings = {batch_size = 7}\n[settings]\nmethod = "gates"\nmax_iter = 7\n'
+        '[grid]\nlam = ["none", 0.5]\npower = [1, 2, 3]\n'
     )
     assert len(found.fits) == 2 * 2 * 3 * 2
     assert len({fit.id for fit in found.fits}) == len(found.fits)
@@ -55,10 +55,11 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
 
     plain = identity('[[data]]\npath = "x.npy"\n')
     assert plain == identity(
-        'checkpoint_seconds = 1\n[[data]]\npath = "x.npy"\nname = "other"\n[settings]\nfdr = 0.1\npower = "none"\n'
+        'checkpoint_seconds = 1\n[[data]]\npath = "x.npy"\nname = "other"\n'
+        '[settings]\nfdr = 0.1\npower = 1\nmethod = "decoys"\n'
     )
     assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\nfdr = 0.2\n')
-    assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\nfdr = "none"\n')
+    assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\nmethod = "gates"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\n[settings]\npower = 3\n')
     assert plain != identity('seeds = [1]\n[[data]]\npath = "x.npy"\n')
     assert plain != identity('[[data]]\npath = "x.npy"\ntranspose = true\n')
@@ -89,8 +90,18 @@ def test_paths_may_name_environment_variables(job, tmp_path, monkeypatch):
 
 
 def test_a_grid_over_rates(job):
-    found = job(MOONS + '[grid]\nfdr = [0.05, "none"]\n')
-    assert [fit.settings["fdr"] for fit in found.fits] == [0.05, None]
+    found = job(MOONS + "[grid]\nfdr = [0.05, 0.2]\n")
+    assert [fit.settings["fdr"] for fit in found.fits] == [0.05, 0.2]
+
+
+def test_a_grid_over_methods(job):
+    found = job(MOONS + '[grid]\nmethod = ["decoys", "gates"]\n')
+    assert [fit.settings.get("fdr") for fit in found.fits] == [0.1, None]
+    assert [fit.settings["max_runs"] for fit in found.fits[1:]] == [6]
+    with pytest.raises(JobError, match='method "decoys" has no parameter \'max_runs\': it is one of method "gates"'):
+        job(MOONS + "[settings]\nmax_runs = 2\n")
+    with pytest.raises(JobError, match="method must be one of 'decoys', 'gates'; got 'gate'"):
+        job(MOONS + '[settings]\nmethod = "gate"\n')
 
 
 def test_presets(job):
@@ -132,7 +143,7 @@ MISTAKES = {
     "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
     "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
     "bad rate": (MOONS + "[settings]\nfdr = 1", "fdr is a false discovery rate, above 0 and below 1"),
-    "bad type": (MOONS + '[settings]\nlam = "much"', "lam must be None"),
+    "bad type": (MOONS + '[settings]\nlam = "much"', 'lam must be "calibrated"'),
     "unknown engine": (
         MOONS + '[settings]\nengine = "denss"',
         "engine must be one of .*; got 'denss'; did you mean 'dense'",

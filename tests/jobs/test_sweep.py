@@ -20,6 +20,7 @@ import pytest
 from dufs_core import DUFS
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
+from dufs_core.cli.sweep.selector import new_selector
 from dufs_core.cli.sweep.pool import this_process
 from dufs_core.cli.sweep.results import Result, Store
 from dufs_core.cli.sweep.runner import run, until_signal
@@ -35,7 +36,7 @@ path = "two-moons"
 samples = 40
 features = 6
 [settings]
-fdr = "none"
+method = "gates"
 backend = "numpy"
 n_draws = 2
 max_runs = 1
@@ -97,9 +98,13 @@ def wait_for(condition, seconds=60):
 # --- what comes out --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("fdr", ['"none"', "0.2"])
-def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
-    job.write_text(JOB.replace('"none"', fdr, 1))
+DECOYS = JOB.replace('method = "gates"', "fdr = 0.2").replace("n_draws = 2\nmax_runs = 1\n", "")
+DECOYS = DECOYS.replace('lam = ["none", 0.05]', 'lam = ["calibrated", 0.05]')
+
+
+@pytest.mark.parametrize("text", [JOB, DECOYS], ids=["gates", "decoys"])
+def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, text):
+    job.write_text(text)
     assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "--json"]) == 0
     captured = capsys.readouterr()
     document = json.loads(captured.out)
@@ -110,13 +115,13 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, fdr):
         with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DufsWarning)
-                alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
+                alone = new_selector(fit).fit(X)
             np.testing.assert_array_equal(archive["mu"], alone.mu_)
             np.testing.assert_array_equal(archive["order"], alone.order_)
             np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
             row = json.loads(str(archive["row"]))
             assert (row["seed"], row["loss"], row["n_iter"]) == (fit.seed, alone.history_["loss"][-1], 30)
-            if alone.fdr is None:
+            if text is JOB:
                 assert (row["excess_score"], row["p_value"]) == (alone.excess_score_, alone.p_value_)
                 assert "q_values" not in archive
                 continue
@@ -139,13 +144,14 @@ def test_the_table_has_one_row_per_fit(job, tmp_path):
     assert {row["status"] for row in rows} == {"done"}
 
 
-def test_rates_in_a_grid(job, tmp_path):
+def test_methods_in_a_grid(job, tmp_path):
     """With decoys and without: each row has its own measures."""
-    job.write_text(JOB.replace('fdr = "none"\n', "").replace('lam = ["none", 0.05]', 'fdr = [0.2, "none"]'))
+    text = JOB.replace('method = "gates"\n', "").replace("n_draws = 2\nmax_runs = 1\n", "")
+    job.write_text(text.replace('lam = ["none", 0.05]', 'method = ["decoys", "gates"]'))
     assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "-q"]) == 0
     with (tmp_path / "out" / "results.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    assert [row["fdr"] for row in rows] == ["0.2", "0.2", "", ""]
+    assert [row["method"] for row in rows] == ["decoys", "decoys", "gates", "gates"]
     assert [row["excess_score"] == "" for row in rows] == [True, True, False, False]
     assert [row["smallest_fdr"] == "" for row in rows] == [False, False, True, True]
 
@@ -162,7 +168,7 @@ def test_a_setting_with_the_name_of_a_result(job, tmp_path):
 @pytest.mark.parametrize("backend", ["cupy", "numpy"])
 def test_with_decoys_every_fit_is_a_task_of_its_own(job, backend):
     """Each has gates of other columns, so that no stack could hold several."""
-    for text, sizes in ((JOB, [4] if backend == "cupy" else [1] * 4), (JOB.replace('"none"', "0.1", 1), [1] * 4)):
+    for text, sizes in ((JOB, [4] if backend == "cupy" else [1] * 4), (DECOYS, [1] * 4)):
         job.write_text(text)
         fits = [replace(fit, settings=dict(fit.settings) | {"backend": backend}) for fit in read_job(job).fits]
         assert [len(task) for task in group_fits(fits)] == sizes

@@ -33,6 +33,7 @@ path = "two-moons"
 samples = 100
 features = 8
 [settings]
+method = "gates"
 backend = "numpy"
 engine = "reference"
 n_draws = 2
@@ -228,7 +229,7 @@ def test_workers_elsewhere_are_told_when_a_disk_is_full(job, tmp_path, monkeypat
     def full(*arguments):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def one_ends(in_hand, *how):
+    def one_ends(in_hand, return_when):
         assert not any(task.store.is_to_end() for task, _ in workers.futures)
         next(iter(in_hand)).set_result([Result({"status": "done"}, {})])
         return [next(iter(in_hand))], None
@@ -264,19 +265,17 @@ def test_a_scheduler_that_dies_is_an_interruption(job):
         in_workers_by_hand(job, cancelled, 2)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("module", ["json", "pathlib"])
-def test_modules_of_the_working_directory_are_not_run(job, tmp_path, module):
+def test_modules_of_the_working_directory_are_not_run(job, tmp_path):
     folder, script = tmp_path / "data", tmp_path / "dufs-core.py"
     folder.mkdir()
+    (folder / "json.py").write_text("raise SystemExit(9)")
     script.write_text("from dufs_core.cli.main import main\nif __name__ == '__main__':\n    raise SystemExit(main())\n")
-    (folder / f"{module}.py").write_text("open('it-was-run', 'w').close()\nraise SystemExit(9)\n")
+    job.write_text(JOB.replace("2, 3, 4, 5, 6, 7", "").replace("1, ]", "1]"))
     ended = subprocess.run(
         [sys.executable, script, "sweep", job, "--out", tmp_path / "out", "--workers", "2", "-q"], cwd=folder,
         env=os.environ | {"PYTHONPATH": str(SPAWN)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert ended.returncode == 0, ended.stderr
-    assert [path.name for path in folder.iterdir()] == [f"{module}.py"]
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def in_a_process(*arguments):

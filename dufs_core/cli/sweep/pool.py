@@ -20,7 +20,6 @@ from dufs_core.cli.sweep.worker import Task, work
 from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
 
-_POLL = 0.2  # seconds between looks at signals
 _PATIENCE = 10  # seconds for a Dask scheduler to answer, and to have a worker
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # loky's and Dask's errors
 Pool = tuple[Callable[[Task], Future[list[Result]]], int]  # submits a task; most tasks in hand
@@ -100,7 +99,7 @@ def in_workers(tasks: Sequence[Task], pool: Pool, stop: Callable[[], bool]) -> I
         while queue and len(in_hand) < width and not stop():
             task = queue.popleft()
             in_hand[submit(task)] = task, queue is again
-        done, _ = wait(in_hand, _POLL, FIRST_COMPLETED)
+        done, _ = wait(in_hand, return_when=FIRST_COMPLETED)
         for future in done:
             task, alone = in_hand.pop(future)
             error = CancelledError() if future.cancelled() else future.exception()

@@ -120,14 +120,11 @@ def embedding(selector: Any, X: Any, labels: Any = None, axes: Any = None) -> An
 def _groups(labels: Array) -> list[tuple[str | None, Any]]:
     """The sorted labels as text, each with the mask (n,) of its rows; missing ones last."""
     missing = np.array([_is_missing(label) for label in labels], dtype=bool)
-    kinds = set(labels[~missing])
-    try:
-        ordered = sorted(kinds)
-    except TypeError:  # numbers beside text
-        ordered = sorted(kinds, key=lambda kind: (type(kind).__name__, str(kind)))
-    number = {kind: i for i, kind in enumerate(ordered)}
-    which = np.array([-1 if out else number[label] for label, out in zip(labels, missing, strict=True)])
-    found: list[tuple[str | None, Any]] = [(canvas.escape_mathtext(kind), which == i) for i, kind in enumerate(ordered)]
+    found: list[tuple[str | None, Any]] = []
+    for kind in sorted(set(labels[~missing]), key=lambda kind: (isinstance(kind, str), kind)):  # numbers before text
+        mask = np.zeros(len(labels), dtype=bool)
+        mask[~missing] = labels[~missing] == kind
+        found.append((canvas.escape_mathtext(kind), mask))
     return [*found, ("no label", missing)] if missing.any() else found
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dufs_core.backend import Array
 from dufs_core.selection.base import Explanation
 from dufs_core.selection.gated_selector import GatedSelector
 
@@ -130,10 +129,6 @@ class DUFS(GatedSelector):
     >>> DUFS(random_state=0).fit(X).order_[:2]
     array([0, 1])
     """
-
-    q_values_: Array
-    decoy_evidence_: Array
-    lam_: float
 
     fdr: float = 0.1
     ranking: Literal["diverse", "evidence"] = "diverse"
