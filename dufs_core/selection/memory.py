@@ -96,15 +96,17 @@ def pair_bytes(D: int, n: int, itemsize: int, threads: int) -> int:
 
 
 def gate_test_bytes(n: int, d: int, itemsize: int, several: bool) -> int:
-    """A permutation test: arrays (n', n') and random words; with several runs also HSIC of pairs.
-
-    HSIC takes an array (d', n', n'), and about 7 of float64 (d', d').
-    """
+    """A permutation test of a run: arrays (n', n'), random words; pairs are screened where another run may follow."""
     rows = min(n, permutation.TEST_ROWS)
     test = 35 * rows * rows * itemsize + min(permutation.WORDS, 11 * rows * d) * 100
-    rows, columns = min(n, hsic.ROWS), min(d, hsic.COLUMNS)
-    screening = columns * rows * rows * itemsize + 7 * 8 * columns * columns
-    return max(test, screening if several else 0)
+    return max(test, hsic_bytes(n, d, itemsize) if several else 0)
+
+
+def hsic_bytes(n: int, d: int, itemsize: int) -> int:
+    """HSIC of all pairs: an array (d', n', n'), and about 7 of float64 (d', d')."""
+    rows = min(n, hsic.ROWS)
+    columns = min(d, hsic.COLUMNS)
+    return columns * rows * rows * itemsize + 7 * 8 * columns * columns
 
 
 def diverse_order_bytes(n: int, d: int) -> int:
