@@ -33,7 +33,7 @@ from typing import Any
 
 from bench.common import ROOT, parser, save
 from bench.fuzz.files import mutated, table, valid
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.cli.main import main as command
 from dufs_core.errors import DufsError
 
@@ -74,7 +74,7 @@ def outcome(number: int, files: dict[str, bytes], folder: Path) -> tuple[str, st
 def resumed(path: Path) -> tuple[str, str]:
     try:
         with warnings.catch_warnings(action="ignore"):
-            fit = DUFS.resume(path, table(), n_jobs=1, callbacks=[lambda info: True])
+            fit = GatedLaplacian.resume(path, table(), n_jobs=1, callbacks=[lambda info: True])
         return ("taken" if abs(fit.mu_).max() < float("inf") else "nan"), ""
     except Exception as error:
         inner = traceback.extract_tb(error.__traceback__)[-1].filename

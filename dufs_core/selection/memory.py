@@ -34,10 +34,11 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
     n, d = accepted.X.shape
     graph = graph_for(settings, n)
     itemsize = np.dtype(settings.dtype).itemsize
-    rows = procedure.step_rows(n)
+    size = procedure.size(n, d, itemsize, threads)
+    rows = size.rows
     step = StepSize(
         n=rows,
-        d=procedure.n_gates(d),
+        d=size.gates,
         draws=step_draws(procedure.n_draws, rows),
         itemsize=itemsize,
         power=graph.power,
@@ -46,27 +47,24 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
         threads=threads,
     )
     if accepted.is_sparse:
-        sparse_step, kept = sparse_data(step, accepted.X)
+        sparse_step, kept = sparse_size(step, accepted.X)
         step = sparse_step if procedure.on_sparse else step
     elif accepted.is_on_disk:
-        kept = data_on_disk(rows, d, itemsize)
+        kept = chunk_bytes(rows, d, itemsize)
     else:
         kept = n * d * itemsize
     if rows < n:
         kept += rows * step.d * itemsize  # the batch in hand
-    kept += procedure.bytes_kept(n, d, itemsize)
-    after = procedure.bytes_after(n, d, itemsize, threads)
-    if settings.ranking == "diverse":
-        after = max(after, diverse_order(n, d))
-    return step._replace(after=after), kept
+    after = max(size.around, diverse_order_bytes(n, d) if settings.ranking == "diverse" else 0)
+    return step._replace(after=after), kept + size.kept
 
 
-def data_on_disk(rows: int, d: int, itemsize: int) -> int:
+def chunk_bytes(rows: int, d: int, itemsize: int) -> int:
     """Of a fit that reads its batches: the next one, and chunks on the way to it."""
     return rows * d * itemsize + 3 * CHUNK_BYTES // 2
 
 
-def sparse_data(step: StepSize, X: Any) -> tuple[StepSize, int]:
+def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
     """The step on sparse X (CSR or CSC), and what its scaled copies take beside the steps.
 
     Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
@@ -78,17 +76,17 @@ def sparse_data(step: StepSize, X: Any) -> tuple[StepSize, int]:
     return step, max(kept, on_the_way - predicted_bytes("sparse", step))
 
 
-def decoys(n: int, d: int, itemsize: int, threads: int) -> int:
+def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     """The decoys of d columns, their pairs and their scores."""
     rows = min(n, structure.ROWS)
     copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
     D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
     pool = D * rows * itemsize
     drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
-    return max(drawn + 2 * pool, pool + dependence_of_pairs(D, rows, itemsize, threads))
+    return max(drawn + 2 * pool, pool + pair_bytes(D, rows, itemsize, threads))
 
 
-def dependence_of_pairs(D: int, n: int, itemsize: int, threads: int) -> int:
+def pair_bytes(D: int, n: int, itemsize: int, threads: int) -> int:
     """Of D columns on n rows, where few have more than 64 equal partners."""
     count = pairs.n_functions(D, n)
     made = 8 * (count + 3) * D * n if count > 1 else 0
@@ -97,19 +95,21 @@ def dependence_of_pairs(D: int, n: int, itemsize: int, threads: int) -> int:
     return count * D * n * itemsize + max(made, min(pairs.SAMPLED, D * D) * 20, tiles + found)
 
 
-def tests_of_gates(n: int, d: int, itemsize: int, several: bool) -> int:
-    """A permutation test: arrays (n', n') and random words; with several runs also HSIC of pairs.
-
-    HSIC takes an array (d', n', n'), and about 7 of float64 (d', d').
-    """
+def gate_test_bytes(n: int, d: int, itemsize: int, several: bool) -> int:
+    """A permutation test of a run: arrays (n', n'), random words; pairs are screened where another run may follow."""
     rows = min(n, permutation.TEST_ROWS)
     test = 35 * rows * rows * itemsize + min(permutation.WORDS, 11 * rows * d) * 100
-    rows, columns = min(n, hsic.ROWS), min(d, hsic.COLUMNS)
-    screening = columns * rows * rows * itemsize + 7 * 8 * columns * columns
-    return max(test, screening if several else 0)
+    return max(test, hsic_bytes(n, d, itemsize) if several else 0)
 
 
-def diverse_order(n: int, d: int) -> int:
+def hsic_bytes(n: int, d: int, itemsize: int) -> int:
+    """HSIC of all pairs: an array (d', n', n'), and about 7 of float64 (d', d')."""
+    rows = min(n, hsic.ROWS)
+    columns = min(d, hsic.COLUMNS)
+    return columns * rows * rows * itemsize + 7 * 8 * columns * columns
+
+
+def diverse_order_bytes(n: int, d: int) -> int:
     """All of float64: one array (d', n'), some 16 of (d',).
 
     Beside these about 6 of (n', n') while the walk is formed, or 4 of them, 512 columns and the products of 32 steps.
