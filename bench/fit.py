@@ -3,7 +3,7 @@
     python -m bench.fit [--only NAME ...] [--budget SECONDS] [--json FILE]
 
 Equal steps: both take the same number of SGD steps with one draw on all rows; scaling, and our permutation test at the
-end, are part of the time. Same quality: ours is `DUFS(fdr=None, random_state=0)` (in minibatches of 1000 rows where
+end, are part of the time. Same quality: ours is `GatedLaplacian(random_state=0)` (in minibatches of 1000 rows where
 that is what `bench.real` does). Its quality is whether the best two columns are the two moons, or the k-means accuracy
 of the best 100 columns. featselectlib trains with the authors' rate (1) on the parameter-free loss and is looked at
 every so often (that is not part of its time) until its quality is at least ours, twice in a row, or the budget is
