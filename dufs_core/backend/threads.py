@@ -40,7 +40,7 @@ def fork_safe_lock() -> Any:
 class lazy(Generic[Value]):
     """`functools.cached_property` without the lock of Python 3.11, which one class has for all its objects.
 
-    Fits in several threads wait for each other at it, and a child process would for a thread that it does not have; from
+    Fits in several threads wait for each other at it, and a child process would for a thread that it has not; from
     Python 3.12 on `cached_property` has no lock.
     """
 
