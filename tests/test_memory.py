@@ -14,16 +14,17 @@ import numpy as np
 import pytest
 from generators import gated
 
-from dufs_core import DUFS, GatedLaplacian
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import available_bytes
 from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import ENGINES, check_memory, get_engine, predicted_bytes
+from dufs_core.objective.engines.choose import ENGINES, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
-from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
+from dufs_core.selection.diverse_ranking import diverse_order
 from dufs_core.selection.fit import FitTask
-from dufs_core.significance.hsic import PairwiseHSIC, hsic_bytes
+from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_bytes, hsic_bytes
+from dufs_core.significance.hsic import PairwiseHSIC
 from dufs_core.significance.structure import build_pool, find_structure
 
 bk = get_backend("numpy")
@@ -79,7 +80,7 @@ def test_the_order_of_representatives_is_counted(n, d):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert -0.05 < diverse_ranking_bytes(n, d) / peak - 1 < 0.3
+    assert -0.05 < diverse_order_bytes(n, d) / peak - 1 < 0.3
 
 
 @pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (30, 6000)])
@@ -94,7 +95,7 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= DUFS()._procedure().bytes_after(n, d, 4, threads) <= 2.5 * peak + 2e7
+    assert peak <= decoy_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

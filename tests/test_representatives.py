@@ -13,11 +13,11 @@ from dufs_core.backend import get_backend, random
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
 from dufs_core.selection.fit import FitTask
+from dufs_core.selection.memory import needed_bytes
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest
@@ -357,8 +357,8 @@ def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch,
     X, mu = np.hstack([groups(60), noise(60, 20, seed=3)]), np.random.default_rng(1).uniform(0.3, 1.0, 35)
     X[:, 20:25] = X[:, 15:16]  # ties
     found = order(NUMPY, X, mu, 35)
-    monkeypatch.setattr(diverse_ranking, "_BEST", best)
-    monkeypatch.setattr(diverse_ranking, "_AHEAD", ahead)
+    monkeypatch.setattr(diverse_ranking, "BEST", best)
+    monkeypatch.setattr(diverse_ranking, "AHEAD", ahead)
     for threads in (1, 2):
         np.testing.assert_array_equal(order(NUMPY, X, mu, 35, threads), found)
     mu[15:25] = 1.0
@@ -366,7 +366,7 @@ def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch,
 
 
 def found_from_all(monkeypatch, *arguments):
-    monkeypatch.setattr(diverse_ranking, "_BEST", 10**6)
+    monkeypatch.setattr(diverse_ranking, "BEST", 10**6)
     return order(NUMPY, *arguments)
 
 

@@ -20,9 +20,10 @@ from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
 from dufs_core.data.accept import dense_part
 from dufs_core.data.dense import scale_columns
-from dufs_core.data.on_disk import OnDiskMatrix, chunked_bytes, is_on_disk, statistics
+from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, statistics
 from dufs_core.objective.engines.choose import predicted_bytes
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.memory import chunk_bytes
 
 bk = get_backend("numpy")
 QUICK = {
@@ -240,7 +241,7 @@ def test_predicted_memory(tmp_path):
     }  # all gates are closed after the first step, decided after the second
     gated(**settings).fit(np.array(stored[:20, :30]))
     problem = StepSize(2000, 2500, 2, 4, threads=1)
-    predicted = chunked_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
+    predicted = chunk_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
         gated(**settings, batch_size=2000).fit(stored)
