@@ -181,7 +181,7 @@ def install() -> None:
 
     def stale(*args: Any) -> Any:
         plan = right(*args)
-        for array in (*plan.work.draws, *plan.work.mine):
+        for array in (part for work in plan.works for part in (*work.draw, *work.mine)):
             if array.dtype.kind == "f":
                 array[:] = STALE
         return plan
