@@ -445,15 +445,17 @@ def test_an_interruption_while_the_report_is_made_keeps_the_tables(capsys, tmp_p
 
 
 def test_pictures_of_many_features_and_of_none():
+    def fitted(mu: np.ndarray, history: dict[str, np.ndarray]) -> GatedLaplacian:
+        selector = GatedLaplacian()
+        selector._keep({"history_": history, "mu_": mu, "scores_": mu, "order_": np.argsort(-mu), "support_": mu > 0,
+                        "constant_features_": np.zeros(0, dtype=int)})  # fmt: skip
+        return selector
+
     steps = np.arange(1, 4)
-    mu = np.linspace(2, -2, 500)
     history = {"step": steps, "loss": -steps / 3, "open_gates": steps}
-    fitted = SimpleNamespace(history_=history, mu_=mu, scores_=mu, order_=np.arange(500), support_=mu > 1)
-    assert output.draw(fitted).startswith(b"\x89PNG")
-    history = dict.fromkeys(history, np.zeros(0))
-    closed, first = -mu[:1], np.zeros(1, dtype=int)
-    fitted = SimpleNamespace(history_=history, mu_=closed, scores_=closed, order_=first, support_=closed > 0)
-    assert output.draw(fitted).startswith(b"\x89PNG")
+    assert output.draw(fitted(np.linspace(2, -2, 500), history)).startswith(b"\x89PNG")
+    nothing = dict.fromkeys(history, np.zeros(0))
+    assert output.draw(fitted(np.array([-2.0]), nothing)).startswith(b"\x89PNG")
 
 
 def test_json_is_strict():
@@ -852,6 +854,7 @@ def test_help_and_version_import_nothing_heavy():
     code = (
         "import sys; from dufs_core.cli.main import main; "
         "codes = [main(['--help']), main(['fit', '--help']), main(['--version']), main(['fit', '--power', 'x'])]; "
+        "import dufs_core.cli.fit; "  # what a terminal waits for before the first sign of life
         "heavy = {'numpy', 'scipy', 'sklearn', 'numba', 'matplotlib'} & set(sys.modules); "
         "sys.exit(f'{codes} {heavy}')"
     )

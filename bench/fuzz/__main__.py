@@ -39,9 +39,10 @@ from dufs_core.errors import DufsError
 
 LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 2_500
 MATRICES, QUICK_MATRICES = 3_000, 50
-FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3", "--max-runs", "1", "--n-draws", "2"]
+FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3"]
+GATES = "--method gates --max-runs 1 --n-draws 2"
 VARIANTS = (  # batches: a header may say millions of rows, and steps of all of them take hours
-    "--fdr none --batch-size 1000", "--fdr none --transpose --batch-size 1000", "--fdr none --batch-size 7",
+    f"{GATES} --batch-size 1000", f"{GATES} --transpose --batch-size 1000", f"{GATES} --batch-size 7",
     "--fdr 0.1", "--scaling global",
 )  # fmt: skip
 GOOD = {"matrices", "fits", "sound", "refused"}
@@ -75,7 +76,7 @@ def resumed(path: Path) -> tuple[str, str]:
     try:
         with warnings.catch_warnings(action="ignore"):
             fit = GatedLaplacian.resume(path, table(), n_jobs=1, callbacks=[lambda info: True])
-        return ("taken" if abs(fit.mu_).max() < float("inf") else "nan"), ""
+        return ("taken" if abs(fit.scores_).max() < float("inf") else "nan"), ""
     except Exception as error:
         inner = traceback.extract_tb(error.__traceback__)[-1].filename
         a_sentence = isinstance(error, DufsError) or (isinstance(error, ValueError) and "dufs_core" in inner)

@@ -27,7 +27,7 @@ _CHANGES = "bits bits bits cut insert repeat remove splice word word word digits
 _JOB = """seeds = [0, 1]
 threads = 1
 checkpoint_seconds = 5.5
-settings = {fdr = "none", max_iter = 30}
+settings = {method = "gates", max_iter = 30}
 grid = {lam = ["none", 0.05], n_neighbors = [2, 3]}
 data = [{path = "two-moons", samples = 40, noise = 0.1},
         {path = "turned.npy", name = "table", transpose = true, settings = {batch_size = 7}}]

@@ -7,12 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dufs_core.cli.common import DONE, FAILED, UsageError, machine, single_line, usage_errors, versions
 from dufs_core.cli.parser import OPTIONS
-from dufs_core.selection.base import Explanation
 from dufs_core.training.progress import stage
+
+if TYPE_CHECKING:
+    from dufs_core.selection.base import Explanation
 
 _ROWS_SHOWN = 20  # most rows of the printed table
 _FITTED = ("scores", "n_iter", "converged", "constant_features")  # attributes of the result
