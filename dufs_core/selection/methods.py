@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dufs_core.errors import invalid_choice
+from dufs_core.errors import did_you_mean, invalid_choice
 from dufs_core.selection.decoys.dufs import DUFS
 from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.gates.gated_laplacian import GatedLaplacian
@@ -31,8 +31,8 @@ def make_selector(method: str | None, preset: str | None, settings: Mapping[str,
     known = flat_settings(selector)
     for name in settings:
         if name not in known:
-            others = (other for other, kind in METHODS.items() if name in flat_settings(kind()))
-            hint = f': it is one of method "{next(others, None)}"'
+            others = [other for other, kind in METHODS.items() if name in flat_settings(kind())]
+            hint = f': it is one of method "{others[0]}"' if others else did_you_mean(name, known)
             raise ValueError(f'method "{method}" has no parameter {name!r}' + hint)
     set_flat(selector, settings)
     return selector
