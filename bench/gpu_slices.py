@@ -198,8 +198,8 @@ def first_call(bk: Backend) -> dict[str, float]:
     code = (
         "import time; start = time.perf_counter()\n"
         "import warnings; warnings.simplefilter('ignore')\n"
-        "from dufs_core import DUFS\nfrom dufs_core.datasets import two_moons\n"
-        "DUFS(fdr=None, backend='cupy', max_iter=3, max_runs=1, random_state=0).fit(two_moons(100, 10).X)\n"
+        "from dufs_core import GatedLaplacian\nfrom dufs_core.datasets import two_moons\n"
+        "GatedLaplacian(backend='cupy', max_iter=3, max_runs=1, random_state=0).fit(two_moons(100, 10).X)\n"
         "print(time.perf_counter() - start)"
     )
     with tempfile.TemporaryDirectory() as folder:

@@ -181,9 +181,10 @@ def install() -> None:
 
     def stale(*args: Any) -> Any:
         plan = right(*args)
-        for array in (*plan.work.draws, *plan.work.mine):
-            if array.dtype.kind == "f":
-                array[:] = STALE
+        for work in plan.works:
+            for array in (*work.draw, *work.mine):
+                if array.dtype.kind == "f":
+                    array[:] = STALE
         return plan
 
     dense.DenseEngine.plan = stale  # type: ignore[method-assign]

@@ -45,7 +45,7 @@ def test_what_goes_wrong_is_seen(unchanged, monkeypatch):
     from dufs_core.cli import fit
 
     for error, what in ((KeyError("x"), "tracebacks"), (MemoryError(), "over_memory"), (ValueError("x"), "refused")):
-        monkeypatch.setattr(fuzz.DUFS, "resume", fails(error))
+        monkeypatch.setattr(fuzz.GatedLaplacian, "resume", fails(error))
         assert unchanged("dense.ckpt") == ("tracebacks" if what == "refused" else what)
         monkeypatch.setattr(fit, "_load", fails(error))
         assert unchanged("turned.npy") == what
@@ -53,7 +53,8 @@ def test_what_goes_wrong_is_seen(unchanged, monkeypatch):
 
 
 def test_results_that_are_not_finite_are_seen(unchanged, monkeypatch):
-    monkeypatch.setattr(fuzz.DUFS, "resume", lambda *a, **k: type("Fit", (), {"mu_": np.array([np.inf])}))
+    fitted = type("Fit", (), {"scores_": np.array([np.inf])})
+    monkeypatch.setattr(fuzz.GatedLaplacian, "resume", lambda *a, **k: fitted)
     assert unchanged("dense.ckpt") == "nan"
     monkeypatch.setattr(fuzz, "command", lambda argv: print('{"scores": [1, null], "loss": 0, "bandwidth": 1}') or 0)
     assert unchanged("a.csv") == "nan"

@@ -18,7 +18,7 @@ import numpy as np
 from scipy import sparse
 from scipy.io import savemat
 
-from dufs_core import DUFS, Checkpoint
+from dufs_core import Checkpoint, GatedLaplacian
 from dufs_core.errors import InterruptedFit
 
 _NUMBERS = (b"0", b"-1", b"1e400", b"nan", b"4294967295", b"9223372036854775807", b"99999999999999999999", b"9" * 5000)
@@ -27,7 +27,7 @@ _CHANGES = "bits bits bits cut insert repeat remove splice word word word digits
 _JOB = """seeds = [0, 1]
 threads = 1
 checkpoint_seconds = 5.5
-settings = {fdr = "none", max_iter = 30}
+settings = {method = "gates", max_iter = 30}
 grid = {lam = ["none", 0.05], n_neighbors = [2, 3]}
 data = [{path = "two-moons", samples = 40, noise = 0.1},
         {path = "turned.npy", name = "table", transpose = true, settings = {batch_size = 7}}]
@@ -76,10 +76,10 @@ def valid(folder: Path) -> dict[str, bytes]:
     for engine in ("dense", "reference"):
         path = folder / f"{engine}.ckpt"
         seen = iter(lambda path=path: path.exists() and b"run0/mu" in path.read_bytes(), None)  # in the second run
-        settings = {"max_iter": 60, "learning_rate": 0.02, "max_runs": 3, "n_draws": 2, "fdr": None, "random_state": 0}
+        settings = {"max_iter": 60, "learning_rate": 0.02, "max_runs": 3, "n_draws": 2, "random_state": 0}
         saving = Checkpoint(path, 0.0, lambda seen=seen: next(seen))
         with suppress(InterruptedFit):
-            DUFS(**settings, engine=engine, backend="numpy", n_jobs=1, callbacks=[saving]).fit(X)
+            GatedLaplacian(**settings, engine=engine, backend="numpy", n_jobs=1, callbacks=[saving]).fit(X)
         path.with_name(path.name + ".previous").unlink()
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
