@@ -144,7 +144,7 @@ def discoveries(p: Planted, seed: int, fdr: float) -> Choice:
     return Choice(ordered(fit.scores_).order, fit.support_)
 
 
-def gates(make: Callable[[int], DUFS]) -> Callable[[Planted, int, float], Choice]:
+def gates(make: Callable[[int], GatedLaplacian]) -> Callable[[Planted, int, float], Choice]:
     """Open gates, in their order."""
 
     def run(p: Planted, seed: int, fdr: float) -> Choice:
@@ -204,7 +204,7 @@ METHODS: dict[str, Method] = {
     "DUFS": Method(discoveries, chooses=True),
     "DUFS gates": Method(
         gates(lambda seed: GatedLaplacian(max_runs=1, random_state=seed, max_iter=2000)),
-        chooses=True, slow=True, note="fdr=None, one run",
+        chooses=True, slow=True, note="one run",
     ),
     "wide": Method(
         gates(lambda seed: GatedLaplacian.preset("wide", max_runs=1, random_state=seed)),

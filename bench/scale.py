@@ -78,11 +78,10 @@ def data(engine: str, n: int, d: int, folder: str) -> Any:
 
 def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
     """Seconds of a training step of a short fit, and the MiB that were predicted for it."""
-    from dufs_core.objective.engines import choose
-    from dufs_core.selection import trainer
+    from dufs_core.selection import memory, trainer
 
     seconds, predicted = [], []
-    train, check = trainer.train, choose.needed_bytes
+    train, check = trainer.train, memory.needed_bytes
 
     def timed(*arguments: Any, **how: Any) -> Any:
         start = time.perf_counter()
@@ -94,12 +93,12 @@ def _fit(engine: str, X: Any, steps: int) -> tuple[float, float]:
         predicted.append(check(*arguments, **how))
         return predicted[-1]
 
-    trainer.train, choose.needed_bytes = timed, noted  # type: ignore[assignment]
+    trainer.train, memory.needed_bytes = timed, noted  # type: ignore[assignment]
     try:
         batch = {"batch_size": BATCH} if engine == "minibatch" else {"engine": engine}
         GatedLaplacian(max_iter=steps, gate_sigma=0.1, n_draws=1, max_runs=1, tol=0.0, random_state=0, **batch).fit(X)
     finally:
-        trainer.train, choose.needed_bytes = train, check
+        trainer.train, memory.needed_bytes = train, check
     return seconds[-1], predicted[-1] / 2**20
 
 

@@ -10,22 +10,21 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import report
+from dufs_core import DUFS, report
 from dufs_core.anndata import _storable, select_features
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning, SelectionWarning
-from tests.generators import gated
 
 anndata = pytest.importorskip("anndata", reason="anndata is not installed: its objects are not tested")
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
-QUICK = {"max_iter": 20, "max_runs": 1, "n_draws": 2, "random_state": 0, "backend": "numpy"}
+QUICK = {"max_iter": 20, "random_state": 0, "backend": "numpy"}
 X = two_moons(60, 6, random_state=0).X
 
 
 def test_what_is_written_survives_a_file(tmp_path):
     adata = anndata.AnnData(np.zeros_like(X), layers={"scaled": X})
-    selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
-    plain = gated(n_features_to_select=2, scaling="global", **QUICK).fit(X)
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
+    plain = DUFS(n_features_to_select=2, scaling="global", **QUICK).fit(X)
     np.testing.assert_array_equal(selector.mu_, plain.mu_)
     adata.write(tmp_path / "a.h5ad")
     found = anndata.read_h5ad(tmp_path / "a.h5ad")
@@ -35,17 +34,19 @@ def test_what_is_written_survives_a_file(tmp_path):
     np.testing.assert_array_equal(np.argsort(found.var["dufs_rank"]), plain.order_)
     written = found.uns["dufs"]
     assert written["params"]["layer"] == "scaled"
-    assert written["params"]["lam"] == "none"
+    assert written["params"]["batch_size"] == "none"
     assert written["params"]["max_iter"] == 20
-    assert (written["n_selected"], written["excess_score"]) == (2, plain.excess_score_)
+    assert (written["params"]["n_neighbors"], written["params"]["bandwidth"]) == (5, "median")
+    assert (written["n_selected"], written["n_iter"], written["converged"]) == (2, plain.n_iter_, plain.converged_)
     assert written["params"]["scaling"] == "global"
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # scikit-learn warns of an array where a fit had names
         assert selector.transform(adata.layers["scaled"]).shape == (60, 2)
     assert not hasattr(selector.set_params(max_iter=1).fit(X[:, :4]), "var_names_")
-    selector = select_features(adata, layer="scaled", n_features_to_select=2, fdr=None, **QUICK)
+    selector = select_features(adata, layer="scaled", n_features_to_select=2, **QUICK)
     best = report(selector, adata.layers["scaled"]).rows[0]["feature"]  # with the names of the genes
-    assert best == adata.var_names[plain.order_[0]] == selector.get_feature_names_out()[plain.order_[0]]
+    assert best == adata.var_names[plain.order_[0]]
+    assert list(selector.get_feature_names_out()) == list(adata.var_names[plain.support_])
 
 
 def test_with_decoys_q_values_and_evidence_are_written(tmp_path):
@@ -60,13 +61,10 @@ def test_with_decoys_q_values_and_evidence_are_written(tmp_path):
     ):  # fmt: skip
         np.testing.assert_array_equal(found.var[f"dufs_{name}"], values)
     written = found.uns["dufs"]
-    assert (written["params"]["fdr"], written["smallest_fdr"], written["lam"]) == (
-        0.1, selector.q_values_.min(), selector.lam_,
-    )  # fmt: skip
-    assert "excess_score" not in written
-    select_features(adata, fdr=None, **QUICK)  # what it does not know does not stay from the call before
-    assert not {"dufs_q_value", "dufs_evidence"} & set(adata.var)
-    assert (adata.uns["dufs"]["params"]["fdr"], "smallest_fdr" in adata.uns["dufs"]) == ("none", False)
+    assert (written["params"]["fdr"], written["lam"]) == (0.1, selector.lam_)
+    other = select_features(adata, fdr=0.3, **QUICK)  # what an earlier call wrote is replaced
+    assert adata.uns["dufs"]["params"]["fdr"] == 0.3
+    np.testing.assert_array_equal(adata.var["dufs_score"], other.scores_)
 
 
 @pytest.mark.parametrize("container", [np.array, sparse.csr_matrix, sparse.csc_matrix])
@@ -87,8 +85,8 @@ def test_backed(container, tmp_path):
     with pytest.raises(ValueError, match=r'use adata.to_memory\(\) first, or subset=False and then .*"dufs_selected"'):
         select_features(adata, subset=True, **QUICK)
     assert "dufs" not in adata.uns
-    selector = select_features(adata, batch_size=20, fdr=None, **QUICK)
-    np.testing.assert_allclose(selector.mu_, gated(batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5)
+    selector = select_features(adata, batch_size=20, **QUICK)
+    np.testing.assert_allclose(selector.mu_, DUFS(batch_size=20, scaling="global", **QUICK).fit(X).mu_, atol=1e-5)
     adata.write()
     adata.file.close()
     np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "a.h5ad").var["dufs_selected"], selector.support_)
@@ -104,7 +102,7 @@ def test_what_cannot_be_selected_from():
         select_features(anndata.AnnData(layers={"counts": X}))
     with pytest.raises(ValueError, match="max_iter must be"):
         select_features(adata, max_iter=0)
-    with pytest.raises(TypeError, match="has a parameter 'n_top_genes'; it is n_features_to_select here"):
+    with pytest.raises(TypeError, match="has no parameter 'n_top_genes'; it is n_features_to_select here"):
         select_features(adata, n_top_genes=2)
     with pytest.raises(TypeError, match="parameter 'n_feature_to_select'; did you mean 'n_features_to_select'"):
         select_features(adata, n_feature_to_select=2)
@@ -163,6 +161,6 @@ def test_single_cells(shared_data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the file is of an old format
         adata = anndata.read_h5ad(shared_data("10x_pbmc68k_reduced.h5ad"))
-    selector = select_features(adata, n_features_to_select=50, max_iter=10, max_runs=1, random_state=0)
+    selector = select_features(adata, n_features_to_select=50, max_iter=10, random_state=0)
     assert adata.var["dufs_selected"].sum() == 50
     assert selector.n_features_in_ == adata.n_vars == 765

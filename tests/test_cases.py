@@ -7,10 +7,10 @@ test_sparse.py; data on disk: test_source.py; what one selector alone has: its o
 from __future__ import annotations
 
 import pickle
+import re
 import threading
 import tracemalloc
 import warnings
-from types import SimpleNamespace
 
 import generators as gen
 import numpy as np
@@ -30,8 +30,9 @@ from dufs_core.baselines.graphs import neighbours
 from dufs_core.data import dense as data
 from dufs_core.errors import IsolatedRowsWarning, MemoryLimitError, SelectionWarning
 from dufs_core.objective.ops import distances, gram
-from dufs_core.selection.decoys.explanation import warn_about_fit
-from dufs_core.selection.fit import gate_attributes, order_attributes
+from dufs_core.objective.rules import RECORD
+from dufs_core.selection.fit import FitTask
+from dufs_core.training.loop import Run
 
 pytestmark = pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
 bk = get_backend("numpy")
@@ -81,6 +82,12 @@ def X():
 
 def fit(selector, X, **changes):
     return clone(selector).set_params(**changes).fit(X)
+
+
+def ended_with(selector, X, mu):
+    """The result of a fit whose gates are mu after six steps, at least one of them undecided."""
+    run = Run(mu.astype(selector.dtype), np.zeros((6, len(RECORD))), converged=False)
+    return FitTask.begin(selector, X).run(first=run)
 
 
 def scaled(selector, scaling):
@@ -176,8 +183,8 @@ def test_n2_baselines_refuse_what_they_cannot_square(selector, X):
 
 
 def with_bandwidth(selector, **changes):
-    names = selector.get_params()
-    prefix = "selector__" if "selector__bandwidth" in names else ""
+    path_to = next(name for name in selector.get_params() if name.rpartition("__")[2] == "bandwidth")
+    prefix = path_to.removesuffix("bandwidth")
     return clone(selector).set_params(**{prefix + name: value for name, value in changes.items()})
 
 
@@ -209,14 +216,14 @@ def test_n3_a_bandwidth_far_too_small_is_said_once(name, X):
 def test_n3_the_largest_bandwidth_with_a_small_factor(selector, X):
     factor = 1e-3 if isinstance(selector, LaplacianScore) else 0.01
     with pytest.warns(IsolatedRowsWarning, match="Use a larger bandwidth: a bandwidth_factor of more than") as caught:
-        fit(selector, X, bandwidth="max", bandwidth_factor=factor)
+        with_bandwidth(selector, bandwidth="max", bandwidth_factor=factor).fit(X)
     assert not any("gives every row" in str(w.message) for w in caught)
 
 
 @pytest.mark.parametrize("name", [*ENGINES, "sparse"])
 @pytest.mark.parametrize("rule", ["median", "q90", "max"])
 def test_n4_duplicates_are_visible_in_the_bandwidth(name, rule):
-    """40 equal rows: bandwidth_ is the documented rule of the gated data's distances, or its substitute for 0.
+    """40 equal rows: the bandwidth of the history is the rule of the gated data's distances, or its substitute for 0.
 
     One step with one draw, whose gates are those of the paper's start, mu = 1/2.
     """
@@ -281,12 +288,8 @@ def test_n10_a_path_of_nothing_or_everything_says_so(n_permutations, X):
 
 
 def test_n10_a_parameter_free_fit_that_closes_every_gate_says_what_to_try(X):
-    fitted = fit(dufs(), X)
-    fitted.mu_ -= 9
-    run = SimpleNamespace(isolated=0.0, degenerate=0, n_iter=6, mu=fitted.mu_, converged=False,
-                          history={"undecided_gates": [0.0]})  # fmt: skip
-    with pytest.warns(SelectionWarning, match="selected no feature after 6 steps .*: try more steps, another random_s"):
-        warn_about_fit(fitted, SimpleNamespace(run=run, convincing=False), 42)
+    (said,) = (doubt for doubt in ended_with(dufs(), X, np.full(6, -9.0)).doubts if isinstance(doubt, SelectionWarning))
+    assert re.search("selected no feature after 6 steps .*: try more steps, another random_s", str(said))
 
 
 def test_n11_unsigned_integers_are_cast_before_they_are_subtracted():
@@ -373,14 +376,10 @@ def test_s1_exactly_the_number_wanted_of_identical_columns(selector):
 def test_s2_saturated_gates_keep_their_order(X):
     """Ranked by mu, not by the gates, which are all 1 from mu = 1 on; exact ties by column."""
     for mu, ranking in (([0.2, 1.3, 2.4, 5.0, -1.0], [3, 2, 1, 0, 4]), ([2.0, 3.0, -1.0, 3.0, -1.0], [1, 3, 0, 2, 4])):
-        mu = np.array(mu, dtype=np.float32)
-        run = SimpleNamespace(mu=mu, history={"bandwidth": [1.0], "loss": [0.0]}, n_iter=1, converged=True)
-        best = SimpleNamespace(run=run, columns=np.arange(5), test=(0.0, 1.0), tied=False, order_by=None)
-        selector = dufs(n_features_to_select=2)
-        fitted = gate_attributes(selector, bk, np.zeros(5, dtype=bool), best)
-        fitted |= order_attributes(selector, bk, X, fitted)
-        np.testing.assert_array_equal(fitted["order_"], ranking)
-        np.testing.assert_array_equal(np.flatnonzero(fitted["support_"]), sorted(ranking[:2]))
+        mu = np.array(mu)
+        found = ended_with(dufs(n_features_to_select=2), X[:, :5], mu)
+        np.testing.assert_array_equal(found.order, ranking)
+        np.testing.assert_array_equal(np.flatnonzero(found.support), sorted(ranking[:2]))
         np.testing.assert_array_equal(path(n_features_to_select=2)._selection(mu), sorted(ranking[:2]))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS
+from dufs_core import DUFS, Conventions, GatedLaplacian
 from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
 from dufs_core.selection import atomic_io, checkpoint
@@ -54,13 +54,13 @@ class After:
 def interrupted_and_resumed(X, path, every, **changes):
     """A fit that is stopped at every `every`-th place where it can be, and how often it was."""
     stops = 1
-    with pytest.raises(InterruptedFit, match=r"DUFS\.resume\("):
+    with pytest.raises(InterruptedFit, match=r"GatedLaplacian\.resume\("):
         fit(X, callbacks=[Checkpoint(path, 3600, After(every))], **changes)
     while True:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", DufsWarning)
-                return DUFS.resume(path, X, callbacks=[Checkpoint(path, 3600, After(every))]), stops
+                return GatedLaplacian.resume(path, X, callbacks=[Checkpoint(path, 3600, After(every))]), stops
         except InterruptedFit:
             stops += 1
 
@@ -72,20 +72,21 @@ def assert_same_bits(a, b):
     for name, column in a.history_.items():
         assert column.tobytes() == b.history_[name].tobytes(), name
         assert column.dtype == b.history_[name].dtype, name
-    for name in ("n_iter_", "n_runs_", "converged_", "bandwidth_", "loss_", "excess_score_", "p_value_"):
+    for name in ("n_iter_", "n_runs_", "converged_", "excess_score_", "p_value_"):
         assert getattr(a, name) == getattr(b, name), name
 
 
 OPTIMIZERS = (
-    {"optimizer": "normalized", "momentum": 0.5},
-    {"optimizer": "sgd", "learning_rate": 2.0, "momentum": 0.8},
+    {"optimizer": "normalized"},
+    {"optimizer": "sgd", "learning_rate": 2.0},
     {"optimizer": "adam", "learning_rate": 0.02},
 )
+OF_THE_CODE = Conventions(batches="wrap", noisy_start=True, rate_per_column=True, zero_bandwidth="one", delta=1e-6)
 
 
 @pytest.mark.parametrize("engine", ["dense", "reference"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: o["optimizer"])
-@pytest.mark.parametrize("batches", [{}, {"batch_size": 15}, {"batch_size": 15, "convention": "authors_code"}])
+@pytest.mark.parametrize("batches", [{}, {"batch_size": 15}, {"batch_size": 15, "conventions": OF_THE_CODE}])
 def test_a_resumed_fit_has_the_bits_of_one_never_interrupted(moons, tmp_path, engine, optimizer, batches):
     changes = {"engine": engine, **optimizer, **batches}
     resumed, stops = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 3, **changes)
@@ -139,7 +140,7 @@ def test_a_checkpoint_leaves_steps_in_groups(moons, tmp_path, monkeypatch):
 KILLED = """
 import os, signal, sys
 import numpy as np
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.datasets import two_moons
 
@@ -150,14 +151,14 @@ def count(info):  # callbacks are called after every step
     if info.step == 38:
         os.kill(os.getpid(), signal.SIGKILL)
 
-DUFS(fdr=None, **{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fit(X)
+GatedLaplacian(**{settings}, callbacks=[Checkpoint(sys.argv[1], 0.0), count]).fit(X)
 """
 
 
 @pytest.mark.parametrize("engine", ["dense", "reference"])
 def test_100_steps_are_37_and_a_kill_and_the_rest(moons, tmp_path, engine):
     path = tmp_path / "fit.ckpt"
-    changes = {"max_iter": 100, "engine": engine, "batch_size": 15, "momentum": 0.5}
+    changes = {"max_iter": 100, "engine": engine, "batch_size": 15}
     code = KILLED.replace("{settings}", repr(settings(**changes)))
     killed = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -165,7 +166,7 @@ def test_100_steps_are_37_and_a_kill_and_the_rest(moons, tmp_path, engine):
     assert len(saved["records"]) == 37
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        resumed = DUFS.resume(path, moons)
+        resumed = GatedLaplacian.resume(path, moons)
     assert resumed.n_iter_ == 100
     assert_same_bits(resumed, fit(moons, **changes))
 
@@ -222,7 +223,7 @@ def test_the_state_before_is_used_with_a_warning(saved, moons, harm):
     assert saved.with_name("fit.ckpt.previous").exists()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        resumed = DUFS.resume(saved, moons)
+        resumed = GatedLaplacian.resume(saved, moons)
     assert_same_bits(resumed, fit(moons, engine="reference"))
     atomic_io.unpack_npz(saved.read_bytes(), saved)
 
@@ -231,12 +232,12 @@ def test_both_states_damaged(saved, moons):
     for path in (saved, saved.with_name("fit.ckpt.previous")):
         path.write_bytes(path.read_bytes()[:-7])
     with pytest.raises(CheckpointError, match=r"fit\.ckpt is damaged.*previous is damaged.*must start anew"):
-        DUFS.resume(saved, moons)
+        GatedLaplacian.resume(saved, moons)
 
 
 def test_no_checkpoint(moons, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no checkpoint at"):
-        DUFS.resume(tmp_path / "fit.ckpt", moons)
+        GatedLaplacian.resume(tmp_path / "fit.ckpt", moons)
     with pytest.raises(CheckpointError, match="is not a directory"):
         fit(moons, callbacks=[Checkpoint(tmp_path / "missing" / "fit.ckpt")])
 
@@ -245,26 +246,26 @@ def test_another_fit_is_refused_with_what_differs(saved, moons):
     other = moons.copy()
     other[3, 4] += 1e-12
     with pytest.raises(CheckpointError, match=r"data sha256 was '.*' and is now"):
-        DUFS.resume(saved, other)
+        GatedLaplacian.resume(saved, other)
     with pytest.raises(CheckpointError, match=r"data shape was \[40, 8\] and is now \[40, 7\]"):
-        DUFS.resume(saved, moons[:, :7])
+        GatedLaplacian.resume(saved, moons[:, :7])
     with pytest.raises(CheckpointError, match=r"settings lam was None and is now 0\.5; settings max_iter was 30 .* 31"):
-        DUFS.resume(saved, moons, max_iter=31, lam=0.5)
+        GatedLaplacian.resume(saved, moons, max_iter=31, lam=0.5)
     with pytest.raises(CheckpointError, match="seed was 5 and is now 6"):
-        DUFS.resume(saved, moons, random_state=6)
+        GatedLaplacian.resume(saved, moons, random_state=6)
     with pytest.raises(CheckpointError, match="engine was 'reference' and is now 'dense'"):
-        DUFS.resume(saved, moons, engine="dense")
+        GatedLaplacian.resume(saved, moons, engine="dense")
 
 
 def test_another_version_is_refused(saved, moons, monkeypatch):
     monkeypatch.setattr("dufs_core.selection.checkpoint.__version__", "99.0")
     with pytest.raises(CheckpointError, match=r"version was '.*' and is now '99\.0'"):
-        DUFS.resume(saved, moons)
+        GatedLaplacian.resume(saved, moons)
 
 
 def test_an_earlier_checkpoint_is_not_overwritten(saved, moons):
     before = saved.read_bytes()
-    with pytest.raises(CheckpointError, match=r"DUFS\.resume\(.*or delete it"):
+    with pytest.raises(CheckpointError, match=r"GatedLaplacian\.resume\(.*or delete it"):
         fit(moons, callbacks=[Checkpoint(saved)])
     assert saved.read_bytes() == before
     Checkpoint(saved).remove()
@@ -276,7 +277,7 @@ def test_a_finished_fit_is_given_back(moons, tmp_path):
     a = fit(moons, random_state=np.random.RandomState(3), callbacks=[Checkpoint(path)])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        b = DUFS.resume(path, moons, n_jobs=1, callbacks=[lambda info: pytest.fail("there is no step left")])
+        b = GatedLaplacian.resume(path, moons, n_jobs=1, callbacks=[lambda info: pytest.fail("there is no step left")])
     assert_same_bits(a, b)
 
 
@@ -292,7 +293,7 @@ def test_what_killed_writers_left_is_removed(saved, moons):
     left.write_bytes(b"half")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DufsWarning)
-        DUFS.resume(saved, moons)
+        GatedLaplacian.resume(saved, moons)
     assert not left.exists()
 
 
@@ -321,7 +322,7 @@ def test_a_state_that_cannot_be_read_is_not_deleted(saved, moons, monkeypatch):
     with pytest.warns(CheckpointWarning, match="cannot be read"):
         Checkpoint(saved).read()
     with pytest.warns(CheckpointWarning), pytest.raises(CheckpointError, match="max_iter was"):
-        DUFS.resume(saved, moons, max_iter=31)
+        GatedLaplacian.resume(saved, moons, max_iter=31)
     monkeypatch.undo()
     assert len(atomic_io.unpack_npz(saved.read_bytes(), saved)["records"]) == 11
 
@@ -330,7 +331,7 @@ def test_the_first_state_after_a_damaged_one_keeps_the_one_before(saved, moons):
     saved.write_bytes(saved.read_bytes()[:-7])
     before = saved.with_name("fit.ckpt.previous").read_bytes()
     with pytest.warns(CheckpointWarning), pytest.raises(InterruptedFit):
-        DUFS.resume(saved, moons, callbacks=[Checkpoint(saved, 3600, After(1))])
+        GatedLaplacian.resume(saved, moons, callbacks=[Checkpoint(saved, 3600, After(1))])
     assert saved.with_name("fit.ckpt.previous").read_bytes() == before
     assert len(atomic_io.unpack_npz(saved.read_bytes(), saved)["records"]) == 11
 
@@ -339,7 +340,7 @@ def test_resuming_does_not_overwrite_the_checkpoint_of_another_fit(saved, moons,
     other = tmp_path / "other.ckpt"
     other.write_bytes(b"of another fit")
     with pytest.raises(CheckpointError, match="holds the checkpoint of an earlier fit"):
-        DUFS.resume(saved, moons, callbacks=[Checkpoint(other)])
+        GatedLaplacian.resume(saved, moons, callbacks=[Checkpoint(other)])
     assert other.read_bytes() == b"of another fit"
 
 
@@ -348,7 +349,7 @@ def test_an_archive_of_something_else(saved, moons):
     for arrays in ({"mu": np.zeros(3)}, {"about": np.array("[1]")}, {"about": np.array(little)}):
         saved.write_bytes(atomic_io.pack_npz(arrays))
         with pytest.raises(CheckpointError, match="is not a checkpoint of a fit"):
-            DUFS.resume(saved, moons)
+            GatedLaplacian.resume(saved, moons)
 
 
 @pytest.fixture(scope="module", params=["dense", "reference"])
@@ -403,7 +404,7 @@ def test_a_state_that_no_fit_wrote(whole, craft):
     packed = atomic_io.pack_npz({name: a for name, a in (arrays | changes).items() if a is not None})
     path.write_bytes(packed)
     with pytest.raises(CheckpointError) as caught:
-        DUFS.resume(path, X)
+        GatedLaplacian.resume(path, X)
     assert "Traceback" not in str(caught.value)
     assert path.read_bytes() == packed
 
@@ -414,7 +415,7 @@ def test_bytes_with_the_right_checksum_that_are_no_archive(saved, moons):
         saved.write_bytes(data[:-64] + sha256(data[:-64]).hexdigest().encode())
         saved.with_name("fit.ckpt.previous").unlink(missing_ok=True)
         with pytest.raises(CheckpointError, match="is no archive of arrays"):
-            DUFS.resume(saved, moons)
+            GatedLaplacian.resume(saved, moons)
 
 
 def test_a_last_state_that_could_not_be_saved_is_not_promised(moons, tmp_path, monkeypatch):
@@ -436,14 +437,14 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     code = f"""
     import sys, warnings
     sys.path.insert(0, {os.path.dirname(os.path.dirname(__file__))!r})
-    from dufs_core import DUFS
+    from dufs_core import GatedLaplacian
     from dufs_core.selection.checkpoint import Checkpoint
     from dufs_core.datasets import two_moons
     X = two_moons(40, 8, random_state=0).X
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         settings = {settings(max_iter=200, engine="reference")!r}
-        DUFS(fdr=None, **settings, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
+        GatedLaplacian(**settings, callbacks=[Checkpoint(sys.argv[1], 0.0)]).fit(X)
     print(*(w.message for w in caught if "cannot be written" in str(w.message)), sep="\\n")
     """
     path = tmp_path / "fit.ckpt"
@@ -468,8 +469,10 @@ def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):
     assert got.n_iter_ == want.n_iter_ > 3
     for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_", "order_"):
         np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
-    with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now None"):
-        DUFS.resume(path, X, fdr=None)
+    with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now 0\.2"):
+        DUFS.resume(path, X, fdr=0.2)
+    with pytest.raises(CheckpointError, match=r"is the checkpoint of a DUFS: resume it by DUFS\.resume"):
+        GatedLaplacian.resume(path, X)
     arrays = atomic_io.unpack_npz(path.read_bytes(), path)
     for fewer in (slice(-1), slice(None, None, -1)):
         changed = {name: arrays[name][fewer] for name in ("run0/columns", "run0/mu")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import inspect
 import json
 import os
 import signal
@@ -22,7 +21,7 @@ import pytest
 
 import dufs_core
 import dufs_core.backend.cupy
-from dufs_core import GatedLaplacian
+from dufs_core import DUFS, GatedLaplacian, Graph
 from dufs_core.cli import info, output
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
@@ -32,11 +31,13 @@ from dufs_core.datasets import two_moons
 from dufs_core.errors import FileFormatError, SelectionWarning
 from dufs_core.inspection import html
 from dufs_core.inspection.metrics import precision_recall
+from dufs_core.selection import base, gated_selector
 from dufs_core.selection.atomic_io import json_value
-from dufs_core.selection.decoys.dufs import DUFS
 from dufs_core.selection.decoys.explanation import rate_text
+from dufs_core.selection.settings import Conventions, flat_settings
 
-QUICK = ["--max-runs", "1", "--max-iter", "20", "--n-draws", "2"]
+QUICK = ["--max-iter", "20"]
+GATES = ["--method", "gates", "--max-runs", "1", "--n-draws", "2", *QUICK]
 ELSEWHERE = os.environ | {"PYTHONPATH": str(Path(dufs_core.__file__).parents[1])}  # for processes of their own
 MOONS = ["fit", "two-moons", "--samples", "40", "--features", "4", *QUICK]
 
@@ -83,14 +84,12 @@ def table(tmp_path: Path) -> Path:
 # --- options ---------------------------------------------------------------------------------------------------------
 
 
-def constructor() -> dict[str, inspect.Parameter]:
-    parameters = dict(inspect.signature(DUFS.__init__).parameters)
-    del parameters["self"]
-    return parameters
+NOT_OFFERED = {"callbacks", *Conventions().get_params()}
 
 
 def test_every_constructor_parameter_is_an_option():
-    assert set(OPTIONS) == set(constructor()) - {"callbacks"}
+    parameters = flat_settings(DUFS()).keys() | flat_settings(GatedLaplacian()).keys()
+    assert set(OPTIONS) == parameters - NOT_OFFERED
     parser = build_parser("fit")
     flags = {flag for action in parser._subparsers._group_actions[0].choices["fit"]._actions
              for flag in action.option_strings}  # fmt: skip
@@ -98,47 +97,62 @@ def test_every_constructor_parameter_is_an_option():
 
 
 def test_help_shows_the_constructors_defaults():
-    defaults = {name: str(parameter.default).lower() for name, parameter in constructor().items()}
-    defaults["random_state"] = "that of --seed"
-    assert {name: option.default.partition(";")[0] for name, option in OPTIONS.items()} == {
-        name: defaults[name] for name in OPTIONS
-    }
+    """Those of decoys, and after a semicolon those of gates where they are others."""
+
+    def text(value: object) -> str:
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return f"{value:g}" if isinstance(value, (int, float)) else str(value).lower()
+
+    defaults: dict[str, list[str]] = {}
+    for selector in (DUFS(), GatedLaplacian()):
+        for name, value in flat_settings(selector).items():
+            defaults.setdefault(name, []).append(text(value))
+    expected = {name: "; ".join(dict.fromkeys(defaults[name])) for name in OPTIONS}
+    expected |= {"random_state": "that of --seed", "verbose": "0; on a terminal 1, unless --quiet"}
+    assert {name: option.default for name, option in OPTIONS.items()} == expected
 
 
 def test_choices_are_the_constructors():
-    hints = get_type_hints(DUFS.__init__)
+    known = vars(base) | vars(gated_selector) | {"Conventions": Conventions}
+    of_selectors = [get_type_hints(kind, known) for kind in (DUFS, GatedLaplacian)]
+    of_graph = get_type_hints(Graph, known)
     for name, option in OPTIONS.items():
-        literals = [hint for hint in (hints[name], *get_args(hints[name])) if get_origin(hint) is Literal]
+        allowed = []
+        for hints in (*of_selectors, of_graph):
+            hint = hints.get(name)
+            literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+            allowed += get_args(literals[0]) if literals else ()
         free = option.type is not str  # a rule or a number
-        assert option.choices == (get_args(literals[0]) if literals and not free else None), name
+        assert option.choices == (tuple(dict.fromkeys(allowed)) if allowed and not free else None), name
 
 
 @pytest.mark.parametrize(
     ("given", "name", "value"),
     [
         ("--fdr 0.25", "fdr", 0.25),
-        ("--fdr none", "fdr", None),
         ("--lam 0.25", "lam", 0.25),
-        ("--lam none", "lam", None),
+        ("--lam calibrated", "lam", "calibrated"),
+        ("--lam none --method gates", "lam", None),
         ("--n-features-to-select 2", "n_features_to_select", 2),
         ("--n-features-to-select 0.5", "n_features_to_select", 0.5),
         ("--n-features-to-select none", "n_features_to_select", None),
-        ("--bandwidth none --power none --n-neighbors none --bandwidth-factor none", "bandwidth", None),
         ("--ranking evidence", "ranking", "evidence"),
+        ("--ranking gates --method gates", "ranking", "gates"),
         ("--bandwidth median", "bandwidth", "median"),
         ("--bandwidth 3", "bandwidth", 3.0),
-        ("--no-bandwidth-gradient", "bandwidth_gradient", False),
-        ("--bandwidth-gradient", "bandwidth_gradient", True),
-        ("--no-self-loops", "self_loops", False),
+        ("--bandwidth-factor 3", "bandwidth_factor", 3.0),
+        ("--self-loops", "self_loops", True),
+        ("--no-self-loops --method gates", "self_loops", False),
         ("--batch-size 30", "batch_size", 30),
         ("--batch-size None", "batch_size", None),
-        ("--gate-noise sample", "gate_noise", "sample"),
         ("--scaling none", "scaling", "none"),
         ("--dtype float64 --engine reference", "dtype", "float64"),
         ("--n-jobs 1", "n_jobs", 1),
-        ("--convention authors_code", "convention", "authors_code"),
         ("--power 3 --n-neighbors 1", "power", 3),
-        ("--engine dense --optimizer adam", "optimizer", "adam"),
+        ("--engine dense --optimizer adam --method gates", "optimizer", "adam"),
+        ("--n-draws 4 --method gates", "n_draws", 4),
+        ("--max-runs 1 --method gates", "max_runs", 1),
         ("--random-state 7", "random_state", 7),
     ],
 )
@@ -148,11 +162,11 @@ def test_options_reach_the_fit(capsys, given, name, value):
     assert type(settings[name]) is type(value)
 
 
-@pytest.mark.parametrize("preset", ["paper", "authors_code"])
+@pytest.mark.parametrize("preset", ["wide", "paper", "authors_code"])
 def test_presets_with_changes(capsys, preset):
-    result = run(capsys, *MOONS, "--preset", preset, "--n-draws", "1")
-    expected = GatedLaplacian.preset(preset, max_iter=20, n_draws=1, max_runs=1, random_state=0).get_params()
-    assert result["preset"] == preset
+    result = run(capsys, *MOONS, "--preset", preset, "--n-draws", "1", "--max-runs", "1")
+    expected = flat_settings(GatedLaplacian.preset(preset, max_iter=20, n_draws=1, max_runs=1, random_state=0))
+    assert (result["preset"], result["method"]) == (preset, "GatedLaplacian")
     assert result["settings"] == {k: v for k, v in expected.items() if k not in ("callbacks", "verbose")}
 
 
@@ -160,7 +174,7 @@ def test_presets_with_changes(capsys, preset):
 
 
 def test_two_moons_as_json(capsys):
-    result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", "--fdr", "none", *QUICK)
+    result = run(capsys, "fit", "two-moons", "--features", "5", "--seed", "3", *GATES)
     X = two_moons(100, 5, 0.1, 3).X
     fitted = GatedLaplacian(max_runs=1, max_iter=20, n_draws=2, random_state=3)
     with warnings.catch_warnings():
@@ -169,8 +183,8 @@ def test_two_moons_as_json(capsys):
     assert result["selected"] == [j for j in fitted.order_.tolist() if fitted.support_[j]]
     np.testing.assert_array_equal(np.float32(result["scores"]), fitted.scores_)
     assert (result["n_iter"], result["converged"]) == (20, False)
-    assert (result["fdr"], result["excess_score"]) == (None, fitted.excess_score_)
-    assert not {"q_values", "evidence", "smallest_fdr", "lam"} & set(result)
+    assert (result["method"], result["excess_score"]) == ("GatedLaplacian", fitted.excess_score_)
+    assert not {"q_values", "evidence", "fdr", "smallest_fdr", "lam"} & set(result)
     assert result["seconds"] == result["timings"]["fit"]
     found = len(set(result["selected"]) & {0, 1})
     assert result["precision"] == found / len(result["selected"])
@@ -184,7 +198,7 @@ def test_two_moons_with_decoys(capsys):
     argv = ["fit", "two-moons", "--backend", "numpy"]
     fitted = DUFS(random_state=0, backend="numpy").fit(two_moons(100, 10, 0.1, 0).X)
     result = run(capsys, *argv)
-    assert result["fdr"] == 0.1
+    assert (result["method"], result["fdr"]) == ("DUFS", 0.1)
     found = np.flatnonzero(fitted.q_values_ <= 0.1)
     assert {0, 1} <= set(result["selected"]) == set(found.tolist())
     for name, values in (("scores", fitted.scores_), ("q_values", fitted.q_values_), ("evidence", fitted.evidence_)):
@@ -268,11 +282,11 @@ def test_the_table_of_many_features(capsys, tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
-@pytest.mark.parametrize("fdr", [0.1, None])
-def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
+@pytest.mark.parametrize("method", [DUFS, GatedLaplacian])
+def test_out_receives_complete_files(capsys, table, tmp_path, method):
     directory = tmp_path / "new" / "result"
-    argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", "--n-features-to-select", "2", *QUICK]
-    assert main([*argv, "--fdr", str(fdr), "--out", str(directory)]) == 0
+    argv = ["fit", str(table), "--index-column", "sample", "--labels", "kind", "--n-features-to-select", "2"]
+    assert main([*argv, *(QUICK if method is DUFS else GATES), "--out", str(directory)]) == 0
     assert "written to" in capsys.readouterr().out
     assert sorted(p.name for p in directory.iterdir()) == [
         "gates.png",
@@ -285,7 +299,7 @@ def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
 
     with (directory / "selection.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
-    judged = [] if fdr is None else ["q_value", "evidence"]
+    judged = ["q_value", "evidence"] if method is DUFS else []
     assert list(rows[0]) == ["index", "name", "rank", "score", *judged, "mu", "probability", "selected"]
     assert [int(row["rank"]) for row in rows] == [1, 2, 3, 4, 5]
     assert [row["name"] for row in rows] == [f"c{row['index']}" for row in rows]
@@ -298,7 +312,8 @@ def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
     assert (result["input"]["labels"], result["input"]["index_columns"]) == ("kind", ["sample"])
     assert {"dufs-core", "python", "numpy", "scipy", "numba", "scikit-learn"} <= set(result["versions"])
     assert set(result["timings"]) == {"read", "fit", "total"}
-    assert (result["settings"]["n_draws"], result["seed"], result["converged"]) == (2, 0, False)
+    assert (result["settings"]["max_iter"], result["seed"], result["converged"]) == (20, 0, False)
+    assert result["method"] == method.__name__
     assert (result["n_samples"], result["n_features"]) == (40, 5)
 
     with (directory / "history.csv").open(newline="") as file:
@@ -307,11 +322,11 @@ def test_out_receives_complete_files(capsys, table, tmp_path, fdr):
     assert float(history[-1]["loss"]) == result["loss"]
     assert (directory / "gates.png").read_bytes().startswith(b"\x89PNG")
 
-    fitted = DUFS(fdr=fdr, n_features_to_select=2, max_runs=1, max_iter=20, n_draws=2, random_state=0)
-    fitted.fit(two_moons(40, 5).X)
+    of_gates = {} if method is DUFS else {"max_runs": 1, "n_draws": 2}
+    fitted = method(n_features_to_select=2, max_iter=20, random_state=0, **of_gates).fit(two_moons(40, 5).X)
     by_index = sorted(rows, key=lambda row: int(row["index"]))
-    np.testing.assert_array_equal(np.float32([row["mu"] for row in by_index]), fitted.mu_)
-    if fdr is None:
+    np.testing.assert_array_equal(np.float32([row["mu"] or "nan" for row in by_index]), fitted.mu_)
+    if method is GatedLaplacian:
         assert result["excess_score"] == pytest.approx(fitted.excess_score_)
         return
     for column, values in (("score", fitted.scores_), ("q_value", fitted.q_values_), ("evidence", fitted.evidence_)):
@@ -547,7 +562,7 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("", "a command is needed"),
         ("fitt", "invalid choice: 'fitt'"),
         ("fit", "required: FILE|two-moons"),
-        ("fit two-moons --power two", "argument --power: invalid whole number or none value: 'two'"),
+        ("fit two-moons --power two", "argument --power: invalid whole number value: 'two'"),
         ("fit two-moons --engine fast", "argument --engine: invalid choice: 'fast'"),
         ("fit two-moons --pow 2", "unrecognized arguments: --pow"),
         ("fit two-moons --power 0", "power must be a whole number of at least 1; got 0"),
@@ -556,15 +571,20 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("fit two-moons --lam nan", "lam must be"),
         ("fit two-moons --n-features-to-select 11", "1 to the 10 features of X"),
         ("fit two-moons --n-features-to-select 1.5", "got 1.5"),
-        ("fit two-moons --fdr none --batch-size 3", "at least n_neighbors + 2 = 4"),
-        ("fit two-moons --n-draws 3", "even number"),
+        ("fit two-moons --method gates --batch-size 3", "at least n_neighbors + 2 = 4"),
+        ("fit two-moons --method gates --n-draws 3", "even number"),
         ("fit two-moons --backend cupy", 'backend="cupy" cannot be used here'),
         ("fit two-moons --samples 1", "at least 2 samples"),
         ("fit two-moons --n-neighbors 2 --samples 2", "n_neighbors=2 for 2 rows"),
         ("fit two-moons --fdr 0", "fdr is a false discovery rate, above 0 and below 1"),
         ("fit two-moons --fdr nan", "fdr is a false discovery rate"),
-        ("fit two-moons --fdr none --ranking evidence", "needs decoys"),
-        ("fit two-moons --fdr some", "argument --fdr: invalid float or none value: 'some'"),
+        ("fit two-moons --method gates --ranking evidence", "ranking must be one of"),
+        ("fit two-moons --fdr some", "argument --fdr: must be a number above 0 and below 1; got 'some'"),
+        ("fit two-moons --fdr none", "got 'none'; the gates without decoys are --method gates"),
+        ("fit two-moons --n-draws 4", 'method "decoys" has no parameter \'n_draws\': it is one of method "gates"'),
+        ("fit two-moons --preset paper --fdr 0.2", "method \"gates\" has no parameter 'fdr': it is one of method"),
+        ("fit two-moons --preset paper --method decoys", "preset 'paper' has settings of method \"gates\""),
+        ("fit two-moons --lam none", 'lam must be "calibrated" or a number of at least 0'),
         ("fit two-moons --noise -1", "noise"),
         ("fit two-moons --noise nan", "NaN or infinity"),
         ("fit two-moons --seed -1", "argument --seed: must be 0 or larger; got -1"),
@@ -615,7 +635,7 @@ def test_constant_columns_only(capsys, tmp_path):
 
 
 def test_no_feature_selected_says_what_to_try(capsys):
-    argv = [*MOONS, "--fdr", "none", "--lam", "50", "--max-iter", "400", "--learning-rate", "0.01"]
+    argv = [*MOONS, *GATES, "--lam", "50", "--max-iter", "400", "--learning-rate", "0.01"]
     assert main(argv) == 0
     captured = capsys.readouterr()
     assert "0 of 4 features selected" in captured.out
@@ -665,7 +685,7 @@ def test_other_endings(capsys, tmp_path, monkeypatch, raised, code, said):
 
 def test_real_mat_file(capsys, shared_data):
     path = shared_data("lung_small.mat")
-    assert main(["fit", str(path), "--fdr", "none", "--json", *QUICK, "--n-features-to-select", "10"]) == 0
+    assert main(["fit", str(path), "--json", *GATES, "--n-features-to-select", "10"]) == 0
     captured = capsys.readouterr()
     result = strict(captured.out)
     assert len(result["selected"]) == 10
@@ -824,7 +844,7 @@ def test_help(capsys, command):
     assert "exit codes: 0 " in printed
     assert "2 bad usage" in printed
     if command == "fit":
-        assert "whose gate ends open (default: 0.1)" in " ".join(printed.split())
+        assert "false discovery rate, with decoys alone (default: 0.1)" in " ".join(printed.split())
         assert "dufs-core fit two-moons" in printed
 
 

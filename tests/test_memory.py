@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 from generators import gated
 
-from dufs_core import GatedLaplacian
+from dufs_core import DUFS, GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import available_bytes
 from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import ENGINES, check_memory, get_engine, predicted_bytes
+from dufs_core.objective.engines.choose import ENGINES, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
-from dufs_core.selection.decoys.competition import discovery_bytes
-from dufs_core.selection.diverse_ranking import diverse_order, diverse_ranking_bytes
+from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_bytes, hsic_bytes
 from dufs_core.selection.fit import FitTask
-from dufs_core.significance.hsic import PairwiseHSIC, hsic_bytes
+from dufs_core.significance.hsic import PairwiseHSIC
 from dufs_core.significance.structure import build_pool, find_structure
 
 bk = get_backend("numpy")
@@ -80,7 +80,7 @@ def test_the_order_of_representatives_is_counted(n, d):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert -0.05 < diverse_ranking_bytes(n, d) / peak - 1 < 0.3
+    assert -0.05 < diverse_order_bytes(n, d) / peak - 1 < 0.3
 
 
 @pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (30, 6000)])
@@ -95,20 +95,20 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= discovery_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
+    assert peak <= DUFS()._procedure().bytes_after(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():
     """60,000 rows in the dense form: 14.4 GB for each n x n array. Peak memory is measured, not the message."""
     code = (
         "import resource, numpy as np\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "from dufs_core.errors import MemoryLimitError\n"
         "X = np.random.default_rng(0).normal(size=(60_000, 50)).astype(np.float32)\n"
-        "DUFS(fdr=None, max_iter=1, max_runs=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
+        "GatedLaplacian(max_iter=1, max_runs=1, random_state=0, n_draws=2, backend='numpy').fit(X[:20])\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "try:\n"
-        "    DUFS(fdr=None, engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
+        "    GatedLaplacian(engine='dense', backend='numpy', max_memory=20 * 10**9, random_state=0).fit(X)\n"
         "except MemoryLimitError as error:\n"
         "    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
@@ -126,7 +126,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 def test_what_follows_the_steps_is_named_where_no_step_would_help(settings):
     X = np.zeros((3000, 100), np.float32)
     with pytest.raises(MemoryLimitError, match=r"^What follows the steps, .* need \d\d MB .* 30 MB are allowed by"):
-        gated(max_memory=30000000, **settings).fit(X)
+        gated(max_memory=30_000_000, **settings).fit(X)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
@@ -192,19 +192,19 @@ def test_a_failed_allocation_leaves_the_next_fit_whole():
         pytest.skip("this system cannot limit a process's memory")
     code = (
         "import resource, numpy as np\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "settings = dict(max_iter=1, max_runs=1, random_state=0, n_draws=2, backend='numpy', n_jobs=1)\n"
         "settings |= dict(engine='dense')\n"
         "X = np.random.default_rng(0).normal(size=(6000, 3)).astype(np.float32)\n"
-        "DUFS(fdr=None, **settings).fit(X[:20])\n"
+        "GatedLaplacian(**settings).fit(X[:20])\n"
         "pages = int(open('/proc/self/statm').read().split()[0])\n"
         "limit = pages * resource.getpagesize() + 300_000_000\n"
         "resource.setrlimit(resource.RLIMIT_AS, (limit, limit))\n"
         "try:\n"
-        "    DUFS(fdr=None, **settings, max_memory=10**12).fit(X)\n"
+        "    GatedLaplacian(**settings, max_memory=10**12).fit(X)\n"
         "except MemoryError as error:\n"
         "    print(type(error).__name__)\n"
-        "print(DUFS(fdr=None, **settings, batch_size=500).fit(X).n_iter_)"
+        "print(GatedLaplacian(**settings, batch_size=500).fit(X).n_iter_)"
     )
     if not sys.platform.startswith("linux"):
         pytest.skip("/proc/self/statm is Linux's")

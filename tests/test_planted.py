@@ -10,7 +10,6 @@ import pytest
 from bench import planted
 from bench.common import MissingData
 from bench.planted import METHODS, Choice, Method, Planted
-from dufs_core import DUFS
 
 
 def scaled(X):
@@ -98,8 +97,6 @@ def test_without_real_columns_a_record_has_what_is_selected_alone(easy):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_orders_all_columns(name, easy):
-    if name.startswith("DUFS") and "fdr" not in DUFS().get_params():
-        pytest.skip("DUFS has no fdr")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of fits that do not converge
         choice = METHODS[name].run(easy, 0, 0.2)
@@ -112,11 +109,14 @@ def test_every_method_orders_all_columns(name, easy):
         assert easy.truth[choice.order[:5]].all()
 
 
-def test_DUFS_is_asked_for_a_rate_and_its_older_rules_are_not(monkeypatch, easy):
+def test_DUFS_is_asked_for_a_rate_and_the_gates_are_not(monkeypatch, easy):
     """DUFS by the order of its scores, the others by their ranking."""
 
     class Asked:
+        kind = "decoys"
+
         def __init__(self, name="", **settings):
+            settings = {"kind": self.kind} | settings
             self.settings = {"name": name} | settings
             self.scores_, self.order_, self.support_ = np.arange(50), np.arange(50), np.arange(50) < 3
 
@@ -126,18 +126,22 @@ def test_DUFS_is_asked_for_a_rate_and_its_older_rules_are_not(monkeypatch, easy)
 
         preset = classmethod(lambda cls, name, **settings: cls(name, **settings))
 
+    class AskedGates(Asked):
+        kind = "gates"
+
     asked = []
     monkeypatch.setattr(planted, "DUFS", Asked)
+    monkeypatch.setattr(planted, "GatedLaplacian", AskedGates)
     names = ("DUFS", "DUFS gates", "wide", "paper", "authors_code")
     choices = [METHODS[name].run(easy, 7, 0.2) for name in names]
     assert [c.order[0] for c in choices] == [49, 0, 0, 0, 0]
     assert all(c.selected.sum() == 3 for c in choices)
     assert asked == [
-        {"name": "", "fdr": 0.2, "random_state": 7},
-        {"name": "", "fdr": None, "max_runs": 1, "max_iter": 2000, "random_state": 7},
-        {"name": "wide", "max_runs": 1, "random_state": 7},
-        {"name": "paper", "max_iter": 1000, "random_state": 7},
-        {"name": "authors_code", "max_iter": 1000, "random_state": 7},
+        {"kind": "decoys", "name": "", "fdr": 0.2, "random_state": 7},
+        {"kind": "gates", "name": "", "max_runs": 1, "max_iter": 2000, "random_state": 7},
+        {"kind": "gates", "name": "wide", "max_runs": 1, "random_state": 7},
+        {"kind": "gates", "name": "paper", "max_iter": 1000, "random_state": 7},
+        {"kind": "gates", "name": "authors_code", "max_iter": 1000, "random_state": 7},
     ]
 
 

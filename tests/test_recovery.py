@@ -9,20 +9,22 @@ import numpy as np
 import pytest
 
 from bench import recovery
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.errors import SelectionWarning
+from dufs_core.selection.gated_selector import GatedSelector
 
 
 @pytest.fixture
 def few(monkeypatch):
     """Fits of a few steps, and how often one was made."""
-    fits, fit = [], DUFS.fit
+    fits, fit = [], GatedSelector.fit
 
     def counted(self, X, y=None):
         fits.append(X.shape)
-        return fit(self.set_params(max_iter=2, n_draws=2, max_runs=1), X, y)
+        of_gates = {"n_draws": 2, "max_runs": 1} if isinstance(self, GatedLaplacian) else {}
+        return fit(self.set_params(max_iter=2, **of_gates), X, y)
 
-    monkeypatch.setattr(DUFS, "fit", counted)
+    monkeypatch.setattr(GatedSelector, "fit", counted)
     return fits
 
 
@@ -58,11 +60,16 @@ def test_a_record_counts_what_fits_select(monkeypatch):
         self.support_, self.n_runs_ = np.isin(np.arange(5), chosen), 1 + self.random_state
         return self
 
-    monkeypatch.setattr(DUFS, "fit", fit)
-    record = recovery.measure("default", "two-moons", 5, 0.1, 3)
+    monkeypatch.setattr(GatedLaplacian, "fit", fit)
+    record = recovery.measure("gates", "two-moons", 5, 0.1, 3)
     assert (record["exact"], record["missed_seeds"]) == (1, [1, 2])
     assert (record["contained"], record["flagged_as_noise"], record["selected"]) == (2, 1, 2)
     assert (record["runs"], record["runs_per_fit"]) == (3, 2)
+
+
+def test_a_fit_with_decoys_has_one_run(few):
+    assert recovery.measure("default", "two-moons", 5, 0.1, 2)["runs_per_fit"] == 1
+    assert few == [(100, 5), (100, 5)]
 
 
 def test_cells_are_kept_replaced_and_printed(few, tmp_path):

@@ -13,7 +13,7 @@ from dufs_core.backend import get_backend, random
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.objective.engines.choose import needed_bytes
+from dufs_core.selection.memory import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
@@ -357,8 +357,8 @@ def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch,
     X, mu = np.hstack([groups(60), noise(60, 20, seed=3)]), np.random.default_rng(1).uniform(0.3, 1.0, 35)
     X[:, 20:25] = X[:, 15:16]  # ties
     found = order(NUMPY, X, mu, 35)
-    monkeypatch.setattr(diverse_ranking, "_BEST", best)
-    monkeypatch.setattr(diverse_ranking, "_AHEAD", ahead)
+    monkeypatch.setattr(diverse_ranking, "BEST", best)
+    monkeypatch.setattr(diverse_ranking, "AHEAD", ahead)
     for threads in (1, 2):
         np.testing.assert_array_equal(order(NUMPY, X, mu, 35, threads), found)
     mu[15:25] = 1.0
@@ -366,7 +366,7 @@ def test_choosing_from_few_several_steps_ahead_is_choosing_from_all(monkeypatch,
 
 
 def found_from_all(monkeypatch, *arguments):
-    monkeypatch.setattr(diverse_ranking, "_BEST", 10**6)
+    monkeypatch.setattr(diverse_ranking, "BEST", 10**6)
     return order(NUMPY, *arguments)
 
 
@@ -445,7 +445,7 @@ def test_blas_is_held_to_one_thread(data, monkeypatch):
         seen.extend(library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas")
         return order(*arguments)
 
-    monkeypatch.setattr("dufs_core.selection.fit_task.diverse_order", order_seen)
+    monkeypatch.setattr("dufs_core.selection.result.diverse_order", order_seen)
     with threadpool_limits(3, user_api="blas"):
         quick(ranking="diverse").fit(data)
     assert seen
@@ -477,5 +477,5 @@ def test_what_a_path_selects_does_not_depend_on_the_order(data):
 
 
 def test_an_unknown_ranking(data):
-    with pytest.raises(ValueError, match="ranking must be one of 'diverse', 'evidence', 'gates'; got 'gate'"):
+    with pytest.raises(ValueError, match="ranking must be one of 'gates', 'diverse'; got 'gate'"):
         quick(ranking="gate").fit(data)

@@ -14,13 +14,15 @@ from generators import gated
 from scipy import sparse
 from sklearn.base import clone
 
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LaplacianScore
 from dufs_core.data import on_disk as source_module
 from dufs_core.data.accept import dense_part
 from dufs_core.data.dense import scale_columns
-from dufs_core.data.on_disk import OnDiskMatrix, chunked_bytes, is_on_disk, statistics
+from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, statistics
 from dufs_core.objective.engines.choose import predicted_bytes
+from dufs_core.selection.memory import chunk_bytes
 from dufs_core.objective.protocol import StepSize
 
 bk = get_backend("numpy")
@@ -123,7 +125,7 @@ def test_statistics_keep_the_digits(small_chunks):
 def test_one_gate_a_sample_and_wrapped_batches():
     """Rows twice in a batch (the authors' shuffles run on), noise by row."""
     X = table()
-    settings = {**QUICK, "gate_noise": "sample", "convention": "authors_code", "dtype": "float64"}
+    settings = {**QUICK, "conventions": GatedLaplacian.preset("authors_code").conventions, "dtype": "float64"}
     fit, memory = gated(**settings).fit(CountedSlices(X)), gated(**settings).fit(X)
     np.testing.assert_allclose(fit.mu_, memory.mu_, atol=1e-8)
 
@@ -206,18 +208,18 @@ def test_a_minibatch_fit_does_not_load_the_data(tmp_path):
     stored.flush()
     code = (
         "import sys, warnings, numpy as np\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "warnings.simplefilter('ignore')\n"
         "def anonymous(name):\n"
         "    lines = open('/proc/self/status').read().splitlines()\n"
         "    return int(next(line.split()[1] for line in lines if line.startswith(name)))\n"
         "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy')\n"
-        "DUFS(fdr=None, **settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
+        "GatedLaplacian(**settings).fit(np.random.default_rng(0).normal(size=(20, 5)))\n"
         "before, peak = anonymous('RssAnon'), 0\n"
         "def look(info):\n"
         "    global peak\n"
         "    peak = max(peak, anonymous('RssAnon'))\n"
-        "DUFS(fdr=None, **settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
+        "GatedLaplacian(**settings, batch_size=300, callbacks=[look]).fit(np.load(sys.argv[1], mmap_mode='r'))\n"
         "print(peak - before)"
     )
     if not sys.platform.startswith("linux"):
@@ -239,7 +241,7 @@ def test_predicted_memory(tmp_path):
     }  # all gates are closed after the first step, decided after the second
     gated(**settings).fit(np.array(stored[:20, :30]))
     problem = StepSize(2000, 2500, 2, 4, threads=1)
-    predicted = chunked_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
+    predicted = chunk_bytes(problem.n, problem.d, problem.itemsize) + predicted_bytes("dense", problem)
     tracemalloc.start()
     try:
         gated(**settings, batch_size=2000).fit(stored)
@@ -264,8 +266,8 @@ def test_command_line(ending, tmp_path, capsys):
             file["X"], file["Y"] = X, np.arange(100)
     assert is_on_disk(read_table(path, on_disk=True).X)
     options = [
-        "--fdr",
-        "none",
+        "--method",
+        "gates",
         "--batch-size",
         "31",
         "--max-iter",

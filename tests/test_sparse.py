@@ -20,7 +20,8 @@ from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
 from dufs_core.objective.engines.choose import get_engine, predicted_bytes
-from dufs_core.objective.engines.cpu_sparse import SparseEngine, sparse_step_size
+from dufs_core.objective.engines.cpu_sparse import SparseEngine
+from dufs_core.selection.memory import sparse_size
 from dufs_core.objective.protocol import StepSize
 from dufs_core.significance.permutation import permutation_test
 
@@ -253,7 +254,7 @@ def test_damaged_index_arrays_are_refused(name, fitted):
         with pytest.raises(ValueError, match=rf"damaged index arrays: .*{said}"):
             use(X)
     with pytest.raises(ValueError, match="damaged index arrays"):
-        stability_selection(DUFS(**QUICK), X)
+        stability_selection(gated(**QUICK), X)
 
 
 def test_damaged_rows_on_a_disk():
@@ -292,7 +293,8 @@ def test_what_a_matrix_says_of_its_order_is_not_believed(make):
 def test_nothing_stored():
     fit = gated(**QUICK).fit(sparse.csr_array((20, 5)))
     assert len(fit.constant_features_) == 5
-    assert np.isfinite(fit.mu_).all()
+    assert np.isnan(fit.mu_).all()
+    assert np.isfinite(fit.scores_).all()
 
 
 @pytest.mark.parametrize(
@@ -325,7 +327,7 @@ def test_predicted_memory():
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
     gated(**settings).fit(X[:20, :30])
-    problem, data = sparse_step_size(StepSize(2400, 20_000, 2, 4, threads=1), X)
+    problem, data = sparse_size(StepSize(2400, 20_000, 2, 4, threads=1), X)
     predicted = data + predicted_bytes("sparse", problem)
     tracemalloc.start()
     try:
@@ -353,15 +355,15 @@ def test_a_fit_does_not_densify():
     """1000 x 100,000 with 200,000 entries, 400 MB in dense float32, fits in 100 MB. The peak of a fresh process."""
     code = (
         "import resource, warnings, scipy.sparse\n"
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "warnings.simplefilter('ignore')\n"
         "settings = dict(max_iter=2, max_runs=1, random_state=0, n_draws=2, backend='numpy', lam=1e3,\n"
         "    optimizer='sgd')\n"  # all gates close: shuffling so many columns takes long
         "small = scipy.sparse.random(30, 40, 0.1, format='csr', random_state=0)\n"
         "X = scipy.sparse.random(1000, 100_000, 0.002, format='csr', random_state=0)\n"
-        "DUFS(fdr=None, **settings).fit(small)\n"
+        "GatedLaplacian(**settings).fit(small)\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
-        "fit = DUFS(fdr=None, **settings, n_features_to_select=10).fit(X)\n"
+        "fit = GatedLaplacian(**settings, n_features_to_select=10).fit(X)\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dufs_core.selection.presets import graph_rules
 from sklearn.cluster import KMeans
 
 from bench.common import markdown
@@ -70,7 +69,7 @@ def trajectory(settings: str, d: int, seed: int, max_iter: int) -> dict[str, Any
     problem = two_moons(100, d, 0.1, seed)
     X = scale_columns(problem.X, "columns", np.float64).X
     fit = selector(settings, random_state=seed, max_iter=max_iter)
-    watch = Watch(X, problem.labels, problem.informative, graph_rules(fit, len(X)).bandwidth_factor, fit.gate_sigma)
+    watch = Watch(X, problem.labels, problem.informative, fit.graph.bandwidth_factor, fit.gate_sigma)
     fit.set_params(callbacks=[watch]).fit(X)
     exact = np.array_equal(np.flatnonzero(fit.support_), problem.informative)
     return {"epochs": watch.epochs, "exact": exact, "n_iter": fit.n_iter_} | watch.curves

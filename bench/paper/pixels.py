@@ -5,7 +5,7 @@ learning rate 0.015; DUFS-R: the same with ``ranking="diverse"``. All with the l
 neighbour times each of a set's bandwidth factors, DUFS also with lambdas lam, as a share of the largest score of a
 column at the start, and with the graph of the preset "wide". Two protocols: the setting with the best accuracy (oracle,
 as the paper's tuning), and for DUFS that with the largest excess score (label-free), where there are several and
-that gap is above what the search of `DUFS` takes for chance.
+that gap is above what the search of `GatedLaplacian` takes for chance.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, RED, figure
 from bench.paper.images import OPACITY, SHADES, Images, accuracies, accuracy, bare, draw_selected
 from bench.paper.protocol import COUNTS, DUFS_METHODS, lam_of_share
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.baselines import LaplacianScore
+from dufs_core.selection.settings import set_flat
 from dufs_core.significance.permutation import excess_threshold
 
 CURVES = {
@@ -81,11 +82,11 @@ def selection(
     shared = {"scaling": data.scaling, "bandwidth": "max", "n_neighbors": 2, "bandwidth_factor": factor}
     fitted = {}
     if method in DUFS_METHODS:
-        settings = {"fdr": None, "max_runs": 1, "n_jobs": 1, "max_iter": max_iter, "learning_rate": LEARNING_RATE}
-        selector = DUFS(**settings, random_state=seed)
-        selector.set_params(ranking=DUFS_METHODS[method], **shared, **data.settings)
+        settings = {"max_runs": 1, "n_jobs": 1, "max_iter": max_iter, "learning_rate": LEARNING_RATE}
+        selector = GatedLaplacian(**settings, random_state=seed, ranking=DUFS_METHODS[method])
+        set_flat(selector, shared | data.settings)
         if wide:
-            selector.set_params(n_neighbors=5, self_loops=False)
+            selector.set_params(graph__n_neighbors=5, graph__self_loops=False)
         if share is not None:
             selector.set_params(lam=lam_of_share(images.X, share, shared))
         if selector.batch_size is not None:

@@ -17,9 +17,10 @@ from sklearn.cluster import KMeans, kmeans_plusplus
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from bench.paper.data import Data, load
-from dufs_core import DUFS, GatedLaplacian, baselines
+from dufs_core import GatedLaplacian, baselines
 from dufs_core.data.dense import scale_columns
 from dufs_core.inspection.metrics import clustering_accuracy
+from dufs_core.selection.settings import set_flat
 
 Array = np.ndarray[Any, Any]
 COUNTS = (50, 100, 150, 200, 250, 300)
@@ -30,7 +31,7 @@ RANDOM, DRAWS = "random", 20
 SIMPLE = ("variance", "correlation^4", "PCA")
 SELECTORS: dict[str, type[Any]] = {
     "LS": baselines.LaplacianScore, "MCFS": baselines.MCFS, "NDFS": baselines.NDFS, "LLCFS": baselines.LLCFS,
-    "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": DUFS, "DUFS-R": DUFS,
+    "SRCFS": baselines.SRCFS, "CAE": baselines.ConcreteAutoencoder, "DUFS": GatedLaplacian, "DUFS-R": GatedLaplacian,
 }  # fmt: skip
 _KNOW_CLASSES = ("MCFS", "NDFS", "LLCFS")  # published comparisons give them the number of classes
 DUFS_METHODS = {"DUFS": "gates", "DUFS-R": "diverse"}  # the same gates, two orders of the open columns
@@ -66,7 +67,7 @@ def rank(data: str, method: str, settings: dict[str, Any], counts: list[int], se
     fit = fitted(source, method, settings, seed)
     orders = {"order": fit.order_}
     if method == "DUFS":
-        orders = {"gates": np.argsort(-fit.mu_, kind="stable"), "diverse": fit.order_}
+        orders = {"gates": np.argsort(-fit.scores_, kind="stable"), "diverse": fit.order_}
     selected = {"selected": int((fit.mu_ > 0).sum())} if method == "DUFS" else {}
     return {"orders": {name: [order[: max(counts)]] for name, order in orders.items()}} | said(fit) | selected
 
@@ -122,22 +123,20 @@ def fitted(data: Data, method: str, settings: dict[str, Any], seed: int) -> Any:
     if method in _KNOW_CLASSES:
         settings.setdefault("n_clusters", len(np.unique(data.labels)))
     if method == "DUFS":
-        settings["ranking"] = "diverse"  # the gates are the same, and mu_ has their order
+        settings["ranking"] = "diverse"  # the gates are the same, and scores_ has their order
         preset = settings.pop("preset", None)
         share = settings.pop("lam_share", None)
         if share is not None:
             settings["lam"] = lam_of_share(data.X, share, settings)
-        settings.setdefault("fdr", None)  # the paper's gates
         settings.setdefault("max_runs", 1)  # a ranking of all columns is wanted
         settings |= {"backend": "numpy", "n_jobs": 1}
         X = data.X
         if settings.pop("unit_norm", False):  # before the selector centres them; its own scaling is then one for all
             X, settings["scaling"] = X / np.maximum(np.linalg.norm(X, axis=0), 1e-300), "global"
-        if preset:
-            if "learning_rate" in settings:
-                settings["learning_rate"] /= d  # the authors' loss is divided by d
-            return GatedLaplacian.preset(preset, random_state=seed, **settings).fit(X)
-        return DUFS(random_state=seed, **settings).fit(X)
+        if preset and "learning_rate" in settings:
+            settings["learning_rate"] /= d  # the authors' loss is divided by d
+        selector = GatedLaplacian.preset(preset) if preset else GatedLaplacian()
+        return set_flat(selector, settings | {"random_state": seed}).fit(X)
     if method == "CAE":
         batch = max(16, n // 24)
         steps = settings.pop("steps", int(np.clip(_CAE_WORK / d, *_CAE_STEPS)))

@@ -10,27 +10,27 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from dufs_core.selection.presets import graph_rules
 
 from bench.common import markdown
 from bench.paper.cells import Cells, Report
 from bench.paper.drawing import BLUE, GREY, ORANGE, figure
-from dufs_core import DUFS, GatedLaplacian
+from dufs_core import GatedLaplacian
 from dufs_core.backend import Array
 from dufs_core.data.dense import scale_columns
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.spectral import affinity
+from dufs_core.selection.settings import set_flat
 
 D = 10
 POINTS_KEPT = 300  # of a history, at most
 SETTINGS = {"ours": "our steps", "paper": "the paper's steps"}
 
 
-def selector(settings: str, **changes: Any) -> DUFS:
+def selector(settings: str, **changes: Any) -> GatedLaplacian:
     """One run: with our steps, or with the paper's bandwidth, draws and steps."""
-    if settings == "paper":
-        return GatedLaplacian.preset("paper", n_jobs=1, **changes)
-    return GatedLaplacian(max_runs=1, n_jobs=1, **changes)
+    chosen = GatedLaplacian.preset("paper") if settings == "paper" else GatedLaplacian(max_runs=1)
+    set_flat(chosen, changes | {"n_jobs": 1})
+    return chosen
 
 
 def column_scores(X: Array, factor: float, gates: Array) -> Array:
@@ -46,7 +46,7 @@ def demo(settings: str, seed: int, max_iter: int) -> dict[str, Any]:
     fitted = selector(settings, random_state=seed, max_iter=max_iter).fit(X)
     history = fitted.history_
     kept = np.unique(np.linspace(1, fitted.n_iter_, POINTS_KEPT).round().astype(int)) - 1
-    factor = graph_rules(fitted, len(X)).bandwidth_factor
+    factor = fitted.graph.bandwidth_factor
     return {
         "start": column_scores(X, factor, np.ones(D)).round(6),
         "end": column_scores(X, factor, np.clip(fitted.mu_.astype(float), 0, 1)).round(6),

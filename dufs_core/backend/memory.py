@@ -34,12 +34,6 @@ def available_bytes(bk: Backend) -> int | None:
     return min(limits, default=None)
 
 
-def step_limit(bk: Backend, data: int, max_memory: int | None) -> int | None:
-    """Bytes that a step may allocate beside `data`; None where that cannot be told."""
-    available = available_bytes(bk) if max_memory is None else max_memory
-    return None if available is None else available - data
-
-
 def check_room(what: str, needed: int) -> None:
     """Raise MemoryLimitError, with the numbers, if `needed` bytes of `what` exceed what the host has available."""
     available = available_bytes(get_backend("numpy"))

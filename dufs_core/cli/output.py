@@ -104,7 +104,7 @@ def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
     writer.writerow(header)
     for row in rows:
         cells = [str(value).lower() if isinstance(value, (bool, np.bool_)) else csv_cell(value) for value in row]
-        writer.writerow(map(str, cells))
+        writer.writerow("" if cell is None else str(cell) for cell in cells)
     return file.getvalue().encode()
 
 

@@ -159,8 +159,3 @@ def slices(rows: Array, d: int) -> Iterator[tuple[int, int]]:
 def as_array(block: Any, dtype: Any = None) -> Array:
     """A block of rows as an array, of its own dtype if no other is asked for."""
     return np.asarray(block.toarray() if sparse.issparse(block) else block, dtype)
-
-
-def chunked_bytes(rows: int, d: int, itemsize: int) -> int:
-    """Bytes beside the steps of a fit that reads its batches: the next one and chunks on the way to it."""
-    return rows * d * itemsize + 3 * CHUNK_BYTES // 2

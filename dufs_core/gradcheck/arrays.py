@@ -64,9 +64,13 @@ def is_strided(x: Any) -> bool:
     return hasattr(x, "flags") and not (x.flags.c_contiguous or x.flags.f_contiguous)
 
 
+def size_of(x: Any) -> int:
+    return int(np.prod(np.shape(x)))
+
+
 def largest(xp: Any, x: Any) -> float:
     """The largest absolute value of the finite entries; 0 if there is none."""
-    if not np.size(x):
+    if not size_of(x):
         return 0.0
     x = xp.abs(xp.asarray(x))
     return float(xp.max(xp.where(xp.isfinite(x), x, 0)))
@@ -92,7 +96,7 @@ def magnitude(xp: Any, left: Sequence[Array], right: Sequence[Array]) -> float:
     """sqrt(sum of squared products): the size that `dot` has under random signs."""
     norm = 0.0
     for product in _products(xp, left, right):
-        top = float(xp.max(xp.abs(product))) if np.size(product) else 0.0
+        top = float(xp.max(xp.abs(product))) if size_of(product) else 0.0
         if top > 0:  # scaled first, so that huge and tiny gradients do not leave the range of float64
             norm = float(np.hypot(norm, top * float(xp.sqrt(xp.sum((product / top) ** 2)))))
     return norm

@@ -12,7 +12,7 @@ import numpy as np
 
 from dufs_core.gradcheck import arguments, arrays
 from dufs_core.gradcheck.arguments import Constant
-from dufs_core.gradcheck.arrays import Array, change, dot, is_complex, magnitude, moves
+from dufs_core.gradcheck.arrays import Array, change, dot, is_complex, magnitude, moves, size_of
 from dufs_core.gradcheck.differences import precision_of
 from dufs_core.gradcheck.trees import as_tuple, leaves, matched, rebuilt
 
@@ -224,7 +224,7 @@ class Problem:
     @cached_property
     def ends(self) -> list[int]:
         """Where each active leaf's real coordinates end in a vector of all; a complex number has two."""
-        sizes = [np.size(self.inputs[i]) * (2 if is_complex(self.inputs[i]) else 1) for i in self.active]
+        sizes = [size_of(self.inputs[i]) * (2 if is_complex(self.inputs[i]) else 1) for i in self.active]
         return [int(end) for end in np.cumsum(sizes)]
 
     @property

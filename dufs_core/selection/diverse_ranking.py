@@ -20,7 +20,7 @@ ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations,
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
 NEIGHBOURS = 5  # among many columns distances are nearly equal, and only the nearest rows say something; MCFS takes 5
 POWER = 2  # steps of the walk; one was worse on five of five data sets, three no better (bench/evidence/defaults.md)
-_BEST, _AHEAD = 512, 32  # columns that are chosen from, so many steps ahead
+BEST, AHEAD = 512, 32  # columns that are chosen from, so many steps ahead
 _PART = 128  # rows whose products with a column are added up at a time
 _SUMMED = 4096  # columns of a part of the Gram matrix
 BLOCK = 512  # columns whose products are held at once: beside n x n arrays of 1,024 rows they are small
@@ -197,14 +197,14 @@ def _greedy(bk: Backend, X_o: Array, W: Array, gains: _Gains, count: int, thread
     """
     xp, chosen, A = bk.xp, list[int](), bk.xp.eye(len(W), dtype=W.dtype)
     while len(chosen) < count:
-        most = min(_AHEAD, count - len(chosen))
-        if bk.name != "numpy" or len(X_o) <= _BEST:
+        most = min(AHEAD, count - len(chosen))
+        if bk.name != "numpy" or len(X_o) <= BEST:
             steps, gains = _steps(xp, X_o, A, W, gains, most)
             columns = steps.columns
         else:
             k, gain = gains.largest(xp)
             gain[k] = np.inf  # of equal ones it may not be among the best
-            best = np.sort(np.argsort(-gain, kind="stable")[:_BEST])
+            best = np.sort(np.argsort(-gain, kind="stable")[:BEST])
             steps, _ = _steps(xp, X_o[best], A, W, _Gains(*(part[best] for part in gains)), most)
             columns, gains = _that_hold(bk, X_o, best[steps.columns].tolist(), steps, gains, threads)
         if not columns:
@@ -231,13 +231,3 @@ def _that_hold(
             return columns[:i], gains
         gains = gains.after(bk.xp, k, products[0, i], products[1, i], steps.r[i])
     return columns, gains
-
-
-def diverse_ranking_bytes(n: int, d: int) -> int:
-    """Bytes that `diverse_order` allocates, all of float64: one array (d', n'), some 16 of (d',).
-
-    Beside these about 6 of (n', n') while the walk is formed, or 4 of them, 512 columns and the products of 32 steps.
-    """
-    rows, columns = min(n, ROWS), min(d, CANDIDATES)
-    steps = min(columns, _BEST) * rows + 2 * _AHEAD * columns
-    return 8 * (rows * columns + max(6 * rows * rows, 4 * rows * rows + steps) + 16 * columns)

@@ -10,13 +10,13 @@ from typing import Any, Self
 
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Backend
+from dufs_core.backend import Backend, random
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.engines.choose import check_memory, get_engine
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import Engine, Schedule, StepSize
 from dufs_core.selection import checkpoint, memory
@@ -25,6 +25,8 @@ from dufs_core.selection.procedure import Procedure
 from dufs_core.selection.result import FitResult, complete
 from dufs_core.selection.trainer import GateTrainer, ProgressSaver
 from dufs_core.training.loop import Run
+
+_FEW_ROWS = random.MOST_ROWS  # of a step whose matrices stay in the cache
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class FitTask:
     @property
     def step_rows(self) -> int:
         """Rows of a step."""
-        return self.procedure.step_rows(self.X.shape[0])
+        return self.memory[0].n
 
     @lazy
     def seed(self) -> int:
@@ -96,10 +98,12 @@ class FitTask:
         """A new engine, the selector's or the fastest. Raises MemoryLimitError if the fit would not fit."""
         step, data = self.memory
         most = self.settings.max_memory
-        name = self.procedure.engine_name(self.settings.engine, self.bk, step)
+        name = self.settings.engine
         is_sparse = self.accepted.is_sparse and self.procedure.on_sparse
+        if not self.procedure.on_sparse and name in ("auto", "sparse"):  # the columns with gates are dense, and few
+            name = "dense" if self.bk.name == "numpy" and step.n <= _FEW_ROWS else "auto"
         engine = get_engine(name, self.bk, self.threads, step, memory.step_limit(self.bk, data, most), is_sparse)
-        check_memory(self.bk, engine.name, step, data, most)
+        memory.check_memory(self.bk, engine.name, step, data, most)
         return engine
 
     def saver(self, engine: Engine) -> ProgressSaver | None:

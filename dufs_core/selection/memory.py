@@ -1,4 +1,8 @@
-"""What a fit allocates."""
+"""What a fit allocates, in bytes: one model, asked before anything is allocated, and the sentence that refuses a fit.
+
+Three things are added up: what is kept all along (scaled data), a step (each engine counts its own arrays,
+`dufs_core.objective.protocol.Engine.bytes_needed`), and what comes before or after the steps.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,23 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.backend.memory import step_limit as step_limit
+from dufs_core.backend import Backend, random
+from dufs_core.backend.memory import available_bytes, byte_text
 from dufs_core.data.accept import Accepted
-from dufs_core.data.on_disk import chunked_bytes
-from dufs_core.objective.engines.cpu_sparse import sparse_step_size
+from dufs_core.data.on_disk import CHUNK_BYTES
+from dufs_core.data.sparse import sparse_columns
+from dufs_core.errors import MemoryLimitError
+from dufs_core.objective.engines.choose import new_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
-from dufs_core.selection.diverse_ranking import diverse_ranking_bytes
+from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
+from dufs_core.significance import hsic, pairs, permutation, structure
+
+_SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
+
+
+# --- the parts of a fit
 
 
 def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) -> tuple[StepSize, int]:
@@ -21,10 +34,11 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
     n, d = accepted.X.shape
     graph = graph_for(settings, n)
     itemsize = np.dtype(settings.dtype).itemsize
-    rows = procedure.step_rows(n)
+    size = procedure.size(n, d, itemsize, threads)
+    rows = size.rows
     step = StepSize(
         n=rows,
-        d=procedure.n_gates(d),
+        d=size.gates,
         draws=step_draws(procedure.n_draws, rows),
         itemsize=itemsize,
         power=graph.power,
@@ -33,16 +47,135 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
         threads=threads,
     )
     if accepted.is_sparse:
-        sparse_step, data = sparse_step_size(step, accepted.X)
+        sparse_step, kept = sparse_size(step, accepted.X)
         step = sparse_step if procedure.on_sparse else step
-    elif accepted.kind == "on disk":
-        data = chunked_bytes(rows, d, itemsize)
+    elif accepted.is_on_disk:
+        kept = chunk_bytes(rows, d, itemsize)
     else:
-        data = n * d * itemsize
+        kept = n * d * itemsize
     if rows < n:
-        data += rows * step.d * itemsize  # the batch in hand
-    data += procedure.bytes_kept(n, d, itemsize)
-    after = procedure.bytes_after(n, d, itemsize, threads)
-    if settings.ranking == "diverse":
-        after = max(after, diverse_ranking_bytes(n, d))
-    return step._replace(after=after), data
+        kept += rows * step.d * itemsize  # the batch in hand
+    after = max(size.around, diverse_order_bytes(n, d) if settings.ranking == "diverse" else 0)
+    return step._replace(after=after), kept + size.kept
+
+
+def chunk_bytes(rows: int, d: int, itemsize: int) -> int:
+    """Of a fit that reads its batches: the next one, and chunks on the way to it."""
+    return rows * d * itemsize + 3 * CHUNK_BYTES // 2
+
+
+def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
+    """The step on sparse X (CSR or CSC), and what its scaled copies take beside the steps.
+
+    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
+    step: X in columns, its scaled values, and the blocks that they are computed in.
+    """
+    step = step._replace(dense_columns=int((~sparse_columns(X)).sum()))
+    kept = 2 * X.nnz * (step.itemsize + 4)
+    on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + step.itemsize) + _SCALED
+    return step, max(kept, on_the_way - predicted_bytes("sparse", step))
+
+
+def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
+    """The decoys of d columns, their pairs and their scores."""
+    rows = min(n, structure.ROWS)
+    copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
+    D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
+    pool = D * rows * itemsize
+    drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
+    return max(drawn + 2 * pool, pool + pair_bytes(D, rows, itemsize, threads))
+
+
+def pair_bytes(D: int, n: int, itemsize: int, threads: int) -> int:
+    """Of D columns on n rows, where few have more than 64 equal partners."""
+    count = pairs.n_functions(D, n)
+    made = 8 * (count + 3) * D * n if count > 1 else 0
+    tiles = threads * min(D, pairs.TILE) ** 2 * (3 * itemsize + 20)
+    found = D * min(D, pairs.MOST_PARTNERS) * 40
+    return count * D * n * itemsize + max(made, min(pairs.SAMPLED, D * D) * 20, tiles + found)
+
+
+def gate_test_bytes(n: int, d: int, itemsize: int, several: bool) -> int:
+    """A permutation test of a run: arrays (n', n'), random words; pairs are screened where another run may follow."""
+    rows = min(n, permutation.TEST_ROWS)
+    test = 35 * rows * rows * itemsize + min(permutation.WORDS, 11 * rows * d) * 100
+    return max(test, hsic_bytes(n, d, itemsize) if several else 0)
+
+
+def hsic_bytes(n: int, d: int, itemsize: int) -> int:
+    """HSIC of all pairs: an array (d', n', n'), and about 7 of float64 (d', d')."""
+    rows = min(n, hsic.ROWS)
+    columns = min(d, hsic.COLUMNS)
+    return columns * rows * rows * itemsize + 7 * 8 * columns * columns
+
+
+def diverse_order_bytes(n: int, d: int) -> int:
+    """All of float64: one array (d', n'), some 16 of (d',).
+
+    Beside these about 6 of (n', n') while the walk is formed, or 4 of them, 512 columns and the products of 32 steps.
+    """
+    rows = min(n, diverse_ranking.ROWS)
+    columns = min(d, diverse_ranking.CANDIDATES)
+    steps = min(columns, diverse_ranking.BEST) * rows + 2 * diverse_ranking.AHEAD * columns
+    return 8 * (rows * columns + max(6 * rows * rows, 4 * rows * rows + steps) + 16 * columns)
+
+
+# --- the whole
+
+
+def step_limit(bk: Backend, kept: int, max_memory: int | None) -> int | None:
+    """Bytes that a step may allocate beside what is kept; None where that cannot be told."""
+    available = available_bytes(bk) if max_memory is None else max_memory
+    return None if available is None else available - kept
+
+
+def needed_bytes(engine: str, size: StepSize, kept: int) -> int:
+    """Bytes that a fit allocates: what is kept, and beside it its steps and then the tests of their result."""
+    step = predicted_bytes(engine, size)
+    return kept + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
+
+
+def check_memory(bk: Backend, engine: str, size: StepSize, kept: int, max_memory: int | None) -> None:
+    """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
+
+    kept: bytes beside the step, as a scaled copy of the data. max_memory: bytes that the fit may allocate; None:
+    what is available.
+    """
+    limit = step_limit(bk, kept, max_memory)
+    if limit is None:
+        return
+    available, needed = limit + kept, needed_bytes(engine, size, kept)
+    if needed <= available:
+        return
+    whose = "are available" if max_memory is None else "are allowed by max_memory"
+    if kept + predicted_bytes(engine, size) <= available < kept + size.after:  # no other step would help
+        raise MemoryLimitError(
+            f"What follows the steps, the tests of the result and the order of the columns, would need "
+            f"{byte_text(kept + size.after)} beside the steps' own; {byte_text(available)} {whose}. "
+            f"It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+        )
+    message = (
+        f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
+        f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
+        f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
+    )
+    can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
+    if can_stream and (streaming := needed_bytes("streaming", size, kept)) <= available:
+        message += f'engine="streaming" would need {byte_text(streaming)}. '
+    rows = _largest_batch(engine, size, kept, available)
+    if rows >= 3:
+        message += f"Set batch_size={rows} or less: steps of so many rows fit."
+    else:
+        message += f"The data alone take {byte_text(kept)}: use fewer rows, columns or draws."
+    raise MemoryLimitError(message)
+
+
+def _largest_batch(engine: str, size: StepSize, kept: int, available: int) -> int:
+    """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
+    low, high = 0, size.n
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = needed_bytes(engine, size._replace(n=middle), kept) <= available
+        low, high = (middle, high) if fits else (low, middle)
+    unit = int(10 ** max(0, len(str(low)) - 2))
+    return low // unit * unit

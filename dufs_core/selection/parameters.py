@@ -44,8 +44,7 @@ def check_shared(selector: Any, n: int, d: int) -> None:
     for name, value in (("power", graph.power), ("n_neighbors", graph.n_neighbors), ("max_iter", selector.max_iter)):
         check_whole(name, value)
     check_positive("bandwidth_factor", graph.bandwidth_factor, selector.dtype)
-    if not isinstance(graph.self_loops, (bool, np.bool_)):
-        raise ValueError(f"self_loops must be True or False; got {graph.self_loops!r}")
+    check_truth("self_loops", graph.self_loops)
     check_bandwidth(graph.bandwidth)
     if not isinstance(graph.bandwidth, str):
         check_positive("bandwidth", graph.bandwidth, selector.dtype)
@@ -147,6 +146,12 @@ def _range(value: Any, dtype: str) -> str:
     limits = np.finfo(dtype)
     beyond = is_real(value) and 0 < value < float("inf")
     return f", in {dtype} from {limits.tiny:.1e} to {limits.max:.1e}" * beyond
+
+
+def check_truth(name: str, value: Any) -> None:
+    """Raise ValueError unless value is a bool."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{name} must be True or False; got {value!r}")
 
 
 def check_choice(name: str, value: Any, choices: Iterable[str]) -> None:

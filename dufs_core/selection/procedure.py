@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
-from dufs_core.backend import Array, Backend
+from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
-from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import GateTrainer
 from dufs_core.training.loop import Run
@@ -26,6 +25,15 @@ class Found(NamedTuple):
     doubt: str | None  # what is doubtful about the selection
 
 
+class FitSize(NamedTuple):
+    """What time and memory of a fit depend on."""
+
+    rows: int  # of a step
+    gates: int  # most that are trained at once
+    kept: int  # bytes beside the scaled data, all along
+    around: int  # bytes before or after the steps, at most
+
+
 class Procedure(Protocol):
     """What a selector does between scaled data and a selection; made from the parameters of the selector."""
 
@@ -38,20 +46,8 @@ class Procedure(Protocol):
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         """Raise ValueError for a parameter of its own that cannot be used with n rows and d columns."""
 
-    def step_rows(self, n: int) -> int:
-        """Rows of a step."""
-
-    def n_gates(self, d: int) -> int:
-        """Most gates that are trained at once."""
-
-    def engine_name(self, wanted: str, bk: Backend, step: StepSize) -> str:
-        """The engine to ask for where the user wants this one."""
-
-    def bytes_kept(self, n: int, d: int, itemsize: int) -> int:
-        """Bytes that are kept beside the scaled data."""
-
-    def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
-        """Bytes that are needed before or after the steps, at most."""
+    def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
+        """What the fit of n rows and d columns takes."""
 
     def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """From scaled data to a selection; first: the first run of the gates, if it has been trained already."""

@@ -42,7 +42,7 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int) -> tupl
     """
     xp = bk.xp
     D, n = X.shape
-    count = _n_functions(D, n)
+    count = n_functions(D, n)
     functions, exist = _functions(bk, X, count)
     weight = np.arange(1, count + 1) ** -0.5
 
@@ -80,15 +80,7 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int) -> tupl
     return strongest, sparse.csr_array((np.sqrt(value - likely), (column, partner)), shape=(D, D))
 
 
-def pair_dependence_bytes(D: int, n: int, itemsize: int, threads: int) -> int:
-    """Bytes that `pair_dependence` allocates for D columns on n rows, where few have more than 64 equal partners."""
-    count = _n_functions(D, n)
-    made = 8 * (count + 3) * D * n if count > 1 else 0
-    tiles = threads * min(D, TILE) ** 2 * (3 * itemsize + 20)
-    return count * D * n * itemsize + max(made, min(SAMPLED, D * D) * 20, tiles + D * min(D, MOST_PARTNERS) * 40)
-
-
-def _n_functions(D: int, n: int) -> int:
+def n_functions(D: int, n: int) -> int:
     return int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _FUNCTIONS))
 
 

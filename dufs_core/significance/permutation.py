@@ -109,12 +109,6 @@ def shuffled_scores(
     return observed, np.array(scores)
 
 
-def permutation_test_bytes(n: int, d: int, itemsize: int) -> int:
-    """Bytes that `permutation_test` allocates for d columns: arrays (n', n'), and temporaries of random words."""
-    rows = min(n, TEST_ROWS)
-    return 35 * rows * rows * itemsize + min(WORDS, 11 * rows * d) * 100
-
-
 class MaxTResult(NamedTuple):
     """Test of several selections on rows that chose none of them."""
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dufs_core import DUFS
+from dufs_core import GatedLaplacian
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
-from dufs_core.cli.sweep.selector import new_selector
 from dufs_core.cli.sweep.pool import this_process
 from dufs_core.cli.sweep.results import Result, Store
 from dufs_core.cli.sweep.runner import run, until_signal
+from dufs_core.cli.sweep.selector import new_selector
 from dufs_core.cli.sweep.worker import Task, group_fits, load, work
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning
@@ -522,11 +522,12 @@ def test_a_file_that_is_missing(tmp_path, capsys):
 
 
 def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
-    def fit(self, X, y=None):
-        self.mu_ = np.array([np.nan])
-        return self
+    keep = GatedLaplacian._keep
 
-    monkeypatch.setattr(DUFS, "fit", fit)
+    def kept(self, attributes):
+        keep(self, attributes | {"scores_": np.array([np.nan])})
+
+    monkeypatch.setattr(GatedLaplacian, "_keep", kept)
     found = read_job(job)
     (result,) = work(Task(found.fits[:1], Store("nowhere"), 60))
     assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)

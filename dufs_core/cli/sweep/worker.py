@@ -23,11 +23,11 @@ from dufs_core.cli.sweep.results import Result, Store, error_line, failure, resu
 from dufs_core.cli.sweep.selector import new_selector, same_in_a_stack
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
-from dufs_core.objective.engines.choose import needed_bytes
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import bytes_together, fit_results, stack_size
 from dufs_core.selection.gated_selector import GatedSelector
+from dufs_core.selection.memory import needed_bytes
 
 LARGEST = 32  # fits of a task: so many are lost with a worker that writes no checkpoints
 busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process

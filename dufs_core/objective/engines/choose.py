@@ -1,10 +1,9 @@
-"""Choose the engine of a fit, and refuse a fit that would need more memory than there is."""
+"""Choose the engine of a fit."""
 
 from __future__ import annotations
 
 from dufs_core.backend import Backend
-from dufs_core.backend.memory import byte_text, step_limit
-from dufs_core.errors import MemoryLimitError, did_you_mean
+from dufs_core.errors import did_you_mean
 from dufs_core.objective.engines.cpu_dense import DenseEngine
 from dufs_core.objective.engines.cpu_sparse import SparseEngine
 from dufs_core.objective.engines.cpu_streaming import StreamingEngine
@@ -96,55 +95,3 @@ def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
 def predicted_bytes(engine: str, size: StepSize) -> int:
     """Bytes that a step of the engine with this name allocates beside the data, in the worst step."""
     return new_engine(engine, size.threads).bytes_needed(size)
-
-
-def needed_bytes(engine: str, size: StepSize, data: int) -> int:
-    """Bytes that a fit allocates: `data`, and beside them its steps and then the tests of their result."""
-    step = predicted_bytes(engine, size)
-    return data + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
-
-
-def check_memory(bk: Backend, engine: str, size: StepSize, data: int, max_memory: int | None) -> None:
-    """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
-
-    data: bytes kept beside the step, as a scaled copy of the data. max_memory: bytes that the fit may allocate; None:
-    what is available.
-    """
-    limit = step_limit(bk, data, max_memory)
-    if limit is None:
-        return
-    available, needed = limit + data, needed_bytes(engine, size, data)
-    if needed <= available:
-        return
-    whose = "are available" if max_memory is None else "are allowed by max_memory"
-    if data + predicted_bytes(engine, size) <= available < data + size.after:  # no other step would help
-        raise MemoryLimitError(
-            f"What follows the steps, the tests of the result and the order of the columns, would need "
-            f"{byte_text(data + size.after)} beside the steps' own; {byte_text(available)} {whose}. "
-            f"It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
-        )
-    message = (
-        f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
-        f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
-        f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
-    )
-    can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
-    if can_stream and (streaming := needed_bytes("streaming", size, data)) <= available:
-        message += f'engine="streaming" would need {byte_text(streaming)}. '
-    rows = _largest_batch(engine, size, data, available)
-    if rows >= 3:
-        message += f"Set batch_size={rows} or less: steps of so many rows fit."
-    else:
-        message += f"The data alone take {byte_text(data)}: use fewer rows, columns or draws."
-    raise MemoryLimitError(message)
-
-
-def _largest_batch(engine: str, size: StepSize, data: int, available: int) -> int:
-    """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
-    low, high = 0, size.n
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = needed_bytes(engine, size._replace(n=middle), data) <= available
-        low, high = (middle, high) if fits else (low, middle)
-    unit = int(10 ** max(0, len(str(low)) - 2))
-    return low // unit * unit

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array, Backend
-from dufs_core.data.sparse import ScaledSparseMatrix, sparse_columns
+from dufs_core.data.sparse import ScaledSparseMatrix
 from dufs_core.kernels.arrays import Columns
 from dufs_core.kernels.native import Kernel
 from dufs_core.objective.chain import Objective, Scores
@@ -18,7 +18,6 @@ from dufs_core.objective.engines.cpu_dense import DenseEngine, kernel_settings, 
 from dufs_core.objective.protocol import Engine, StepSize
 
 _gram, _dots, _from_gram = Kernel("sparse", "gram"), Kernel("sparse", "dots"), Kernel("steps", "from_gram")
-_PREPARATION = 1 << 25  # bytes of the float64 blocks that data are scaled in
 
 
 class SparseEngine(Engine):
@@ -63,15 +62,3 @@ def _equal_cuts(costs: Array, parts: int) -> Array:
     cuts = np.searchsorted(total, [most * part / parts for part in range(parts)])
     cuts[0] = 0
     return np.append(cuts, len(costs))
-
-
-def sparse_step_size(size: StepSize, X: Any) -> tuple[StepSize, int]:
-    """The step on sparse X (CSR or CSC), and the bytes that its scaled copies take beside the steps.
-
-    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
-    step: X in columns, its scaled values, and the blocks that they are computed in.
-    """
-    size = size._replace(dense_columns=int((~sparse_columns(X)).sum()))
-    kept = 2 * X.nnz * (size.itemsize + 4)
-    on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + size.itemsize) + _PREPARATION
-    return size, max(kept, on_the_way - SparseEngine(size.threads).bytes_needed(size))

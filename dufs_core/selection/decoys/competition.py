@@ -16,15 +16,14 @@ from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
-from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.decoys.explanation import doubt_of_decoys
+from dufs_core.selection.memory import decoy_bytes
 from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation
-from dufs_core.selection.procedure import Found
+from dufs_core.selection.procedure import FitSize, Found
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
-from dufs_core.significance.pairs import pair_dependence_bytes
 from dufs_core.training.loop import Run
 from dufs_core.training.progress import stage
 
@@ -75,28 +74,12 @@ class DecoyCompetition:
         check_choice("ranking", settings.ranking, RANKINGS)
         check_regularisation(settings.lam, settings.dtype, "calibrated")
 
-    def step_rows(self, n: int) -> int:
-        return min(n, self._settings.batch_size or structure.ROWS)
-
-    def n_gates(self, d: int) -> int:
-        return min(d, structure.MOST_GATES)
-
-    def engine_name(self, wanted: str, bk: Backend, step: StepSize) -> str:
-        if wanted not in ("auto", "sparse"):
-            return wanted
-        return "dense" if bk.name == "numpy" and step.n <= structure.ROWS else "auto"
-
-    def bytes_kept(self, n: int, d: int, itemsize: int) -> int:
-        return 0 if self._settings.batch_size is None else n * self.n_gates(d) * itemsize
-
-    def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
-        """Bytes that the decoys of d columns, their pairs and their scores take."""
-        rows = min(n, structure.ROWS)
-        copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
-        D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
-        pool = D * rows * itemsize
-        drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
-        return max(drawn + 2 * pool, pool + pair_dependence_bytes(D, rows, itemsize, threads))
+    def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
+        """Steps on the rows of the pool, or on batches of all; the gates of a set."""
+        rows = min(n, self._settings.batch_size or structure.ROWS)
+        gates = min(d, structure.MOST_GATES)
+        kept = 0 if self._settings.batch_size is None else n * gates * itemsize
+        return FitSize(rows, gates, kept, decoy_bytes(n, d, itemsize, threads))
 
     def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """Draw decoys, find a set with structure, train its gates, score all columns and let them compete.
@@ -118,19 +101,28 @@ class DecoyCompetition:
         if self._settings.lam == "calibrated":
             objective = replace(objective, lam=calibrated_lam(pool, start))
         trainer = replace(trainer, objective=objective)
-        mu, run = train_gates(trainer, X, pool, start)
+        run = train_gates(trainer, X, pool, start)
 
         # 4: every column on the graph of the open ones
         with stage(trainer.verbose, "scores"):
-            score = score_columns(bk, pool, start, mu, objective, threads)
+            score = score_columns(bk, pool, start, bk.to_host(run.mu), objective, threads)
 
         # 5: the competition of every column with its decoys
         evidence = evidence_of_all(pool, start, score)
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
-        return self._found(trainer, X.shape[1], pool, start, run, mu, score, evidence, q)
+        return self._found(trainer, X.shape[1], pool, start.members, run, score[: len(pool.columns)], evidence, q)
+
+    def _nothing(self, trainer: GateTrainer, d: int, pool: structure.Pool) -> Found:
+        """The result where fewer than two columns can compete."""
+        members = np.zeros(0, dtype=np.intp)
+        run = _trained(trainer, np.empty((0, 0), self._settings.dtype), members)
+        count = len(pool.columns)
+        evidence = np.full((1 + pool.n_decoys, count), np.nan)
+        evidence[0] = 0.0
+        return self._found(trainer, d, pool, members, run, np.zeros(count), evidence, np.ones(count))
 
     def _found(
-        self, trainer: GateTrainer, d: int, pool: structure.Pool, start: Start, run: Run, mu: Array, score: Array,
+        self, trainer: GateTrainer, d: int, pool: structure.Pool, members: Array, run: Run, score: Array,
         evidence: Array, q: Array,
     ) -> Found:  # fmt: skip
         """The result for all d columns; those that could not compete have less evidence than any that could."""
@@ -140,43 +132,22 @@ class DecoyCompetition:
             out[..., pool.columns] = values
             return out
 
-        n_columns = len(pool.columns)
-        own = start.members < n_columns
-        of_columns = of_all(evidence[0], float(evidence[0].min()) - 1.0)
-        lam = float(trainer.objective.lam or 0.0)
+        least = float(evidence[0].min()) - 1.0 if len(pool.columns) > 1 else 0.0
+        of_columns = of_all(evidence[0], least)
+        lam = np.nan if trainer.objective.lam is None else float(trainer.objective.lam)
         judged = Judgement(of_all(q, 1.0), of_columns, of_all(evidence[1:], np.nan), lam)
         support = judged.q_values <= self._settings.fdr
+        own = members < len(pool.columns)
         return Found(
             run=run,
-            columns=pool.columns[start.members[own]],
-            mu=mu[own],
-            scores=of_all(score[:n_columns], 0.0),
+            columns=pool.columns[members[own]],
+            mu=trainer.bk.to_host(run.mu)[own],
+            scores=of_all(score, 0.0),
             order_by=of_columns,
             weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
             support=support,
             judged=judged,
             doubt=doubt_of_decoys(self._settings, judged, structure.repeated_rows(trainer.bk, pool)),
-        )
-
-    def _nothing(self, trainer: GateTrainer, d: int, pool: structure.Pool) -> Found:
-        """The result where fewer than two columns can compete."""
-        none = pool.columns[:0]
-        saved = trainer.saved_run(0, lambda before: not len(before))
-        run = saved.run if saved else trainer.train(np.empty((0, 0), self._settings.dtype), none)
-        trainer.finish([FinishedRun(run, none)])
-        lam = self._settings.lam
-        unseen = np.full((pool.n_decoys, d), np.nan)
-        judged = Judgement(np.ones(d), np.zeros(d), unseen, np.nan if lam == "calibrated" else float(lam))
-        return Found(
-            run=run,
-            columns=none,
-            mu=np.zeros(0, self._settings.dtype),
-            scores=np.zeros(d),
-            order_by=judged.evidence,
-            weights=np.full(d, -1.0),
-            support=np.zeros(d, dtype=bool),
-            judged=judged,
-            doubt=doubt_of_decoys(self._settings, judged, 0.0),
         )
 
 
@@ -198,8 +169,8 @@ def calibrated_lam(pool: structure.Pool, start: Start) -> float:
     return max(float(np.quantile(start.score[pool.competing :], _QUANTILE)), _SMALLEST_LAM)
 
 
-def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start) -> tuple[Array, Run]:
-    """mu (m,), NumPy, of the members of the start, and their run.
+def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start) -> Run:
+    """The run of the gates of the members of the start.
 
     Without a batch size they are trained on the rows of the pool, with one on all rows. Decoys have positions beyond
     the data.
@@ -210,12 +181,17 @@ def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start
         data = (pool.X[bk.xp.asarray(members)] * weight).T
     else:
         data = _on_all_rows(bk, X, pool, members)
-    n_columns = len(pool.columns)
-    positions = np.where(members < n_columns, pool.columns[members % n_columns], X.shape[1] + members)
+    d = len(pool.columns)
+    positions = np.where(members < d, pool.columns[members % d], X.shape[1] + members)
+    return _trained(trainer, data, positions)
+
+
+def _trained(trainer: GateTrainer, data: Array, positions: Array) -> Run:
+    """The one run of a fit, unless an earlier process has finished it."""
     saved = trainer.saved_run(0, lambda before: np.array_equal(before, positions))
     run = saved.run if saved else trainer.train(data, positions)
     trainer.finish([FinishedRun(run, positions)])
-    return bk.to_host(run.mu), run
+    return run
 
 
 def score_columns(

@@ -10,18 +10,25 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.optimizers import get_optimizer
-from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.gates.explanation import doubt_of_gates
-from dufs_core.selection.parameters import check_choice, check_draws, check_group, check_regularisation, check_whole
-from dufs_core.selection.procedure import Found
+from dufs_core.selection.memory import gate_test_bytes
+from dufs_core.selection.parameters import (
+    check_choice,
+    check_draws,
+    check_group,
+    check_regularisation,
+    check_truth,
+    check_whole,
+    is_real,
+)
+from dufs_core.selection.procedure import FitSize, Found
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
-from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC, hsic_bytes
+from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation import (
     PermutationTest,
     excess_threshold,
     permutation_test,
-    permutation_test_bytes,
 )
 from dufs_core.training.loop import Run
 
@@ -29,6 +36,7 @@ if TYPE_CHECKING:
     from dufs_core.selection.gates.gated_laplacian import GatedLaplacian
 
 RANKINGS = ("gates", "diverse")
+_CONVENTIONS = {"gate_noise": ("batch", "sample"), "batches": ("near_equal", "wrap"), "zero_bandwidth": ("data", "one")}
 _STRONGEST = 20  # columns of the second run: few enough that gates decide reliably
 _FEWEST = 3  # columns of a later one
 _BELOW = 2.5  # columns that took no part: this many gate_sigma below every gate that did
@@ -73,29 +81,23 @@ class GateSearch:
         get_optimizer(settings.optimizer, settings.learning_rate)
         if settings.conventions != "paper":
             check_group("conventions", settings.conventions, Conventions)
-        check_choice("gate_noise", self.conventions.gate_noise, ("batch", "sample"))
+        for name, choices in _CONVENTIONS.items():
+            check_choice(name, getattr(self.conventions, name), choices)
+        for name in ("noisy_start", "rate_per_column"):
+            check_truth(name, getattr(self.conventions, name))
+        delta = self.conventions.delta
+        if not is_real(delta) or not 0 <= delta < float("inf"):
+            raise ValueError(f"delta must be a number of at least 0; got {delta!r}")
         if is_sparse and self.conventions.gate_noise == "sample":
             raise ValueError(
                 'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
                 'use gate_noise="batch", or X.toarray() if it fits in memory'
             )
 
-    def step_rows(self, n: int) -> int:
-        return min(n, self._settings.batch_size or n)
-
-    def n_gates(self, d: int) -> int:
-        return d
-
-    def engine_name(self, wanted: str, bk: Backend, step: StepSize) -> str:
-        return wanted
-
-    def bytes_kept(self, n: int, d: int, itemsize: int) -> int:
-        return 0
-
-    def bytes_after(self, n: int, d: int, itemsize: int, threads: int) -> int:
-        """Bytes of the tests of a run; pairs of columns are screened before another one."""
-        screening = hsic_bytes(n, d, itemsize) if self._settings.max_runs > 1 else 0
-        return max(permutation_test_bytes(n, d, itemsize), screening)
+    def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
+        """Steps on all rows, or on batches of them; gates of all columns."""
+        rows = min(n, self._settings.batch_size or n)
+        return FitSize(rows, d, 0, gate_test_bytes(n, d, itemsize, self._settings.max_runs > 1))
 
     def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """The first run that passes, else the one with the largest excess score."""
