@@ -181,10 +181,9 @@ def install() -> None:
 
     def stale(*args: Any) -> Any:
         plan = right(*args)
-        for work in plan.works:
-            for array in (*work.draw, *work.mine):
-                if array.dtype.kind == "f":
-                    array[:] = STALE
+        for array in (part for work in plan.works for part in (*work.draw, *work.mine)):
+            if array.dtype.kind == "f":
+                array[:] = STALE
         return plan
 
     dense.DenseEngine.plan = stale  # type: ignore[method-assign]

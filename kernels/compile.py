@@ -93,12 +93,9 @@ class _Part(CPUCodeLibrary):  # type: ignore[misc]
     def finalize(self) -> None:
         self._finalized = True
 
-    def parts(self) -> dict[Any, None]:
-        """This library and all that it calls."""
-        found = {self: None}
-        for library in self._linking_libraries:
-            found |= library.parts() if isinstance(library, _Part) else {library: None}
-        return found
+    def parts(self) -> list[Any]:
+        """This library and all whose functions its own one calls."""
+        return list(dict.fromkeys((self, *self._linking_libraries)))
 
 
 class _Compiler(CompilerBase):  # type: ignore[misc]
@@ -208,7 +205,8 @@ def inner(function: Callable[..., Any]):
     @lower_builtin(function, types.VarArg(types.Any))
     def codegen(context, builder, sig, args):
         one = compiled(sig.args)
-        context.active_code_library.add_linking_library(one.library)
+        for part in one.library.parts():
+            context.active_code_library.add_linking_library(part)
         return context.call_internal(builder, one.fndesc, sig, args)
 
     return function

@@ -51,23 +51,18 @@ def _powers_and_derivative(draw: Draw, n, barriers, first, part, parts):
         panels.symmetric_product(A, powers[m - 1], powers[m], n, n, False, False, True, part, parts)
         if m < t - 1:
             wait_for_all(barriers, first, parts)
-    if t == 1:
-        start, stop = share(H.shape[0], part, parts)
-        for i in range(start * H.shape[1], stop * H.shape[1]):
-            store(dA, i * LANES, load(H, i * LANES))
-    else:
-        panels.symmetric_product(H, powers[t - 2], dA, n, n, True, False, t < 3, part, parts)
-        for a in range(t - 2, (t - 2) // 2, -1):
-            wait_for_all(barriers, first, parts)
-            b = t - 1 - a
-            panels.product(H, powers[a - 1], N, n, False, part, parts)
-            if a == b:
-                start, stop = share(N.shape[0], part, parts)
-                for i in range(start * N.shape[1], stop * N.shape[1]):
-                    store(N, i * LANES, load(N, i * LANES) * constant(N, 0.5))
-            wait_for_all(barriers, first, parts)
-            last = a == (t - 2) // 2 + 1
-            panels.symmetric_product(N, powers[b - 1], dA, n, n, True, True, last, part, parts)
+    panels.symmetric_product(H, powers[t - 2], dA, n, n, True, False, t < 3, part, parts)
+    for a in range(t - 2, (t - 2) // 2, -1):
+        wait_for_all(barriers, first, parts)
+        b = t - 1 - a
+        panels.product(H, powers[a - 1], N, n, False, part, parts)
+        if a == b:
+            start, stop = share(N.shape[0], part, parts)
+            for i in range(start * N.shape[1], stop * N.shape[1]):
+                store(N, i * LANES, load(N, i * LANES) * constant(N, 0.5))
+        wait_for_all(barriers, first, parts)
+        last = a == (t - 2) // 2 + 1
+        panels.symmetric_product(N, powers[b - 1], dA, n, n, True, True, last, part, parts)
     wait_for_all(barriers, first, parts)
 
 
@@ -132,9 +127,24 @@ def _graph(settings: Settings, n, with_H, scores, work: Work):
 
 
 @inner
+def _direct(draw: Draw, n, work: Work):
+    """From A and H to dA = H, S and d(degrees), for t = 1."""
+    part, parts, barriers, H = work.place.part, work.place.parts, work.shared.barriers, draw.H
+    start, stop = share(H.shape[0], part, parts)
+    for i in range(start * H.shape[1], stop * H.shape[1]):
+        store(draw.dA, i * LANES, load(H, i * LANES))
+    wait_for_all(barriers, work.place.barrier, parts)
+    panels.row_terms(draw, n, part, parts)
+    wait_for_all(barriers, work.place.barrier, parts)
+
+
+@inner
 def _wide(draw: Draw, n, work: Work):
     """From A and H to A^t, dA, S and d(degrees)."""
     part, parts, barriers = work.place.part, work.place.parts, work.shared.barriers
+    if draw.powers.shape[0] == 1:
+        _direct(draw, n, work)
+        return
     _powers_and_derivative(draw, n, barriers, work.place.barrier, part, parts)
     panels.row_terms(draw, n, part, parts)
     wait_for_all(barriers, work.place.barrier, parts)
@@ -183,8 +193,26 @@ def _back(n, b, scores, work: Work):
 
 
 @inner
+def _either_gram(X, z, n_open, work: Work):
+    if len(work.draw.partial) and n_open > GATHERED:
+        _gram_by_columns(X, z, n_open, work)
+    else:
+        _gram(X, z, n_open, work)
+
+
+@inner
+def _first_power(settings: Settings, X, z, n_open, dz, scores, work: Work):
+    """One draw's scores and M, for t = 1."""
+    n = X.shape[1]
+    _either_gram(X, z, n_open, work)
+    b = _graph(settings, n, True, scores, work)
+    _direct(work.draw, n, work)
+    _back(n, b, scores, work)
+
+
+@inner
 def _few_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
-    """One draw's scores, M and a part of dz, by products with its few open columns."""
+    """One draw's scores, M and a part of dz, for t = 2, by products with its few open columns."""
     n = X.shape[1]
     _gram(X, z, n_open, work)
     b = _graph(settings, n, False, scores, work)
@@ -194,15 +222,12 @@ def _few_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
 
 @inner
 def _any_columns(settings: Settings, X, z, n_open, dz, scores, work: Work):
-    """The same, by products with as many columns or by products of n x n matrices."""
+    """The same for any t and any number of columns."""
     n, draw = X.shape[1], work.draw
     if draw.powers.shape[0] == 2 and n_open * NARROW < n:
         _few_columns(settings, X, z, n_open, dz, scores, work)
         return
-    if len(draw.partial) and n_open > GATHERED:
-        _gram_by_columns(X, z, n_open, work)
-    else:
-        _gram(X, z, n_open, work)
+    _either_gram(X, z, n_open, work)
     b = _graph(settings, n, True, scores, work)
     _wide(draw, n, work)
     _back(n, b, scores, work)
@@ -371,7 +396,14 @@ def run(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, wo
 
 
 @kernel
+def run_direct(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
+    """The same where t = 1, with less code to compile."""
+    small_code()
+    _steps(settings, rates, X, moving, start, work, _first_power)
+
+
+@kernel
 def run_narrow(settings: Settings, rates: StepSettings, X, moving: RunArrays, start, work: Work):
-    """The same where every draw has few columns: half the code to compile."""
+    """The same where t = 2 and every draw has few columns, with less code to compile."""
     small_code()
     _steps(settings, rates, X, moving, start, work, _few_columns)

@@ -248,7 +248,7 @@ def test_files_that_sweep_reads(tmp_path, capsys):
         file["X"] = X
     entries = "".join(f'[[data]]\npath = "{name}"\n' for name in ("X.npy", "S.npz", "F.csv", "H.h5"))
     settings = "\n".join(f"{name} = {value!r}" for name, value in SETTINGS.items() if name != "random_state")
-    (tmp_path / "job.toml").write_text(f'method = "gates"\nseeds = [0]\n{entries}[settings]\n{settings}\n")
+    (tmp_path / "job.toml").write_text(f'seeds = [0]\n{entries}[settings]\nmethod = "gates"\n{settings}\n')
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["done"] == 4
     assert {file for _, file in CONTAINERS.values() if file} == {".npy", ".npz", ".csv", ".h5"}

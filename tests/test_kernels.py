@@ -12,7 +12,7 @@ from scipy.special import erf
 
 from dufs_core.backend import get_backend, random
 from dufs_core.kernels import noise, panels, tile
-from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES
+from dufs_core.kernels.arrays import CHUNK, GATHERED, LANES, Draw
 from dufs_core.kernels.vector import exp_nonpositive, load, store
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import cpu_dense as dense
@@ -253,7 +253,7 @@ def test_products(n, parts):
 @njit(error_model="numpy")
 def run_neighbours(G, g, n, k, kth, largest, best, parts):
     panels.diagonal(G, n, g)
-    draw = panels.Draw(G, G, G, G, G, g, kth, largest, g, g, g, g, G)
+    draw = Draw(G, G, G, G, G, G, G, g, kth, largest, g, g, g, g, G)
     for part in range(parts):
         panels.neighbours(draw, n, k, best, part, parts)
 
@@ -326,8 +326,10 @@ def test_what_work_arrays_hold_is_not_read(n, d, monkeypatch):
 
     def poisoned(self, *size):
         before, found = self._plan, plan(self, *size)
-        for array in (a for group in found.work for a in group if found is not before and a.dtype.kind == "f"):
-            array.fill(np.nan)
+        if found is not before:
+            groups = [found.shared, *(group for work in found.works for group in (work.draw, work.mine))]
+            for array in (a for group in groups for a in group if a.dtype.kind == "f"):
+                array.fill(np.nan)
         return found
 
     X = gen.noise(n, d, seed=n)
@@ -351,7 +353,7 @@ def test_a_member_that_fails_ends_the_others(monkeypatch):
     right = dense._scores
 
     def wrong(*arguments):
-        if arguments[-2] == 1:
+        if arguments[-1].place.thread == 1:
             raise MemoryError("no memory in one thread")
         right(*arguments)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from generators import gated
 
-from dufs_core import DUFS, GatedLaplacian
+from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import available_bytes
 from dufs_core.errors import DufsError, MemoryLimitError
@@ -22,8 +22,8 @@ from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.diverse_ranking import diverse_order
-from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_bytes, hsic_bytes
 from dufs_core.selection.fit import FitTask
+from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_bytes, hsic_bytes
 from dufs_core.significance.hsic import PairwiseHSIC
 from dufs_core.significance.structure import build_pool, find_structure
 
@@ -95,7 +95,7 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak <= DUFS()._procedure().bytes_after(n, d, 4, threads) <= 2.5 * peak + 2e7
+    assert peak <= decoy_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

@@ -1,7 +1,8 @@
-"""The cache of compiled kernels, calls of them, and fits that begin before they are compiled."""
+"""The cache of compiled kernels, calls of them, and fits that have to compile them."""
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -11,16 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dufs_core import DUFS, Checkpoint
 from dufs_core.backend import get_backend
 from dufs_core.cli.main import main
-from dufs_core.datasets import two_moons
 from dufs_core.kernels import arrays, native
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines import cpu_dense
-from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.objective.optimizers import normalized
 from dufs_core.objective.protocol import RunSpec, Schedule
-from dufs_core.training import head_start, loop
+from dufs_core.training import loop
 
 NORMS = native.Kernel("streaming", "squared_norms")  # the one that is compiled fastest
 
@@ -159,80 +158,53 @@ def cold(folder, settings="{}"):
     return int(shown[0]), shown[1], shown[2] == "1", np.array(shown[3:9], float), [int(k) for k in shown[9:]]
 
 
-def test_a_first_fit_waits_for_no_compiler_and_says_the_same(tmp_path):
+def test_the_first_fit_compiles_and_has_the_bits_of_later_ones(tmp_path):
     steps, engine, numba, mu, order = cold(tmp_path)
-    assert (engine, numba) == ("dense", False)
-    limit = time.monotonic() + 120
-    while not list(tmp_path.glob("*.kernel")):  # the process that compiles may outlive the fit
-        assert time.monotonic() < limit, "nothing was compiled"
-        time.sleep(0.1)
+    assert (engine, numba) == ("dense", True)
+    assert [path.name.split("-")[0] for path in tmp_path.iterdir()] == ["steps.run_direct"]
     again = cold(tmp_path)
     assert again[:3] == (steps, "dense", False)
     assert again[4] == order
-    np.testing.assert_allclose(again[3], mu, atol=1e-3)
+    np.testing.assert_array_equal(again[3], mu)
 
 
-def test_a_fit_that_is_saved_waits_for_its_kernels(tmp_path):
-    """Its promise is the same bits in another process."""
-    settings = f"{{'callbacks': [__import__('dufs_core').Checkpoint({str(tmp_path / 'state')!r})]}}"
-    first = cold(tmp_path / "cache", settings)
-    assert first[2]
-    (tmp_path / "state").unlink(missing_ok=True)
-    np.testing.assert_array_equal(cold(tmp_path / "cache", settings)[3], first[3])
-    X = two_moons(n_features=6, random_state=0).X
-    here = DUFS(random_state=0, backend="numpy", callbacks=[Checkpoint(tmp_path / "other")]).fit(X)
-    np.testing.assert_allclose(here.mu_, first[3], rtol=1e-6)
+def test_nothing_of_the_working_directory_is_executed(tmp_path):
+    """Also where kernels have to be compiled, and something there has the name of a module of Python."""
+    for name in ("json", "pathlib", "gc", "struct"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('executed')")
+    (tmp_path / "fit.py").write_text(COLD)
+    here = {"cwd": tmp_path, "env": os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}}
+    subprocess.run([sys.executable, "-P", "fit.py", "{}"], check=True, capture_output=True, **here)
+    assert list((tmp_path / "cache").glob("*.kernel"))
 
 
-@pytest.mark.parametrize("name", ["normalized", "sgd", "adam"])
-@pytest.mark.parametrize("moves_at", [1, 4, 7])
-def test_a_run_that_moves_over_goes_on_as_it_would_have(name, moves_at, monkeypatch):
-    """In float64: mu, the memory of every optimiser and the draws are those of a run by either engine alone."""
-    X = np.asfortranarray(two_moons(n_features=5, random_state=1).X)
-    rate = {"sgd": 1.0}.get(name, 0.02)
+@pytest.mark.parametrize(("name", "power", "columns"), [("_run_direct", 1, 40), ("_run_narrow", 2, 21)])
+def test_smaller_kernels_give_the_bits_of_the_whole_one(name, power, columns, monkeypatch):
+    X = np.asfortranarray(np.random.default_rng(0).normal(size=(64, columns)))
     schedule = Schedule(n_draws=2, max_iter=9, tol=0.0)
-    spec = RunSpec(Objective(), get_optimizer(name, rate), schedule, 3, np.arange(5))
-    asked = []
-
-    def ready(self, *args):
-        asked.append(1)
-        return len(asked) >= moves_at
-
-    bk = get_backend("numpy")
-    want = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
-    monkeypatch.setattr(native.Kernel, "is_ready", ready)
-    counts, advance = [], cpu_dense._CompiledSteps.advance
-
-    def counted(self, batch, rows, step, count):
-        counts.append(count)
-        return advance(self, batch, rows, step, count)
-
-    monkeypatch.setattr(cpu_dense._CompiledSteps, "advance", counted)
-    found = loop.train(bk, X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
-    assert len(asked) == moves_at
-    assert counts[0] <= 2  # slow steps, one a call, say nothing of how many fast ones take a tenth of a second
-    np.testing.assert_allclose(found.mu, want.mu, rtol=1e-10)
-    np.testing.assert_allclose(found.records, want.records, rtol=1e-8)
+    spec = RunSpec(Objective(power=power), normalized(0.02), schedule, 3, np.arange(columns))
+    found = loop.train(get_backend("numpy"), X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
+    monkeypatch.setattr(cpu_dense, name, cpu_dense._run)
+    want = loop.train(get_backend("numpy"), X, cpu_dense.DenseEngine(1), [loop.TrainingRun(spec)])[0]
+    np.testing.assert_array_equal(found.mu, want.mu)
+    np.testing.assert_array_equal(found.records, want.records)
 
 
-def test_no_head_start_where_a_reference_step_takes_much_memory(monkeypatch):
-    monkeypatch.setattr(native.Kernel, "is_ready", lambda *_: pytest.fail("asked"))
-    monkeypatch.setattr(loop, "MOST_BYTES", 1000)
-    DUFS(random_state=0, backend="numpy", max_iter=2).fit(two_moons(n_features=6, random_state=0).X)
-    assert head_start.MOST_BYTES == 1 << 26
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
 
 
-def test_a_compiler_that_cannot_be_started_is_waited_for(cache, monkeypatch):
+@pytest.mark.parametrize(
+    ("stream", "said"),
+    [(Terminal(), "compiling streaming.squared_norms, once for this processor"), (io.StringIO(), ""), (None, "")],
+)
+def test_a_wait_is_said_where_a_terminal_listens(stream, said, cache, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", stream)
     _, args = problem()
-    for executable in (str(cache / "python"), "/bin/true", None):
-        monkeypatch.setattr(sys, "executable", executable)
-        assert fresh().is_ready(*args)
-
-
-def test_no_other_process_compiles_into_a_directory_that_cannot_be_written(cache, monkeypatch):
-    monkeypatch.setattr(native, "_start", lambda *_: pytest.fail("started"))
-    monkeypatch.setattr(os, "access", lambda path, mode: mode != os.W_OK)  # rights do not bind the superuser
-    assert fresh().is_ready(*problem()[1])
+    fresh()(*args)
+    assert said in (stream.getvalue() if stream else "")
+    assert bool(said) == bool(stream and stream.getvalue())
 
 
 def test_warmup(capsys, tmp_path, monkeypatch):

@@ -13,11 +13,11 @@ from dufs_core.backend import get_backend, random
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
-from dufs_core.selection.memory import needed_bytes
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.diverse_ranking import diverse_order as order
 from dufs_core.selection.diverse_ranking import neighbour_walk
 from dufs_core.selection.fit import FitTask
+from dufs_core.selection.memory import needed_bytes
 
 NUMPY = get_backend("numpy")
 ROUNDING = 1e-12  # of squared distances, and of lengths beside the largest

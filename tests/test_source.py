@@ -22,8 +22,8 @@ from dufs_core.data.accept import dense_part
 from dufs_core.data.dense import scale_columns
 from dufs_core.data.on_disk import OnDiskMatrix, is_on_disk, statistics
 from dufs_core.objective.engines.choose import predicted_bytes
-from dufs_core.selection.memory import chunk_bytes
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.memory import chunk_bytes
 
 bk = get_backend("numpy")
 QUICK = {

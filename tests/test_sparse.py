@@ -21,8 +21,8 @@ from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
 from dufs_core.objective.engines.choose import get_engine, predicted_bytes
 from dufs_core.objective.engines.cpu_sparse import SparseEngine
-from dufs_core.selection.memory import sparse_size
 from dufs_core.objective.protocol import StepSize
+from dufs_core.selection.memory import sparse_size
 from dufs_core.significance.permutation import permutation_test
 
 bk = get_backend("numpy")

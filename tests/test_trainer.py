@@ -17,7 +17,7 @@ from dufs_core.backend import get_backend, random
 from dufs_core.errors import DufsWarning
 from dufs_core.objective.chain import Objective, Value
 from dufs_core.objective.engines.choose import ENGINES, get_engine
-from dufs_core.objective.optimizers import get_optimizer, sgd
+from dufs_core.objective.optimizers import normalized, sgd
 from dufs_core.objective.protocol import Engine, RunSpec, Schedule, undecided
 from dufs_core.training.loop import TrainingRun, batches, gate_noise, initial_mu, train
 
@@ -220,14 +220,14 @@ def test_the_start_with_jitter_is_a_truncated_normal():
 
 
 def test_steps_follow_the_rule_and_its_state():
-    """A gradient of (mu - 1): the mean of its square carries over from step to step."""
+    """A gradient of (mu - 1): its running size carries over from step to step."""
     spy = Spy(gradient=lambda mu: mu - 1.0)
-    result = run(spy, optimizer=get_optimizer("normalized", 0.1), max_iter=12)
-    x, v, path = 0.5, 0.0, []
-    for t in range(1, 13):
+    result = run(spy, optimizer=normalized(0.1), max_iter=12)
+    x, size, path = 0.5, 0.0, []
+    for step in range(1, 13):
         path.append(x)
-        v = 0.9 * v + 0.1 * (x - 1.0) ** 2
-        x -= 0.1 * (x - 1.0) / np.sqrt(v / (1 - 0.9**t))
+        size = 0.9 * size + 0.1 * (x - 1.0) ** 2
+        x -= 0.1 * (x - 1.0) / np.sqrt(size / (1 - 0.9**step))
     np.testing.assert_allclose([mu[0] for mu, _, _ in spy.calls], path, rtol=1e-14)
     np.testing.assert_allclose(result.mu, x, rtol=1e-14)
 
@@ -314,8 +314,8 @@ def learn(seed=0, X=None, columns=None, name="dense", threads=1, **changes):
     engine = get_engine(name, bk, threads)
     columns = np.arange(X.shape[1]) if columns is None else columns
     setting = {"n_draws": 4, "max_iter": 15} | changes
-    optimizer = get_optimizer("normalized", 0.02)
-    return train(bk, X, engine, [TrainingRun(RunSpec(Objective(), optimizer, schedule(**setting), seed, columns))])[0]
+    spec = RunSpec(Objective(), normalized(0.02), schedule(**setting), seed, columns)
+    return train(bk, X, engine, [TrainingRun(spec)])[0]
 
 
 @pytest.mark.parametrize(

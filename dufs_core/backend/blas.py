@@ -41,7 +41,10 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def _in_control(change: Callable[[], Any]) -> Any:
-    """change() of the number of threads: threadpoolctl 3.8 ignores all but the first thread that makes one."""
+    """change() of the number of threads: threadpoolctl 3.8 ignores all but the first thread that makes one.
+
+    Without this, fits in the second thread of a process find as many BLAS threads as ever.
+    """
     from threadpoolctl import OpenBLASController
 
     release = getattr(OpenBLASController, "clear_controlling_thread", lambda force: None)

@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 from dufs_core.cli.common import DONE, FAILED, single_line
 
@@ -49,7 +50,7 @@ def compiled_kernels() -> Iterator[str]:
     from dufs_core.objective.protocol import RunSpec, Schedule
 
     bk, objective, d = get_backend("numpy"), Objective(), 4
-    spec = RunSpec(objective, normalized(0.01), Schedule(2, 1, 0.0), 0, np.arange(d))
+    schedule = Schedule(n_draws=2, max_iter=1, tol=0.0)
     for dtype in ("float32", "float64"):
         X = np.asfortranarray(np.random.default_rng(0).normal(size=(20, d)), dtype)
         mu, eps = np.full(d, 0.5, dtype), np.zeros((2, d), dtype)
@@ -58,5 +59,8 @@ def compiled_kernels() -> Iterator[str]:
             yield f"engine {name}, {dtype}"
             engine = new_engine(name)
             engine(bk, objective, mu, eps, data)
-            if (steps := engine.steps(bk, [spec], mu[None])) is not None:
-                steps.advance(data, np.arange(len(X)), 1, 1)
+        for power, rows in ((1, 20), (2, 20), (2, 10)):  # whole steps, of each kernel of `dufs_core.kernels.steps`
+            spec = RunSpec(replace(objective, power=power), normalized(0.01), schedule, 0, np.arange(d))
+            steps = new_engine("dense").steps(bk, [spec], mu[None])
+            if steps is not None:
+                steps.advance(X[:rows], np.arange(rows), 1, 1)

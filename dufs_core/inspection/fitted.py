@@ -1,33 +1,10 @@
-"""Facts about fitted selectors that reports and pictures share."""
+"""Data beside a fitted selector."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
-
-from dufs_core.backend import Array
 from dufs_core.data.accept import host_array
-from dufs_core.selection.decoys.explanation import is_judged as is_judged
-from dufs_core.selection.decoys.explanation import shuffled_copies as shuffled_copies
-
-Kind = Literal["decoys", "gates", "path", "scores"]
-
-
-def selector_kind(selector: Any) -> Kind:
-    """What a fitted selector has to show: "decoys" (DUFS), "gates" (GatedLaplacian), "path" (LambdaPath), "scores"."""
-    if hasattr(selector, "lams_"):
-        return "path"
-    if hasattr(selector, "decoy_evidence_"):
-        return "decoys"
-    return "gates" if hasattr(selector, "mu_") else "scores"
-
-
-def column_mask(selector: Any, attribute: str) -> Array:
-    """A fitted attribute with indices of columns, as a mask (d,); all False without the attribute."""
-    mask = np.zeros(len(selector.support_), dtype=bool)
-    mask[getattr(selector, attribute, np.zeros(0, dtype=int))] = True
-    return mask
 
 
 def host_data(selector: Any, X: Any) -> Any:

@@ -15,7 +15,6 @@ import numpy as np
 
 from dufs_core.data.accept import host_array
 from dufs_core.errors import DufsWarning, user_stacklevel
-from dufs_core.inspection.fitted import selector_kind
 
 Rows = Sequence[Mapping[str, Any]]
 _MOST_ROWS = 500  # of kept and of dropped features each
@@ -90,9 +89,9 @@ def pictures(selector: Any, X: Any, names: Sequence[str], labels: Any) -> str:
         return "<p class=\"more\">Pictures need matplotlib: pip install 'dufs-core[plot]'</p>"
     from dufs_core.inspection import plotting
 
-    path: list[Callable[..., Any]] = [partial(plotting.lambda_path, names=names), plotting.path_criterion]
-    first = {"path": path, "scores": []}.get(selector_kind(selector), [plotting.loss_and_gates])
-    fit = [*first, plotting.ranked_scores]
+    own = [getattr(plotting, name) for name in selector._drawn().pictures]
+    own = [partial(draw, names=names) if draw is plotting.lambda_path else draw for draw in own]
+    fit = [*own, plotting.ranked_scores]
 
     def draw_fit(axes: Any) -> None:
         for draw, ax in zip(fit, np.atleast_1d(axes), strict=True):

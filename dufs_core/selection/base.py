@@ -45,6 +45,17 @@ class Explanation(NamedTuple):
     ties_by_index: bool  # whether columns are ranked by `scores_`, equal ones by their index
 
 
+class Drawn(NamedTuple):
+    """What pictures show of a fitted selector."""
+
+    values: Array  # (d,)
+    label: str  # their name
+    has_zero: bool  # whether 0 parts the selected from the others
+    aside: dict[str, Array]  # masks (d,) of columns without such a value, by the reason
+    decoys: Array | None  # (M, d) the same values of the decoys
+    pictures: tuple[str, ...]  # functions of `dufs_core.plotting` for its page, beside those of every selector
+
+
 class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
     """A scikit-learn selector whose fit sets support_, and needs no labels."""
 
@@ -103,6 +114,10 @@ class ColumnSelector(SelectorMixin, BaseEstimator):  # type: ignore[misc]
         if input_features is None and not hasattr(self, "feature_names_in_"):
             input_features = getattr(self, "var_names_", None)
         return super().get_feature_names_out(input_features)
+
+    def _drawn(self) -> Drawn:
+        """The fit, for pictures."""
+        return Drawn(self.scores_, "score", False, {}, None, ())
 
     def _facts(self) -> dict[str, Any]:
         """Numbers about the fit as a whole, by their names in tables and JSON."""

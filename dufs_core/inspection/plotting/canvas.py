@@ -10,7 +10,6 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.errors import printable
-from dufs_core.inspection.fitted import column_mask, is_judged, selector_kind
 
 BLUE, ORANGE, GREY, PALE = "#1f5fa8", "#c8590a", "#8a8a8a", "#d9d9d9"
 COLOURS = (BLUE, ORANGE, "#2c8c5a", "#8e4fb0", "#b8860b", "#c23b6b", "#4c9fb8", "#6b5b45")
@@ -113,18 +112,9 @@ def escape_mathtext(text: Any) -> str:
     return "\u200b" + shown if shown.startswith("_") else shown  # a space of no width
 
 
-def values_of(selector: Any) -> tuple[Array, str]:
-    """Evidence, mu or scores (d,) of a fitted selector, and their name."""
-    if selector_kind(selector) == "decoys":
-        return selector.evidence_, "evidence"
-    return selector.scores_, "score" if selector_kind(selector) == "scores" else r"gate parameter $\mu$"
-
-
-def excluded_mask(selector: Any) -> tuple[Array, str]:
+def not_drawn(selector: Any) -> tuple[Array, str]:
     """Mask (d,) of the columns without part in the fit, and its description."""
-    kinds = {"constant": column_mask(selector, "constant_features_")}
-    if selector_kind(selector) == "decoys":
-        kinds["not judged"] = ~is_judged(selector) & ~kinds["constant"]
-    elif selector_kind(selector) == "gates":
-        kinds["set aside"] = np.isnan(selector.mu_) & ~kinds["constant"]
+    constant = np.zeros(len(selector.support_), dtype=bool)
+    constant[selector.constant_features_] = True
+    kinds = {"constant": constant} | {name: mask & ~constant for name, mask in selector._drawn().aside.items()}
     return np.any(list(kinds.values()), axis=0), " or ".join(name for name, mask in kinds.items() if mask.any())

@@ -49,7 +49,8 @@ def selected_pixels(selector: Any, shape: tuple[int, int], image: Array | None =
     size = (ax.get_position().height * ax.figure.get_figheight() * 72 / max(shape)) ** 2
     title = f"{len(rows)} of {d} pixels selected"
     if image is None:
-        (absent, kind), (values, label) = canvas.excluded_mask(selector), canvas.values_of(selector)
+        absent, kind = canvas.not_drawn(selector)
+        values, label, *_ = selector._drawn()
         absent &= ~selector.support_
         scores = np.ma.masked_array(np.asarray(values, dtype=float), absent)
         ax.set_facecolor(PALE)

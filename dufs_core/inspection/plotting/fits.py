@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 
 from dufs_core.backend import Array
-from dufs_core.inspection.fitted import is_judged, selector_kind, shuffled_copies
 from dufs_core.inspection.plotting import canvas
 from dufs_core.inspection.plotting.canvas import BLUE, GREY, ORANGE, PALE, SMALL
 from dufs_core.objective.rules import DECIDED_MARGIN
 from dufs_core.selection.base import check_fitted, names_of
-from dufs_core.selection.decoys.explanation import rate_text
+from dufs_core.selection.decoys.explanation import is_judged, rate_text, shuffled_copies
 from dufs_core.training.trajectory import RunTrajectory, Trajectory
 
 
@@ -24,7 +23,7 @@ def loss_and_gates(selector: Any, ax: Any = None) -> Any:
     ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
     title = "training" if len(history["step"]) else "no steps: no features to compare"
     ax.set(xlabel="step", ylabel="loss", title=title)
-    gates = "open gates, decoys included" if selector_kind(selector) == "decoys" else "open gates"
+    gates = "open gates" if selector._drawn().decoys is None else "open gates, decoys included"
     return canvas.twin_steps(ax, history["step"], history["open_gates"], gates, "steps-post", 1.05)
 
 
@@ -36,10 +35,10 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
     without part in the fit (constant, not judged, or set aside after its first run) are not drawn.
     """
     check_fitted(selector)
-    ax, kind = canvas.axes_of(ax), selector_kind(selector)
-    (values, y), (absent, why) = canvas.values_of(selector), canvas.excluded_mask(selector)
-    order = np.argsort(-values, kind="stable") if kind == "decoys" else selector.order_
-    values, chosen = values[order], selector.support_[order]
+    ax, drawn = canvas.axes_of(ax), selector._drawn()
+    absent, why = canvas.not_drawn(selector)
+    order = selector.order_ if drawn.decoys is None else np.argsort(-drawn.values, kind="stable")
+    values, chosen = drawn.values[order], selector.support_[order]
     absent = absent[order] & ~chosen
     d, n_chosen, rank = len(order), int(chosen.sum()), np.arange(1, len(order) + 1)
     size = 30 if d <= SMALL else 12 if d <= 10 * SMALL else 5
@@ -47,15 +46,17 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
         ax.scatter(rank[mask], values[mask], s=size, color=colour, label=f"{int(mask.sum())} {label}", zorder=3)
     if absent.any():
         ax.plot([], [], " ", label=f"not drawn: {int(absent.sum())} {why}")
-    by_sign = kind != "scores" and np.array_equal(selector.support_, selector.scores_ > 0)
-    if kind == "decoys":
-        _decoys_and_cut(ax, selector)
-    elif kind != "scores":
+
+    # the cut: the least evidence, mu = 0, or a number of features
+    by_sign = drawn.has_zero and np.array_equal(selector.support_, drawn.values > 0)
+    if drawn.has_zero:
         ax.axhline(0, color=ORANGE, linewidth=1, linestyle="--", label=r"cut, $\mu = 0$" if by_sign else r"$\mu = 0$")
-    if kind != "decoys" and not by_sign and 0 < n_chosen < d:
+    if drawn.decoys is not None:
+        _decoys_and_cut(ax, selector)
+    elif not by_sign and 0 < n_chosen < d:
         ax.axvline(n_chosen + 0.5, color=ORANGE, linewidth=1, label=f"cut after rank {n_chosen}")
-    x = ("rank by evidence" if kind == "decoys" else "rank of the feature") + canvas.rank_axis(ax, d)
-    return canvas.finish(ax, x, y, f"{n_chosen} of {d} features selected")
+    x = ("rank of the feature" if drawn.decoys is None else "rank by evidence") + canvas.rank_axis(ax, d)
+    return canvas.finish(ax, x, drawn.label, f"{n_chosen} of {d} features selected")
 
 
 def _decoys_and_cut(ax: Any, selector: Any) -> None:

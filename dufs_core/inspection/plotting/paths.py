@@ -23,7 +23,7 @@ def lambda_path(path: Any, ax: Any = None, names: Sequence[Any] | None = None) -
     check_fitted(path, "lams_")
     ax, lams, mu, best = canvas.axes_of(ax), path.lams_, path.mu_, path.best_index_
     names = names_of(path) if names is None else names
-    is_open, (absent, kind) = mu[best] > 0, canvas.excluded_mask(path)
+    is_open, (absent, kind) = mu[best] > 0, canvas.not_drawn(path)
     named = {int(k): canvas.feature_name(names, int(k)) for k in path.order_ if is_open[k]}
     canvas.gate_lines(ax, lams, mu, ("closed there", "open there"), ~is_open & ~absent, named)
     if absent.any():

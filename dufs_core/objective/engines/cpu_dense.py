@@ -20,7 +20,8 @@ from dufs_core.objective.rules import DECIDED_MARGIN, OPTIMIZERS, RECORD
 
 _WORTH_A_THREAD = 1 << 22  # multiply-adds (0.1 ms) of all draws, below which another thread costs more than it brings
 _OWN_DRAW_ROWS = 1024  # more rows: threads share each draw as efficiently, in the memory of one draw
-_run, _run_narrow, _scores = (Kernel("steps", name) for name in ("run", "run_narrow", "scores"))
+_scores, _run = Kernel("steps", "scores"), Kernel("steps", "run")
+_run_direct, _run_narrow = Kernel("steps", "run_direct"), Kernel("steps", "run_narrow")  # less of it, sooner compiled
 _LAYOUT: Any = ("C", "A", "W")  # a read-only array would be another type to compile for
 
 
@@ -145,7 +146,8 @@ class _CompiledSteps:
     def advance(self, batch: Array, rows: Array, step: int, count: int) -> list[Array]:
         plan, moving, call = self._call(batch, step, count)
         d, n = call[2].shape
-        run = _run_narrow if self._spec.objective.power == 2 and arrays.NARROW * d < n else _run
+        is_narrow = arrays.NARROW * d < n
+        run = {1: _run_direct, 2: _run_narrow if is_narrow else _run}.get(self._spec.objective.power, _run)
         self._engine.in_threads(plan, lambda work: run(*call, work))
         return [moving.records[: int(moving.done[0])]]
 

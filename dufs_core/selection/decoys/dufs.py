@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from dufs_core.selection.base import Explanation
+from dufs_core.selection.base import Drawn, Explanation
 from dufs_core.selection.gated_selector import GatedSelector
 
 if TYPE_CHECKING:
@@ -145,6 +145,12 @@ class DUFS(GatedSelector):
         q = self.q_values_
         found = {"fdr": self.fdr, "n_found": int((q <= self.fdr).sum()), "smallest_fdr": float(q.min())}
         return found | {"n_decoys": len(self.decoy_evidence_), "lam": self.lam_}
+
+    def _drawn(self) -> Drawn:
+        from dufs_core.selection.decoys.explanation import is_judged
+
+        aside = {"not judged": ~is_judged(self)}
+        return Drawn(self.evidence_, "evidence", False, aside, self.decoy_evidence_, ("loss_and_gates",))
 
     def _explanation(self, n: int) -> Explanation:
         from dufs_core.selection.decoys.explanation import explain

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from dufs_core.errors import invalid_choice
-from dufs_core.selection.base import Explanation
+from dufs_core.selection.base import Drawn, Explanation
 from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.settings import Conventions, Graph
 
@@ -170,6 +170,10 @@ class GatedLaplacian(GatedSelector):
 
     def _facts(self) -> dict[str, Any]:
         return {name: getattr(self, f"{name}_") for name in ("excess_score", "p_value", "stopped_by_hsic", "n_runs")}
+
+    def _drawn(self) -> Drawn:
+        aside = {"set aside": self.mu_ != self.mu_}
+        return Drawn(self.scores_, r"gate parameter $\mu$", True, aside, None, ("loss_and_gates",))
 
     def _explanation(self, n: int) -> Explanation:
         from dufs_core.selection.gates.explanation import explain

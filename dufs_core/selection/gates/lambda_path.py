@@ -23,7 +23,7 @@ from sklearn.utils.validation import validate_data
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.errors import SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
-from dufs_core.selection.base import ColumnSelector, Explanation
+from dufs_core.selection.base import ColumnSelector, Drawn, Explanation
 from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import fit_many
 from dufs_core.selection.gates.gated_laplacian import GatedLaplacian
@@ -280,6 +280,9 @@ class LambdaPath(ColumnSelector):
             said = f"{chosen} {everything}: try larger lams, {advice}"
         if said:
             warnings.warn(said, SelectionWarning, stacklevel=user_stacklevel())
+
+    def _drawn(self) -> Drawn:
+        return Drawn(self.scores_, r"gate parameter $\mu$", True, {}, None, ("lambda_path", "path_criterion"))
 
     def _explanation(self, n: int) -> Explanation:
         reasons = [
