@@ -50,6 +50,7 @@ samples = 90
 features = 10
 settings = {batch_size = 40}
 [settings]
+method = "gates"
 backend = "numpy"
 n_draws = 4
 max_runs = 2

@@ -9,7 +9,8 @@ ranking hold at least 99% as many real columns as in a whole fit of DUFS. steps:
 
 Each measurement is a process of its own (planted: one a problem), begun when nothing is left of the one before, made
 again where it compiled something. --against: all with the package in DIR too, in turns, by the programs of this
-checkout. Medians (planted: means); one turn where it takes more than 20 s.
+checkout (its gates are DUFS(fdr=None) where DIR has no GatedLaplacian). Medians (planted: means); one turn where it
+takes more than 20 s.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from bench.fit import STEPS
 from bench.large import bladder
 from bench.paper.data import read_idx
 from bench.peers import missing
-from dufs_core import DUFS
+from dufs_core import DUFS, GatedLaplacian
 
 PARTS = ("start", "fits", "baselines", "planted", "steps")
 LONG, LIMIT = 20.0, 90.0  # seconds: of what is not repeated; of a process that is ended
@@ -69,25 +70,31 @@ DATA: dict[str, Callable[[], Any]] = {
     "COIL20": lambda: matlab("COIL20")[0], "MNIST, 3000 x 4000": lambda: images(3216),
 }  # fmt: skip
 GATES = {"Prostate-GE": {}, "COIL20": {}, "MNIST, 3000 x 784": {"batch_size": 500}}
-FITS = [*((name, {}) for name in list(DATA)[:8]), *((name, {"fdr": None} | more) for name, more in GATES.items())]
+FITS = [*((name, "decoys", {}) for name in list(DATA)[:8]), *((name, "gates", more) for name, more in GATES.items())]
+SEARCHES = (("competition", "run"), ("discovery", "discover"), ("search", "run"))  # the second: of earlier states
 LARGE = {"bladder, 2000 x 16000": (16, 16_000), "MNIST, 3000 x 4000": (10, 4000)}  # classes, columns
 SKFEATURE = {"LS": "similarity_based.lap_score.lap_score", "MCFS": "sparse_learning_based.MCFS.mcfs",
              "NDFS": "sparse_learning_based.NDFS.ndfs"}  # fmt: skip
+EARLIER = """import dufs_core
+if not hasattr(dufs_core, "GatedLaplacian"):
+    dufs_core.Graph = dict
+    dufs_core.GatedLaplacian = lambda graph={}, **settings: dufs_core.DUFS(fdr=None, **graph, **settings)
+"""  # for the package in DIR
 seconds_of = partial(timeit, setup="gc.enable()", number=1)
 
 
-def whole_fit(name: str, settings: dict[str, Any], profiled: bool) -> dict[str, float]:
-    X = DATA[name]()
+def whole_fit(name: str, method: str, settings: dict[str, Any], profiled: bool) -> dict[str, float]:
+    X, make = DATA[name](), DUFS if method == "decoys" else GatedLaplacian
     small, profile = sparse.random(60, 40, 0.5, "csr", np.float32, random_state=0), cProfile.Profile()
-    DUFS(max_iter=2, **settings).fit(small if sparse.issparse(X) else small.toarray())  # loads what fits need
-    selector = DUFS(random_state=0, **settings)
+    make(max_iter=2, **settings).fit(small if sparse.issparse(X) else small.toarray())  # loads what fits need
+    selector = make(random_state=0, **settings)
     numbers = {"seconds": seconds_of(lambda: selector.fit(X))}
     if profiled:
         whole = seconds_of(lambda: profile.runcall(selector.fit, X))
         spent = {
             (Path(c.co_filename).stem, c.co_name): s for c, _, _, s, *_ in profile.getstats() if type(c) is not str
         }
-        training, search = spent["loop", "train"], spent.get(("discovery", "discover"), spent["search", "run"])
+        training, search = spent["loop", "train"], next(spent[one] for one in SEARCHES if one in spent)
         numbers |= {"training": training / whole, "rest_of_search": (search - training) / whole}
     return numbers
 
@@ -150,7 +157,7 @@ def process(package: Package, *arguments: str, timeout: float | None = None) -> 
 
 def inside(package: Package, program: str, *arguments: Any, timeout: float | None = None) -> Any:
     """What a function of the benchmarks gives in a process with a package; `timeout` seconds where it was ended."""
-    code = f"import sys, dufs_core; sys.path.insert(0, {str(ROOT)!r}); from bench.felt import main; main()"
+    code = f"{EARLIER}import sys; sys.path.insert(0, {str(ROOT)!r}); from bench.felt import main; main()"
     one, files = json.dumps([program, *arguments]), -1
     try:
         while files != (files := len([*Path(package.kernels).rglob("*")])):  # once more where it compiled something
@@ -188,9 +195,11 @@ def cases(parts: Sequence[str], quick: bool) -> Iterator[tuple[str, str, Callabl
     if "start" in parts:
         yield "start", "fit two-moons", first_command, 2 if quick else 5
         yield "start", "first fit", first_fit, 3 if quick else 7
-    for name, settings in ([FITS[i] for i in (0, 2, 8)] if quick else FITS) if "fits" in parts else ():
-        fit = partial(lambda one, package, turn: inside(package, *one, turn == 0), ("felt.whole_fit", name, settings))
-        yield "fits", ", ".join([name, *(f"{key}={value}" for key, value in settings.items())]), fit, 2 if quick else 3
+    for name, *how in ([FITS[i] for i in (0, 2, 8)] if quick else FITS) if "fits" in parts else ():
+        fit = partial(lambda one, package, turn: inside(package, *one, turn == 0), ("felt.whole_fit", name, *how))
+        method, settings = how
+        what = [name, method, *(f"{key}={value}" for key, value in settings.items())]
+        yield "fits", ", ".join(what), fit, 2 if quick else 3
     for name, (c, d) in LARGE.items() if "baselines" in parts and not quick else ():
         for method, r in [(m, 100) for m in ("LS", "MCFS", "NDFS", "LLCFS", "SRCFS", "CAE")] + [("MCFS", d // 2)]:
             peer = ("felt.skfeature", method, name, c, r) if method in SKFEATURE and find_spec("skfeature") else ()

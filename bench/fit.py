@@ -23,7 +23,7 @@ from bench.common import available, child, matlab, parser, save
 from bench.peers import missing
 from bench.real import CHANGES
 from bench.steps import featselectlib_model
-from dufs_core import GatedLaplacian
+from dufs_core import GatedLaplacian, Graph
 from dufs_core.datasets import two_moons
 from dufs_core.inspection.metrics import kmeans_accuracy
 
@@ -56,7 +56,8 @@ def run(program: str, name: str, target: float, budget: float) -> dict[str, floa
         if program == "ours, steps":
             settings = {
                 "n_draws": 1, "max_runs": 1, "max_iter": STEPS[name], "tol": 0.0, "optimizer": "sgd",
-                "learning_rate": 1e-6, "bandwidth": "median", "n_neighbors": 1, "random_state": 0,
+                "learning_rate": 1e-6, "random_state": 0,
+                "graph": Graph(power=2, bandwidth="median", n_neighbors=1, bandwidth_factor=2.0, self_loops=True),
             }  # fmt: skip
         start = time.perf_counter()
         selector = GatedLaplacian(**settings).fit(X)

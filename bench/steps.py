@@ -62,7 +62,7 @@ def ours_problem(d: int, seed: int = 0) -> Any:
 
 
 def ours_stepper(n: int, d: int, threads: int) -> Stepper:
-    """The engine that `DUFS` uses, as its trainer calls it."""
+    """The engine that `GatedLaplacian` uses, as its trainer calls it."""
     from dufs_core.backend import get_backend
     from dufs_core.objective.engines.cpu_dense import DenseEngine
 

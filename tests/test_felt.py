@@ -29,6 +29,12 @@ def test_a_process_has_the_package_and_the_kernels_of_its_checkout(package):
     assert seconds > 0
 
 
+def test_gates_of_a_checkout_with_one_selector_are_dufs_without_a_rate(package):
+    (package.root / "dufs_core" / "__init__.py").write_text("def DUFS(**settings): return settings")
+    code = "from dufs_core import GatedLaplacian, Graph; print(GatedLaplacian(max_iter=1, graph=Graph(power=2)))"
+    assert felt.process(package, "-c", felt.EARLIER + code)[1] == "{'fdr': None, 'power': 2, 'max_iter': 1}"
+
+
 def test_a_failure_is_told_by_its_last_line(package):
     with pytest.raises(RuntimeError, match=r"^ValueError: no such luck$"):
         felt.process(package, "-c", "raise ValueError('no such luck')")
@@ -109,10 +115,10 @@ def test_who_reaches_the_selection_of_a_whole_fit(monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("settings", [{}, {"fdr": None}])
-def test_shares_of_a_fit(settings, monkeypatch):
+@pytest.mark.parametrize("method", ["decoys", "gates"])
+def test_shares_of_a_fit(method, monkeypatch):
     monkeypatch.setitem(felt.DATA, "this", lambda: np.random.default_rng(0).normal(size=(50, 30)) ** 3)
-    numbers = felt.whole_fit("this", settings, True)
+    numbers = felt.whole_fit("this", method, {}, True)
     assert numbers["seconds"] > 0
     assert 0 < numbers["training"] < 1
     assert 0 < numbers["rest_of_search"] < 1 - numbers["training"]

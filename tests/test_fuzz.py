@@ -53,7 +53,8 @@ def test_what_goes_wrong_is_seen(unchanged, monkeypatch):
 
 
 def test_results_that_are_not_finite_are_seen(unchanged, monkeypatch):
-    monkeypatch.setattr(fuzz.GatedLaplacian, "resume", lambda *a, **k: type("Fit", (), {"scores_": np.array([np.inf])}))
+    fitted = type("Fit", (), {"scores_": np.array([np.inf])})
+    monkeypatch.setattr(fuzz.GatedLaplacian, "resume", lambda *a, **k: fitted)
     assert unchanged("dense.ckpt") == "nan"
     monkeypatch.setattr(fuzz, "command", lambda argv: print('{"scores": [1, null], "loss": 0, "bandwidth": 1}') or 0)
     assert unchanged("a.csv") == "nan"

@@ -31,6 +31,8 @@ from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bench.common import ROOT, parser, save
 from bench.fuzz.files import mutated, table, valid
 from dufs_core import GatedLaplacian
@@ -40,10 +42,9 @@ from dufs_core.errors import DufsError
 LIMIT, SECONDS, FILES, QUICK, SHARE = 2 << 30, 30, 50_000, 1_000, 2_500
 MATRICES, QUICK_MATRICES = 3_000, 50
 FIT = ["--json", "--backend", "numpy", "--n-jobs", "1", "--max-iter", "3"]
-GATES = "--method gates --max-runs 1 --n-draws 2"
+GATES = "--method gates --max-runs 1 --n-draws 2 --batch-size"
 VARIANTS = (  # batches: a header may say millions of rows, and steps of all of them take hours
-    f"{GATES} --batch-size 1000", f"{GATES} --transpose --batch-size 1000", f"{GATES} --batch-size 7",
-    "--fdr 0.1", "--scaling global",
+    f"{GATES} 1000", f"{GATES} 1000 --transpose", f"{GATES} 7", "--fdr 0.1", "--scaling global",
 )  # fmt: skip
 GOOD = {"matrices", "fits", "sound", "refused"}
 BAD = ("crashes", "tracebacks", "hangs", "over_memory", "nan")
@@ -67,7 +68,8 @@ def outcome(number: int, files: dict[str, bytes], folder: Path) -> tuple[str, st
     if "Traceback" in said or code not in (0, 2) or (code == 2 and not last.startswith("dufs-core: ")):
         return name, "tracebacks", said
     result = json.loads(out.getvalue()) if code == 0 and name != "job.toml" else {"scores": [0.0]}
-    if None in (*result["scores"], result.get("loss", 0), result.get("bandwidth", 0)):
+    last_step = (result["loss"], result["bandwidth"]) if result.get("n_iter") else ()
+    if None in (*result["scores"], *last_step):
         return name, "nan", out.getvalue()
     return name, "refused" if code else "taken", last
 
@@ -76,7 +78,7 @@ def resumed(path: Path) -> tuple[str, str]:
     try:
         with warnings.catch_warnings(action="ignore"):
             fit = GatedLaplacian.resume(path, table(), n_jobs=1, callbacks=[lambda info: True])
-        return ("taken" if abs(fit.scores_).max() < float("inf") else "nan"), ""
+        return ("taken" if np.isfinite(fit.scores_).all() else "nan"), ""
     except Exception as error:
         inner = traceback.extract_tb(error.__traceback__)[-1].filename
         a_sentence = isinstance(error, DufsError) or (isinstance(error, ValueError) and "dufs_core" in inner)

@@ -1,4 +1,4 @@
-"""Seeded hostile matrices through the seven selectors: python -m bench.fuzz.matrices FIRST COUNT.
+"""Seeded hostile matrices through the eight selectors: python -m bench.fuzz.matrices FIRST COUNT.
 
 Each fit must end with finite scores and a ranking, or with a sentence. Failures are listed on stderr; the last line of
 stdout is one JSON object of counts.
@@ -20,10 +20,10 @@ from scipy import sparse
 from dufs_core import DUFS, GatedLaplacian, baselines
 from dufs_core.errors import DufsError
 
-_FEW: dict[str, Any] = {"max_iter": 3, "random_state": 0, "backend": "numpy", "n_draws": 2}
+_FEW: dict[str, Any] = {"max_iter": 3, "random_state": 0, "backend": "numpy"}
 SELECTORS: dict[str, Callable[[], Any]] = {
-    "DUFS fdr=0.1": lambda: DUFS(**_FEW),
-    "DUFS fdr=None": lambda: GatedLaplacian(max_runs=2, **_FEW),
+    "DUFS": lambda: DUFS(**_FEW),
+    "GatedLaplacian": lambda: GatedLaplacian(max_runs=2, n_draws=2, **_FEW),
     "LaplacianScore": lambda: baselines.LaplacianScore(n_neighbors=1),
     "MCFS": lambda: baselines.MCFS(n_neighbors=1, random_state=0),
     "NDFS": lambda: baselines.NDFS(n_neighbors=1, max_iter=3, random_state=0),

@@ -25,9 +25,9 @@ from dufs_core.objective.engines.reference import ReferenceEngine
 from dufs_core.objective.optimizers import State, adam, get_optimizer, normalized, sgd
 from dufs_core.objective.protocol import RunSpec, Schedule
 from dufs_core.selection import fit_many as population
-from dufs_core.selection import search
 from dufs_core.selection.checkpoint import Checkpoint
 from dufs_core.selection.diverse_ranking import diverse_order
+from dufs_core.selection.gates import search
 from dufs_core.significance.permutation import permutation_test
 from dufs_core.training.loop import TrainingRun, train
 
