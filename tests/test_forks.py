@@ -15,13 +15,13 @@ from dufs_core import DUFS
 from dufs_core.backend import blas
 from dufs_core.backend.threads import lazy
 from dufs_core.datasets import two_moons
-from dufs_core.selection import lambda_path
+from dufs_core.selection.gates import lambda_path
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 HEAD = """
 import multiprocessing, os, sys, threading, time, warnings
 import numpy as np
-from dufs_core import DUFS, LambdaPath
+from dufs_core import DUFS, GatedLaplacian, LambdaPath
 from dufs_core.backend.blas import one_blas_thread
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(40, 8))
@@ -31,7 +31,7 @@ def limit():
     with one_blas_thread():
         return X.T @ X
 def path():
-    LambdaPath(DUFS(fdr=None, max_runs=1, max_iter=3), lams=[0.1], n_splits=1, n_permutations=9).fit(X)
+    LambdaPath(GatedLaplacian(max_runs=1, max_iter=3), lams=[0.1], n_splits=1, n_permutations=9).fit(X)
 def forked(child):
     pid = os.fork()
     if not pid:

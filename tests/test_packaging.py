@@ -73,7 +73,8 @@ def test_a_fit_without_a_home_and_without_a_cache(tmp_path):
         "from dufs_core.baselines import LaplacianScore\n"
         "warnings.simplefilter('ignore')\n"
         "X = numpy.random.default_rng(0).normal(size=(12, 3))\n"
-        "fit = dufs_core.DUFS(max_iter=1, max_runs=1, random_state=0, backend='numpy', engine='dense').fit(X)\n"
+        "how = {'max_iter': 1, 'max_runs': 1, 'random_state': 0, 'backend': 'numpy', 'engine': 'dense'}\n"
+        "fit = dufs_core.GatedLaplacian(**how).fit(X)\n"
         "print(fit.n_iter_, len(LaplacianScore().fit(X).order_))"
     )
     assert run(code, env=variables | {"NUMBA_CACHE_DIR": blocked, "XDG_CACHE_HOME": blocked}, cwd=tmp_path) == "1 3\n"

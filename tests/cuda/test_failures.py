@@ -25,7 +25,7 @@ from dufs_core.objective.engines.gpu_dense import CudaEngine
 
 pytestmark = pytest.mark.cuda_launch
 
-FIT = "DUFS(fdr=None, backend={!r}, max_iter=2, max_runs=1, n_draws=2, random_state=0).fit(X)"
+FIT = "GatedLaplacian(backend={!r}, max_iter=2, max_runs=1, n_draws=2, random_state=0).fit(X)"
 FIT_GIVEN = FIT.replace("{!r}", "backend")
 ON_CPU, ON_GPU, ON_ANY = (FIT.format(backend) for backend in ("numpy", "cupy", "auto"))
 PREAMBLE = """
@@ -50,8 +50,7 @@ def run(code, *folders, **variables):
 
 TRY_ALL = f"""
 assert "cupy" not in sys.modules
-from dufs_core import DUFS
-from generators import gated
+from dufs_core import GatedLaplacian
 {ON_CPU}
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
@@ -132,7 +131,7 @@ def test_the_cupy_of_this_environment_without_a_gpu():
         assert [line.split(":")[0] for line in lines] == ["auto", "cupy"]
         assert "CuPy finds no driver or device" in lines[1]
     else:
-        assert run(f"from dufs_core import DUFS\nprint({ON_GPU}.backend_)") == "cupy\n"
+        assert run(f"from dufs_core import GatedLaplacian\nprint({ON_GPU}.backend_)") == "cupy\n"
 
 
 def test_a_cache_of_cupy_that_cannot_be_written(tmp_path):
@@ -148,7 +147,7 @@ def test_a_cache_of_cupy_that_cannot_be_written(tmp_path):
 def test_fork_after_import():
     """Importing starts neither CUDA nor threads, so a child can fit. After a fit, it can on the CPU."""
     out = run(
-        "from dufs_core import DUFS\n"
+        "from dufs_core import GatedLaplacian\n"
         "def child(backend):\n"
         "    sys.stdout.flush()\n"
         "    pid = os.fork()\n"

@@ -9,6 +9,7 @@ import generators as gen
 import numpy as np
 import pytest
 from generators import gated
+from sklearn.base import clone
 
 from dufs_core import DUFS, GatedLaplacian, fit_many
 from dufs_core.backend import get_backend, random
@@ -226,7 +227,7 @@ def test_transform_stays_on_the_device(on_gpu, table):
         np.testing.assert_array_equal(got.get(), table[:, selector.support_])
     np.testing.assert_array_equal(selector.transform(table), table[:, selector.support_])
     assert selector.transform(X[:1]).shape == (1, 2)
-    with pytest.raises(ValueError, match="X has 4 features, but DUFS is expecting 5 features"):
+    with pytest.raises(ValueError, match="X has 4 features, but GatedLaplacian is expecting 5 features"):
         selector.transform(X[:, :4])
     with pytest.raises(ValueError, match="NaN or infinity: 1 of"):
         selector.transform(on_gpu.xp.asarray(np.where(np.arange(5) == 1, np.nan, table[:1])))
@@ -238,7 +239,7 @@ def test_a_fit_goes_on_from_a_checkpoint(on_gpu, table, tmp_path, optimizer):
     X, path, asked = on_gpu.xp.asarray(table), tmp_path / "fit.ckpt", iter([False, True])
     with pytest.raises(InterruptedFit):
         fit(X, backend="cupy", callbacks=[Checkpoint(path, stop=lambda: next(asked))], **optimizer)
-    resumed = DUFS.resume(path, X)
+    resumed = GatedLaplacian.resume(path, X)
     straight = fit(X, backend="cupy", **optimizer)
     assert resumed.n_iter_ == straight.n_iter_ > 2
     assert resumed.mu_.tobytes() == straight.mu_.tobytes()
@@ -295,7 +296,7 @@ def test_a_population(on_gpu, how):
         together = fit_many(given, X)
     assert (max(stacked, default=1) == 1) == bool(how)
     for got in together:
-        want = DUFS(**got.get_params()).fit(X)
+        want = clone(got).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
         assert (got.n_iter_, got.n_runs_, got.excess_score_) == (want.n_iter_, want.n_runs_, want.excess_score_)
 
@@ -314,7 +315,7 @@ def planted(n):
 def test_decoys(on_gpu, how):
     """The competition of columns and decoys on the device: the numbers of the CPU."""
     X = planted(45)
-    settings = {"max_iter": 4, "n_draws": 2, "dtype": "float64", "random_state": 1, "learning_rate": 0.2} | how
+    settings = {"max_iter": 4, "dtype": "float64", "random_state": 1, "learning_rate": 0.2} | how
     want = DUFS(**settings, backend="numpy").fit(X)
     assert {4, 10} <= set(np.flatnonzero(want.support_))
     for given in (X, on_gpu.xp.asarray(X)):
@@ -329,9 +330,10 @@ def test_decoys(on_gpu, how):
 def test_a_population_with_decoys(on_gpu):
     """Every fit has decoys of its own, and what it finds alone."""
     X = planted(45)
-    settings = {"max_iter": 4, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2}
-    for got in fit_many([DUFS(random_state=seed, lam=lam, **settings) for seed, lam in ((0, None), (1, 0.1))], X):
-        want = DUFS(**got.get_params()).fit(X)
+    settings = {"max_iter": 4, "dtype": "float64", "learning_rate": 0.2}
+    given = [DUFS(random_state=seed, lam=lam, **settings) for seed, lam in ((0, "calibrated"), (1, 0.1))]
+    for got in fit_many(given, X):
+        want = clone(got).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
         np.testing.assert_array_equal(got.q_values_, want.q_values_)
 
@@ -346,7 +348,7 @@ def test_a_population_in_turns(on_gpu, monkeypatch):
     monkeypatch.setattr(population, "_first_runs", lambda *a: counts.append(len(a[0])) or stacked(*a))
     made = [GatedLaplacian(random_state=seed, max_iter=2, max_runs=1, n_draws=2, tol=0.9) for seed in range(5)]
     for got in fit_many(made, X):
-        want = DUFS(**got.get_params()).fit(X)
+        want = clone(got).fit(X)
         np.testing.assert_array_equal(got.mu_, want.mu_)
 
     assert sum(counts) == 5
@@ -370,7 +372,7 @@ def test_a_population_of_data_on_disk(on_gpu, tmp_path):
     settings = {"batch_size": 6, "max_iter": 2, "max_runs": 1, "n_draws": 2, "tol": 0.9}
     for got in fit_many([gated(random_state=seed, **settings) for seed in (0, 1)], X):
         assert got.backend_ == "cupy"
-        np.testing.assert_array_equal(got.mu_, DUFS(**got.get_params()).fit(X).mu_)
+        np.testing.assert_array_equal(got.mu_, clone(got).fit(X).mu_)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")

@@ -42,6 +42,7 @@ samples = 90
 features = 10
 settings = {batch_size = 40, max_iter = 100}
 [settings]
+method = "gates"
 backend = "cupy"
 max_runs = 2
 max_iter = 6000

@@ -10,12 +10,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dufs_core import DUFS
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import read_job
 from dufs_core.cli.sweep.pool import this_process
 from dufs_core.cli.sweep.results import Store
 from dufs_core.cli.sweep.runner import run
+from dufs_core.cli.sweep.selector import new_selector
 from dufs_core.cli.sweep.worker import size_of_stack
 from dufs_core.datasets import two_moons
 from dufs_core.errors import SelectionWarning
@@ -35,7 +35,7 @@ path = "two-moons"
 samples = 8
 features = 3
 [settings]
-fdr = "none"
+method = "gates"
 backend = "cupy"
 n_draws = 2
 max_runs = 2
@@ -132,7 +132,7 @@ def test_fits_of_a_data_set_are_one_population(on_gpu, job, whole):
     X = two_moons(8, 3, random_state=0).X
     for fit in job.fits:
         row, arrays = found[fit.id]
-        alone = DUFS(**fit.settings, random_state=fit.seed).fit(X)
+        alone = new_selector(fit).fit(X)
         assert (row["status"], row["together"]) == ("done", 4)
         assert (row["n_iter"], row["n_runs"], row["loss"]) == (alone.n_iter_, alone.n_runs_, alone.history_["loss"][-1])
         assert arrays["mu"] == alone.mu_.tobytes()
@@ -168,11 +168,11 @@ def test_one_of_a_population_is_not_finite(on_gpu, job, tmp_path, monkeypatch, u
     """Its row has the error, the others are done; the next job computes it alone."""
     plain = FitTask.run
 
-    def broken(self, *arguments):
-        outcome = plain(self, *arguments)
-        if self.selector.random_state == 1 and self.selector.lam is None:
-            self.selector.mu_[0] = np.nan
-        return outcome
+    def broken(self, *arguments, **how):
+        result = plain(self, *arguments, **how)
+        if self.settings.random_state == 1 and self.settings.lam is None:
+            result.scores[0] = np.nan
+        return result
 
     with monkeypatch.context() as patch:
         patch.setattr(FitTask, "run", broken)
