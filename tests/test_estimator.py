@@ -15,7 +15,7 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import Pipeline, make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from dufs_core import DUFS, GatedLaplacian, LambdaPath
+from dufs_core import DUFS, GatedLaplacian, Graph, LambdaPath
 from dufs_core.backend import get_backend
 from dufs_core.baselines import LLCFS, MCFS, NDFS, SRCFS, ConcreteAutoencoder, LaplacianScore
 from dufs_core.datasets import two_moons
@@ -532,3 +532,55 @@ def test_ranking_is_the_rank_of_every_column_and_order_their_positions(make):
     assert sorted(fitted.ranking_) == list(range(1, 9))
     np.testing.assert_array_equal(fitted.ranking_[fitted.order_], np.arange(1, 9))
     np.testing.assert_array_equal(np.flatnonzero(fitted.ranking_ <= 3), np.sort(fitted.order_[:3]))
+
+
+# --- groups of parameters -------------------------------------------------------------------------------------------
+
+
+def test_a_changed_part_of_all_parameters_is_kept():
+    """Groups are set before their parts, as scikit-learn does it."""
+    params = DUFS().get_params() | {"graph__power": 3}
+    assert DUFS().set_params(**params).graph.power == 3
+    with pytest.raises(ValueError, match="graph must be a Graph"):
+        DUFS().set_params(graph="narrow", graph__power=2)
+
+
+def test_a_preset_takes_parts_and_keeps_its_others():
+    paper = GatedLaplacian.preset("paper", graph__power=3, random_state=1)
+    assert (paper.graph.power, paper.graph.bandwidth_factor, paper.random_state) == (3, 5.0, 1)
+
+
+def test_a_subclass_has_parameters_of_its_own():
+    class Mine(DUFS):
+        def __init__(self, extra=1, **others):
+            super().__init__(**others)
+            self.extra = extra
+
+    assert (Mine(extra=2, fdr=0.2).fdr, Mine(extra=2).extra) == (0.2, 2)
+
+
+def test_a_graph_is_its_random_walk(moons):
+    """P of the rows as they are: rows sum to 1, nearer rows weigh more, no row is its own neighbour."""
+    P = Graph()(moons)
+    np.testing.assert_allclose(P.sum(axis=1), 1, rtol=1e-12)
+    squared = ((moons[0] - moons) ** 2).sum(axis=1)
+    assert (np.argsort(-P[0])[:-1] == np.argsort(squared)[1:]).all()
+    assert np.diag(P).max() < 1e-12
+    assert np.diag(Graph(self_loops=True)(moons)).min() > 0
+
+
+def test_few_rows_lower_the_neighbours_of_the_default_alone():
+    X = np.random.default_rng(0).normal(size=(5, 4))
+    for selector in (DUFS(random_state=0), DUFS(graph=Graph(power=2), random_state=0)):
+        fit_quietly(selector, X)
+    with pytest.raises(ValueError, match="1 to 4 is valid"):
+        DUFS(graph=Graph(n_neighbors=6)).fit(X)
+    with pytest.raises(ValueError, match="1 to 511 is valid"):  # of the rows that are looked at
+        DUFS(graph=Graph(n_neighbors=600)).fit(np.random.default_rng(0).normal(size=(700, 4)))
+
+
+def test_a_report_is_of_the_rate_of_the_fit(moons):
+    selector = fit_quietly(DUFS(random_state=0), moons)
+    before = selector._explanation(60).reasons
+    assert selector.set_params(fdr=0.01)._explanation(60).reasons == before
+    assert selector.fdr_ == 0.1

@@ -12,7 +12,7 @@ import tracemalloc
 import generators as gen
 import numpy as np
 import pytest
-from generators import gated
+from generators import decoys, gated
 
 from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
@@ -125,7 +125,7 @@ def test_an_impossible_fit_is_refused_before_it_allocates():
 @pytest.mark.parametrize("settings", [{}, {"batch_size": 100}])
 def test_what_follows_the_steps_is_named_where_no_step_would_help(settings):
     X = np.zeros((3000, 100), np.float32)
-    with pytest.raises(MemoryLimitError, match=r"^What follows the steps, .* need \d\d MB .* 30 MB are allowed by"):
+    with pytest.raises(MemoryLimitError, match=r"^What comes before and after .* need \d\d MB .* 30 MB are allowed by"):
         gated(max_memory=30_000_000, **settings).fit(X)
 
 
@@ -146,9 +146,28 @@ def test_the_advice_fits():
         gated(**settings, max_memory=limit, batch_size=2 * size).fit(X)
 
 
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize("make", [gated, decoys])
+@pytest.mark.parametrize(("shape", "limit"), [((2000, 300), 45), ((2000, 300), 60), ((1000, 1500), 80)])
+def test_the_advice_fits_whatever_the_number_of_draws(make, shape, limit):
+    """More draws are taken on up to 256 rows, and a batch in hand is kept beside the data."""
+    X = gen.noise(*shape)
+    how = {"max_iter": 1, "random_state": 0, "backend": "numpy", "max_memory": limit * 10**6}
+    said = ""
+    try:
+        make(**how).fit(X)
+    except MemoryLimitError as error:
+        said = str(error)
+    if found := re.search(r"batch_size=(\d+)", said):
+        assert make(**how, batch_size=int(found[1])).fit(X).n_iter_ <= 1
+    else:
+        assert not said or "use fewer" in said
+
+
 def test_where_no_batch_fits_the_data_are_named():
-    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows, columns or draws"):
-        check_memory(bk, "dense", StepSize(1000, 1000, 4, 4), 400_000_000, 300_000_000)
+    size = StepSize(1000, 1000, 4, 4)
+    with pytest.raises(MemoryLimitError, match=r"The data alone take 400 MB: use fewer rows or columns"):
+        check_memory(bk, "dense", size, 400_000_000, 300_000_000, lambda n: (size._replace(n=n), 400_000_000))
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 1.5, "8GB", True])

@@ -135,3 +135,19 @@ def test_a_dask_cluster_carries_the_fits():
     for got in together:
         assert_same(got, clone(got).fit(X))
     assert [selector.random_state for selector in together] == [0, 1, 0, 1]
+
+
+def test_what_two_fits_would_mix_is_refused():
+    shared = Trajectory()
+    with pytest.raises(ValueError, match="Two selectors share one Trajectory"):
+        fit_many([GatedLaplacian(callbacks=[shared]), GatedLaplacian(callbacks=[shared])], X)
+    with pytest.raises(ValueError, match="fit_many fits DUFS or GatedLaplacian selectors; got str"):
+        fit_many(["DUFS"], X)
+
+
+@pytest.mark.filterwarnings("error::dufs_core.errors.SelectionWarning")
+def test_all_are_fitted_before_any_warns():
+    given = [GatedLaplacian(lam=1e6, max_iter=20, max_runs=1, learning_rate=0.1, random_state=seed) for seed in (0, 1)]
+    with pytest.raises(SelectionWarning):
+        fit_many(given, X)
+    assert all(hasattr(selector, "mu_") for selector in given)

@@ -145,11 +145,12 @@ def _result(
     args: argparse.Namespace, selector: Any, explained: Explanation, data: Data, seconds: dict[str, float]
 ) -> dict[str, Any]:
     """The object printed by --json and kept in result.json."""
+    from dufs_core.selection.methods import method_of
     from dufs_core.selection.settings import flat_settings
 
     selected = [int(j) for j in selector.order_ if selector.support_[j]]
     settings = {name: value for name, value in flat_settings(selector).items() if name not in _UNSAID}
-    result: dict[str, Any] = {"method": type(selector).__name__, "selected": selected, "seconds": seconds["fit"]}
+    result: dict[str, Any] = {"method": method_of(selector), "selected": selected, "seconds": seconds["fit"]}
     result |= selector._facts() | {name: getattr(selector, f"{name}_") for name in _FITTED}
     own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
     result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}

@@ -32,7 +32,7 @@ class Report:
     title : str
     rows : list of dict
         One for every feature, best first: feature, index, rank, selected, reason, score, q_value and evidence (with
-        decoys; None where not judged), probability (DUFS only; None without a gate), group (of the 2000 best selected
+        decoys; None where not judged), mu and probability (None without a gate), group (of the 2000 best selected
         features, else None), group_best (first in its group), stability (where given).
     groups : list of list of int
         Columns of every group of two or more correlated features, best first.

@@ -205,12 +205,17 @@ def find(callbacks: Sequence[Any]) -> Checkpoint | None:
     return found[0] if found else None
 
 
+def keeps(callback: Any) -> bool:
+    """Whether a callback has a memory of its own: `sklearn.base.clone` copies it; functions stay what they are."""
+    return deepcopy(callback) is not callback
+
+
 def refuse(selector: Any, who: str) -> None:
     """Raise ValueError if a selector that `who` fits copies of has a callback whose memory is lost with its copy."""
     for name, value in selector.get_params().items():
         callbacks = value if isinstance(value, (list, tuple)) and name.rpartition("__")[2] == "callbacks" else ()
         for callback in callbacks:
-            if deepcopy(callback) is not callback:  # as sklearn.base.clone copies it; functions stay what they are
+            if keeps(callback):
                 raise ValueError(
                     f"{who} fits copies of the selector, and what {type(callback).__name__} keeps would be lost with "
                     f"them: take it out of {name}, or give it to a fit of one selector"

@@ -100,11 +100,20 @@ class FitTask:
         most = self.settings.max_memory
         name = self.settings.engine
         is_sparse = self.accepted.is_sparse and self.procedure.on_sparse
-        if not self.procedure.on_sparse and name in ("auto", "sparse"):  # the columns with gates are dense, and few
+        dense_gates = not self.procedure.on_sparse and (
+            name == "auto" or (name == "sparse" and self.accepted.is_sparse)
+        )
+        if dense_gates:  # and few
             name = "dense" if self.bk.name == "numpy" and step.n <= _FEW_ROWS else "auto"
         engine = get_engine(name, self.bk, self.threads, step, memory.step_limit(self.bk, data, most), is_sparse)
-        memory.check_memory(self.bk, engine.name, step, data, most)
+        memory.check_memory(self.bk, engine.name, step, data, most, self._memory_in_batches)
         return engine
+
+    def _memory_in_batches(self, rows: int) -> tuple[StepSize, int]:
+        """`memory` of the same fit with a batch size."""
+        settings = copy(self.settings)
+        settings.batch_size = rows
+        return memory.plan(settings, settings._procedure(), self.accepted, self.threads)
 
     def saver(self, engine: Engine) -> ProgressSaver | None:
         """What saves the progress of the fit, where the selector has a Checkpoint."""

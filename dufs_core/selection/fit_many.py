@@ -74,10 +74,11 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
     callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
     """
     selectors = list(selectors)
-    for selector, result in zip(selectors, fit_results(selectors, X), strict=True):
+    results = fit_results(selectors, X)
+    for selector, result in zip(selectors, results, strict=True):
         selector._keep(result.attributes())
-        for doubt in result.doubts:
-            warnings.warn(doubt, stacklevel=user_stacklevel())
+    for doubt in (doubt for result in results for doubt in result.doubts):
+        warnings.warn(doubt, stacklevel=user_stacklevel())
     return selectors
 
 
@@ -134,11 +135,11 @@ def bytes_together(task: FitTask, engine: str, fits: int) -> int:
 
 def _tasks(selectors: Sequence[GatedSelector], X: Any) -> list[FitTask]:
     """A task for each selector. Raises ValueError if they cannot be fitted together."""
+    for selector in selectors:
+        if not isinstance(selector, GatedSelector):
+            raise ValueError(f"fit_many fits DUFS or GatedLaplacian selectors; got {type(selector).__name__}")
     if len({id(selector) for selector in selectors}) < len(selectors):
         raise ValueError("One selector is given twice: give each fit an object of its own (sklearn.base.clone)")
-    saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
-    if len(set(saved)) < len(saved):
-        raise ValueError("Two selectors save their state to the same path: give each Checkpoint a path of its own")
     kind = type(selectors[0])
     expected = selectors[0].get_params(deep=False)
     for position, selector in enumerate(selectors):
@@ -153,10 +154,22 @@ def _tasks(selectors: Sequence[GatedSelector], X: Any) -> list[FitTask]:
                     f"{expected[name]!r} in the first and {value!r} in number {position}. Fit those apart."
                 )
     first = FitTask.begin(selectors[0], X, threads=1)
+    _refuse_shared_callbacks(selectors)
     tasks = [first, *(first.for_selector(selector) for selector in selectors[1:])]
     for task in tasks:
         _ = task.seed  # in this order, where selectors share a RandomState
     return tasks
+
+
+def _refuse_shared_callbacks(selectors: Sequence[GatedSelector]) -> None:
+    """Raise ValueError if what two fits keep would be mixed."""
+    saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
+    if len(set(saved)) < len(saved):
+        raise ValueError("Two selectors save their state to the same path: give each Checkpoint a path of its own")
+    keeping = [callback for selector in selectors for callback in selector.callbacks if checkpoint.keeps(callback)]
+    for callback in keeping:
+        if sum(other is callback for other in keeping) > 1:
+            raise ValueError(f"Two selectors share one {type(callback).__name__}: give each fit an object of its own")
 
 
 def _largest(tasks: Sequence[FitTask]) -> FitTask:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from dufs_core.errors import CheckpointError, did_you_mean, user_stacklevel
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.settings import Graph, Settings, flat_settings, set_flat
+from dufs_core.selection.settings import Graph, Settings, check_group, flat_settings, set_flat
 
 if TYPE_CHECKING:
     from dufs_core.selection.procedure import Procedure
@@ -58,20 +58,23 @@ class GatedSelector(ColumnSelector, ABC):
 
     @classmethod
     def _refusal(cls, name: str) -> str | None:
-        """Why there is no parameter of this name; None where there is."""
+        """What to do instead of giving a parameter that there is not; None where there is, or nothing to be said."""
         known: list[str] = cls._get_param_names()
         if name in known:
             return None
         advice = (_REMOVED | dict(cls._elsewhere)).get(name)
-        return f"{cls.__name__} has no parameter {name!r}" + (f": {advice}" if advice else did_you_mean(name, known))
+        said = f": {advice}" if advice else did_you_mean(name, known)
+        return f"{cls.__name__} has no parameter {name!r}{said}" if said else None
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters; ``graph__power=2`` replaces a part of a group."""
         whole: dict[str, Any] = {}
-        for name, value in params.items():
+        for name, value in sorted(params.items(), key=lambda item: "__" in item[0]):  # groups before their parts
             group, _, part = name.partition("__")
             if part and group in self.groups:
-                whole[group] = whole.get(group, self.group(group)).with_parts({part: value})
+                now = whole.get(group, self.group(group))
+                check_group(group, now, self.groups[group])
+                whole[group] = now.with_parts({part: value})
             elif refusal := self._refusal(group):
                 raise ValueError(refusal)
             else:
@@ -142,7 +145,7 @@ class GatedSelector(ColumnSelector, ABC):
         Returns
         -------
         selector
-            Fitted; its random_state is the seed of the fit.
+            Fitted; its random_state is the seed of the fit, its backend and engine are those that "auto" came to.
 
         Raises
         ------
@@ -154,7 +157,7 @@ class GatedSelector(ColumnSelector, ABC):
         """
         from dufs_core.selection import checkpoint
 
-        callbacks = tuple(parameters.pop("callbacks", ()))
+        callbacks = tuple(parameters.pop("callbacks", None) or ())
         saving = checkpoint.find(callbacks)
         if saving is None:
             saving = checkpoint.Checkpoint(path)

@@ -6,6 +6,7 @@ Three things are added up: what is kept all along (scaled data), a step (each en
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
 from dufs_core.significance import hsic, pairs, permutation, structure
 
+_FEWEST_ROWS = 3  # of a batch that is worth a word
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
 
 
@@ -135,24 +137,28 @@ def needed_bytes(engine: str, size: StepSize, kept: int) -> int:
     return kept + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
 
 
-def check_memory(bk: Backend, engine: str, size: StepSize, kept: int, max_memory: int | None) -> None:
+def check_memory(
+    bk: Backend,
+    engine: str,
+    size: StepSize,
+    kept: int,
+    max_memory: int | None,
+    in_batches: Callable[[int], tuple[StepSize, int]],
+) -> None:
     """Raise MemoryLimitError, with the numbers and what would fit, if a fit would exceed the limit.
 
-    kept: bytes beside the step, as a scaled copy of the data. max_memory: bytes that the fit may allocate; None:
-    what is available.
+    kept: bytes beside the step, as a scaled copy of the data. max_memory: bytes that the fit may allocate; None: what
+    is available. in_batches: step and kept bytes with so many rows a batch.
     """
-    limit = step_limit(bk, kept, max_memory)
-    if limit is None:
-        return
-    available, needed = limit + kept, needed_bytes(engine, size, kept)
-    if needed <= available:
+    available = available_bytes(bk) if max_memory is None else max_memory
+    if available is None or (needed := needed_bytes(engine, size, kept)) <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
-    if kept + predicted_bytes(engine, size) <= available < kept + size.after:  # no other step would help
+    if kept < available < kept + size.after:  # no other step would help
         raise MemoryLimitError(
-            f"What follows the steps, the tests of the result and the order of the columns, would need "
-            f"{byte_text(kept + size.after)} beside the steps' own; {byte_text(available)} {whose}. "
-            f"It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+            f"What comes before and after the steps (decoys, tests of the result, the order of the columns) would need "
+            f"{byte_text(kept + size.after)} with the data; {byte_text(available)} {whose}. It depends on the columns, "
+            f"and on at most 1,024 rows: use fewer columns, or allow more memory."
         )
     message = (
         f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
@@ -162,20 +168,23 @@ def check_memory(bk: Backend, engine: str, size: StepSize, kept: int, max_memory
     can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
     if can_stream and (streaming := needed_bytes("streaming", size, kept)) <= available:
         message += f'engine="streaming" would need {byte_text(streaming)}. '
-    rows = _largest_batch(engine, size, kept, available)
-    if rows >= 3:
+    rows = _largest_batch(engine, size.n, available, in_batches)
+    if rows >= _FEWEST_ROWS:
         message += f"Set batch_size={rows} or less: steps of so many rows fit."
     else:
-        message += f"The data alone take {byte_text(kept)}: use fewer rows, columns or draws."
+        message += f"The data alone take {byte_text(kept)}: use fewer rows or columns."
     raise MemoryLimitError(message)
 
 
-def _largest_batch(engine: str, size: StepSize, kept: int, available: int) -> int:
+def _largest_batch(engine: str, n: int, available: int, in_batches: Callable[[int], tuple[StepSize, int]]) -> int:
     """The largest number of rows, of two digits, with which a step fits; 0 if none does."""
-    low, high = 0, size.n
+    low, high = 0, n
     while high - low > 1:
         middle = (low + high) // 2
-        fits = needed_bytes(engine, size._replace(n=middle), kept) <= available
+        fits = needed_bytes(engine, *in_batches(middle)) <= available
         low, high = (middle, high) if fits else (low, middle)
     unit = int(10 ** max(0, len(str(low)) - 2))
-    return low // unit * unit
+    rows = low // unit * unit
+    while rows and needed_bytes(engine, *in_batches(rows)) > available:  # more draws are taken on fewer rows
+        rows -= unit
+    return rows

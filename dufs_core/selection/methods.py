@@ -14,6 +14,11 @@ from dufs_core.selection.settings import flat_settings, set_flat
 METHODS: dict[str, type[GatedSelector]] = {"decoys": DUFS, "gates": GatedLaplacian}
 
 
+def method_of(selector: GatedSelector) -> str:
+    """The name of a selector's method."""
+    return next(name for name, kind in METHODS.items() if isinstance(selector, kind))
+
+
 def make_selector(method: str | None, preset: str | None, settings: Mapping[str, Any]) -> GatedSelector:
     """The selector of a method, by default "decoys", or of a preset of the gates, with `flat_settings` on top.
 

@@ -14,7 +14,7 @@ from sklearn.utils import check_random_state
 from dufs_core.data.scaling import SCALINGS
 from dufs_core.errors import DufsWarning, invalid_choice, user_stacklevel
 from dufs_core.objective.ops.bandwidth import check_bandwidth, check_n_neighbors
-from dufs_core.selection.settings import Graph, Settings
+from dufs_core.selection.settings import Graph, check_group
 
 _MOST = 2**63 - 1  # of what kernels count
 SMALL_ROWS = 256  # steps on more rows average over more of the data, and cost more per draw
@@ -22,9 +22,9 @@ _MANY_DRAWS, _FEW_DRAWS = 16, 4
 
 
 def graph_for(settings: Any, n: int) -> Graph:
-    """The graph of a selector on n rows: that of its class has no more neighbours than there are other rows."""
+    """The graph of a selector on n rows; the number of neighbours of its class is lowered to that of other rows."""
     graph: Graph = settings.graph
-    if graph == type(settings).graph:
+    if graph.n_neighbors == type(settings).graph.n_neighbors:
         return graph.with_parts({"n_neighbors": max(1, min(graph.n_neighbors, n - 1))})
     return graph
 
@@ -56,7 +56,9 @@ def check_shared(selector: Any, n: int, d: int) -> None:
     most = selector.max_memory
     if most is not None and not (is_whole(most) and most >= 1):
         raise ValueError(f"max_memory must be None or a positive number of bytes; got {most!r}")
-    if not isinstance(selector.callbacks, (list, tuple)):
+    if not isinstance(selector.callbacks, (list, tuple)) or not all(
+        callable(callback) or hasattr(callback, "every_seconds") for callback in selector.callbacks
+    ):
         raise ValueError(
             f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {selector.callbacks!r}"
         )
@@ -65,12 +67,6 @@ def check_shared(selector: Any, n: int, d: int) -> None:
         _check_batch_size(selector.batch_size, graph.n_neighbors, n)
     if selector.n_features_to_select is not None:
         n_wanted(selector.n_features_to_select, d)
-
-
-def check_group(name: str, value: Any, kind: type[Settings]) -> None:
-    """Raise ValueError unless value is a group of parameters of this kind."""
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a {kind.__name__}, as in {name}={kind()!r}; got {value!r}")
 
 
 def check_rate(fdr: Any) -> None:
@@ -85,7 +81,8 @@ def check_regularisation(lam: Any, dtype: str, rule: str | None) -> None:
     if (lam is None if rule is None else lam == rule) or (is_real(lam) and lam == 0) or is_positive(lam, dtype):
         return
     other = "None (parameter-free loss)" if rule is None else f'"{rule}"'
-    raise ValueError(f"lam must be {other} or a number of at least 0{_range(lam, dtype)}; got {lam!r}")
+    hint = "; the loss without lambda is GatedLaplacian's" * (lam is None)
+    raise ValueError(f"lam must be {other} or a number of at least 0{_range(lam, dtype)}; got {lam!r}{hint}")
 
 
 def check_draws(draws: Any) -> None:

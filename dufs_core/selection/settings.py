@@ -112,6 +112,12 @@ Graph.__module__ = "dufs_core"  # where users find it, and where pickles look fo
 Conventions.__module__ = "dufs_core"
 
 
+def check_group(name: str, value: Any, kind: type[Settings]) -> None:
+    """Raise ValueError unless value is a group of parameters of this kind."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a {kind.__name__}, as in {name}={kind()!r}; got {value!r}")
+
+
 def flat_settings(selector: Any) -> dict[str, Any]:
     """The parameters of a selector, groups by their parts: plain values for files and command lines."""
     found = selector.get_params(deep=False)

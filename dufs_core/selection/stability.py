@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_array
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.data.accept import check_values, unwrap
 from dufs_core.selection import checkpoint
+from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.gates.lambda_path import one_of_each
 from dufs_core.selection.parameters import check_whole, graph_for, is_whole, seed_of
 from dufs_core.training.progress import progress_bar
@@ -78,7 +79,7 @@ def stability_selection(
     X = X.tocsr() if sparse.issparse(X) else X
     seed = seed_of(random_state)
     n, bk = X.shape[0], get_backend("numpy")
-    graph = graph_for(selector, n // 2) if hasattr(selector, "graph") else selector
+    graph = graph_for(selector, n // 2) if isinstance(selector, GatedSelector) else selector
     neighbors: Any = getattr(graph, "n_neighbors", None)
     if is_whole(neighbors) and n // 2 < neighbors + 2:
         raise ValueError(

@@ -7,7 +7,6 @@ import json
 import warnings
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from dufs_core.cli.main import main
@@ -23,7 +22,6 @@ from dufs_core.objective.engines.gpu_steps import CudaSteps
 from dufs_core.selection import atomic_io
 from dufs_core.selection import fit_many as population
 from dufs_core.selection.checkpoint import Checkpoint
-from dufs_core.selection.fit import FitTask
 from dufs_core.training import loop
 
 pytestmark = [pytest.mark.cuda_launch, pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")]
@@ -162,25 +160,6 @@ def test_a_population_is_stopped_and_goes_on(on_gpu, job, tmp_path, sizes, monke
     assert report.done == 4
     assert_undisturbed(out, undisturbed)
     assert all("The state before it is used" in row["warnings"] for row, _ in rows_and_bits(out).values())
-
-
-def test_one_of_a_population_is_not_finite(on_gpu, job, tmp_path, monkeypatch, undisturbed):
-    """Its row has the error, the others are done; the next job computes it alone."""
-    plain = FitTask.run
-
-    def broken(self, *arguments, **how):
-        result = plain(self, *arguments, **how)
-        if self.settings.random_state == 1 and self.settings.lam is None:
-            result.scores[0] = np.nan
-        return result
-
-    with monkeypatch.context() as patch:
-        patch.setattr(FitTask, "run", broken)
-        report = swept(job, tmp_path / "out")
-    assert (report.done, report.failed) == (3, 1)
-    assert "not finite" in report.first_error
-    assert swept(job, tmp_path / "out", resume=True).done == 4
-    assert_undisturbed(tmp_path / "out", undisturbed)
 
 
 def test_a_population_that_fails_is_computed_one_by_one(on_gpu, job, tmp_path, sizes, monkeypatch, undisturbed):

@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dufs_core import GatedLaplacian
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
 from dufs_core.cli.sweep.pool import this_process
@@ -519,18 +518,6 @@ def test_a_file_that_is_missing(tmp_path, capsys):
     assert "x.npy" in report.first_error
     assert main(["sweep", str(tmp_path / "job.toml"), "--out", str(tmp_path / "out"), "--resume"]) == 2
     assert "x.npy cannot be read: no such file" in capsys.readouterr().err
-
-
-def test_a_result_that_is_not_finite_is_a_failure(job, tmp_path, monkeypatch):
-    keep = GatedLaplacian._keep
-
-    def kept(self, attributes):
-        keep(self, attributes | {"scores_": np.array([np.nan])})
-
-    monkeypatch.setattr(GatedLaplacian, "_keep", kept)
-    found = read_job(job)
-    (result,) = work(Task(found.fits[:1], Store("nowhere"), 60))
-    assert (result.row["status"], "not finite" in result.row["error"]) == ("failed", True)
 
 
 def test_checkpoints_that_are_all_damaged(job, tmp_path):

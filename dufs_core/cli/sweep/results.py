@@ -35,8 +35,8 @@ from dufs_core.selection.checkpoint import Checkpoint, differences
 
 _COLUMNS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "n_found", "smallest_fdr", "found_lam", "excess_score", "p_value", "backend", "engine", "together", "seconds",
-    "warnings",
+    "n_found", "smallest_fdr", "found_lam", "excess_score", "p_value", "stopped_by_hsic", "backend", "engine",
+    "together", "seconds", "warnings",
 )  # fmt: skip
 
 
@@ -52,11 +52,8 @@ def failure(error: BaseException) -> Result:
 
 
 def result_of(fitted: Any) -> Result:
-    """Measures and arrays of a fitted selector; a failure if its gate parameters are not finite."""
-    try:
-        row, arrays = selector.measures(fitted)
-    except FloatingPointError as error:
-        return failure(error)
+    """Measures and arrays of a fitted selector."""
+    row, arrays = selector.measures(fitted)
     return Result({"status": "done", "error": None} | row, arrays)
 
 

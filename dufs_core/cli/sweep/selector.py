@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-import numpy as np
-
 from dufs_core import backend
 from dufs_core.errors import invalid_choice
 from dufs_core.objective.engines import choose
 from dufs_core.selection.gated_selector import GatedSelector
-from dufs_core.selection.methods import METHODS, make_selector
+from dufs_core.selection.methods import METHODS, make_selector, method_of
 from dufs_core.selection.parameters import check_shared
 from dufs_core.selection.settings import flat_settings
 
@@ -59,9 +57,8 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
     for name, known in (("backend", backend.NAMES), ("engine", choose.NAMES)):
         if getattr(selector, name) not in known:
             raise invalid_choice(name, getattr(selector, name), known)
-    method = next(name for name, kind in METHODS.items() if isinstance(selector, kind))
     found = flat_settings(selector)
-    return {"method": method} | {name: found[name] for name in _TYPES if name in found}
+    return {"method": method_of(selector)} | {name: found[name] for name in _TYPES if name in found}
 
 
 def new_selector(fit: Any, callbacks: Sequence[Any] = (), **found: Any) -> GatedSelector:
@@ -81,9 +78,7 @@ def same_in_a_stack(settings: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def measures(fitted: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Numbers and arrays of a fitted selector, by name. Raises FloatingPointError if its scores are not finite."""
-    if not np.isfinite(fitted.scores_).all():
-        raise FloatingPointError("the fit ended with scores that are not finite")
+    """Numbers and arrays of a fitted selector, by name."""
     row, arrays = (
         {name: getattr(fitted, f"{name}_") for name in names if hasattr(fitted, f"{name}_")}
         for names in (_NUMBERS, _ARRAYS)

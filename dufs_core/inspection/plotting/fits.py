@@ -61,7 +61,7 @@ def ranked_scores(selector: Any, ax: Any = None) -> Any:
 
 def _decoys_and_cut(ax: Any, selector: Any) -> None:
     """Draw the sorted evidence of the decoys, and the least evidence of the features found."""
-    found = selector.q_values_ <= selector.fdr
+    found = selector.q_values_ <= selector.fdr_
     decoys = -np.sort(-selector.decoy_evidence_[:, is_judged(selector)], axis=1)  # (M, d'), each copy best first
     M, judged = decoys.shape
     if judged:
@@ -69,10 +69,10 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
         ax.fill_between(rank, decoys.min(axis=0), decoys.max(axis=0), color=PALE, linewidth=1, zorder=1, label=label)
         ax.plot(rank, np.median(decoys, axis=0), color=GREY, linewidth=1, zorder=2)
     if found.any():
-        cut, label = float(selector.evidence_[found].min()), f"cut at fdr {selector.fdr:g}: {int(found.sum())} found"
+        cut, label = float(selector.evidence_[found].min()), f"cut at fdr {selector.fdr_:g}: {int(found.sum())} found"
         ax.axhline(cut, color=ORANGE, linewidth=1, linestyle="--", label=label)
     elif judged:
-        none = f"none found at fdr {selector.fdr:g} (smallest q = {rate_text(selector.q_values_.min())})"
+        none = f"none found at fdr {selector.fdr_:g} (smallest q = {rate_text(selector.q_values_.min())})"
         ax.plot([], [], " ", label=none)
 
 

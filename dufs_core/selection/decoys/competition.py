@@ -16,9 +16,10 @@ from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
+from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection.decoys.explanation import doubt_of_decoys
 from dufs_core.selection.memory import decoy_bytes
-from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation
+from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation, graph_for
 from dufs_core.selection.procedure import FitSize, Found
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
@@ -44,7 +45,8 @@ class Judgement(NamedTuple):
     q_values: Array  # (d,)
     evidence: Array  # (d,)
     decoy_evidence: Array  # (M, d), NaN for columns that did not compete
-    lam: float
+    fdr: float  # the rate asked for
+    lam: float  # NaN where nothing was calibrated
 
 
 class Start(NamedTuple):
@@ -73,6 +75,7 @@ class DecoyCompetition:
         check_rate(settings.fdr)
         check_choice("ranking", settings.ranking, RANKINGS)
         check_regularisation(settings.lam, settings.dtype, "calibrated")
+        check_n_neighbors(graph_for(settings, n).n_neighbors, min(n, structure.ROWS))
 
     def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
         """Steps on the rows of the pool, or on batches of all; the gates of a set."""
@@ -96,7 +99,7 @@ class DecoyCompetition:
 
             # 2 and 3: pairs of columns, which need no gates to see each other; the set that structure is found among
             bar.set_description_str("dependence of pairs")
-            objective = _for_rows(trainer.objective, pool.X.shape[1])
+            objective = trainer.objective
             start = find_start(bk, pool, objective, threads)
 
         # 4: gates of this set, at a price that keeps shuffled columns shut
@@ -137,8 +140,9 @@ class DecoyCompetition:
         least = float(evidence[0].min()) - 1.0 if len(pool.columns) > 1 else 0.0
         of_columns = of_all(evidence[0], least)
         lam = np.nan if trainer.objective.lam is None else float(trainer.objective.lam)
-        judged = Judgement(of_all(q, 1.0), of_columns, of_all(evidence[1:], np.nan), lam)
-        support = judged.q_values <= self._settings.fdr
+        fdr = float(self._settings.fdr)
+        judged = Judgement(of_all(q, 1.0), of_columns, of_all(evidence[1:], np.nan), fdr, lam)
+        support = judged.q_values <= fdr
         own = members < len(pool.columns)
         return Found(
             run=run,
@@ -149,13 +153,8 @@ class DecoyCompetition:
             weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
             support=support,
             judged=judged,
-            doubt=doubt_of_decoys(self._settings, judged, structure.repeated_rows(trainer.bk, pool)),
+            doubt=doubt_of_decoys(judged, structure.repeated_rows(trainer.bk, pool)),
         )
-
-
-def _for_rows(objective: Objective, n: int) -> Objective:
-    """The same objective where there are no more than n - 1 other rows."""
-    return replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
 
 
 def find_start(bk: Backend, pool: structure.Pool, objective: Objective, threads: int) -> Start:

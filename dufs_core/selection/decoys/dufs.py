@@ -69,7 +69,7 @@ class DUFS(GatedSelector):
     engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
         See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
         "streaming" takes memory in proportion to the data; "auto" picks the faster of the two. "cuda" needs the CuPy
-        backend.
+        backend; "sparse" is "auto" for sparse X, since the few columns with gates are dense.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
         live on either side.
@@ -105,8 +105,9 @@ class DUFS(GatedSelector):
         Gate parameters, large is open; NaN for a column that was given no gate.
     gate_probabilities_ : ndarray (n_features,)
         P(z > 0); NaN as `mu_`.
-    lam_ : float
-        The regularisation strength that was used.
+    fdr_, lam_ : float
+        The rate and the regularisation strength of this fit; lam_ is NaN where too few columns could compete to
+        calibrate it.
     history_ : dict of ndarray (n_iter_,)
         step, loss, score (S / n), bandwidth, open_gates, undecided_gates; the gates of decoys are counted, too.
     n_iter_ : int
@@ -143,7 +144,7 @@ class DUFS(GatedSelector):
 
     def _facts(self) -> dict[str, Any]:
         q = self.q_values_
-        found = {"fdr": self.fdr, "n_found": int((q <= self.fdr).sum()), "smallest_fdr": float(q.min())}
+        found = {"fdr": self.fdr_, "n_found": int((q <= self.fdr_).sum()), "smallest_fdr": float(q.min())}
         return found | {"n_decoys": len(self.decoy_evidence_), "lam": self.lam_}
 
     def _drawn(self) -> Drawn:
@@ -159,7 +160,7 @@ class DUFS(GatedSelector):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = self.engine in ("auto", "sparse")
+        tags.input_tags.sparse = True
         return tags
 
 

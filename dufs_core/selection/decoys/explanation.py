@@ -29,7 +29,7 @@ def shuffled_copies(count: int) -> str:
     return "a shuffled copy" if count == 1 else f"{count} shuffled copies"
 
 
-def doubt_of_decoys(settings: Any, judged: Any, repeated: float) -> str | None:
+def doubt_of_decoys(judged: Any, repeated: float) -> str | None:
     """That no column was found at the rate asked for, and at which one would be; or that rows are copies.
 
     judged: `dufs_core.selection.decoys.competition.Judgement`; repeated: share of rows that are copies.
@@ -41,7 +41,7 @@ def doubt_of_decoys(settings: Any, judged: Any, repeated: float) -> str | None:
             f"others cannot be told from their shuffled copies. More rows are needed, or GatedLaplacian, which has no "
             f"copies."
         )
-    if (q <= settings.fdr).any():
+    if (q <= judged.fdr).any():
         if repeated <= _REPEATED_SHARE:
             return None
         return (
@@ -53,7 +53,7 @@ def doubt_of_decoys(settings: Any, judged: Any, repeated: float) -> str | None:
         rate = rate_text(q.min())
         other = f"At fdr={rate} {int((q <= float(rate)).sum())} would be found"
     return (
-        f"No feature was found at a false discovery rate of {settings.fdr:g}. {other}. That can be the answer. "
+        f"No feature was found at a false discovery rate of {judged.fdr:g}. {other}. That can be the answer. "
         f"More rows show weaker structure, and n_features_to_select takes the best of the ranking all the same."
     )
 
@@ -81,9 +81,9 @@ def _reason(selector: Any, judged: Array, k: int) -> str:
     evidence = selector.evidence_[k]
     best_decoy = selector.decoy_evidence_[:, k].max()
     own, best = _told_apart(evidence, best_decoy)
-    if evidence <= best_decoy and q > selector.fdr:
+    if evidence <= best_decoy and q > selector.fdr_:
         return f"beaten by a decoy: evidence {own}, its decoys up to {best}"
-    verdict = "found" if q <= selector.fdr else f"not found at fdr {selector.fdr:g}"
+    verdict = "found" if q <= selector.fdr_ else f"not found at fdr {selector.fdr_:g}"
     return f"{verdict}, q = {rate_text(q)}: evidence {own}, its decoys at most {best}"
 
 
@@ -94,7 +94,7 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
 
 
 def _notes(selector: Any, judged: Array) -> list[str]:
-    q, fdr = selector.q_values_, selector.fdr
+    q, fdr = selector.q_values_, selector.fdr_
     if not judged.any():
         return ["Nothing was judged: a competition needs two features that vary in enough rows."]
 

@@ -61,7 +61,9 @@ class GatedLaplacian(GatedSelector):
         the 20 columns that depend most on another one, later ones on the first 14, 10, 7, 5 of these. If none ends it,
         the run with the largest excess is kept, with a warning. 1 trains once, as the paper does.
     graph : Graph, default Graph(power=2, bandwidth="max", n_neighbors=2, bandwidth_factor=2.0, self_loops=True)
-        The neighbourhood graph of the rows: `dufs_core.Graph`. Selections are tested (max_runs) with self-loops.
+        The neighbourhood graph of the rows: `dufs_core.Graph`, whose own defaults are those of `DUFS`;
+        ``set_params(graph__power=3)`` changes one part and leaves the others. Selections are tested (max_runs) with
+        self-loops.
     gate_sigma : float, default 0.5
         **Optimisation.** Standard deviation of the gate noise.
     n_draws : int or "auto", default "auto"
@@ -146,7 +148,7 @@ class GatedLaplacian(GatedSelector):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """Settings for wide data, of the paper or of the authors' published code, with `changes` on top.
+        """Settings for wide data, of the paper or of the authors' published code, with `changes` (`set_params`) on top.
 
         "wide", for more columns than rows: a graph of close neighbours (no self-loops, half of the largest squared
         distance to the fifth other row as bandwidth), ranking="diverse", since many gates end open (docs/defaults.md).
@@ -161,7 +163,8 @@ class GatedLaplacian(GatedSelector):
         """
         if name not in PRESETS:
             raise invalid_choice("preset", name, PRESETS)
-        return cls(**(PRESETS[name] | changes))
+        selector: Self = cls(**PRESETS[name]).set_params(**changes)
+        return selector
 
     def _procedure(self) -> GateSearch:
         from dufs_core.selection.gates.search import GateSearch

@@ -150,17 +150,20 @@ class LambdaPath(ColumnSelector):
         selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
         task = FitTask.begin(selector, X, y)
         task.settings.backend = task.bk.name  # a matrix from a GPU is on the host now
-        validate_data(self, task.accepted.given, skip_check_array=True)  # names and number of features
         self._check(task)
         task.settings.ranking = "gates"  # another order of all columns would not be used
         seed = seed_of(self.random_state)
         most = (self.n_lams if self.lams is None else len(self._given_lams())) * (1 + 2 * self.n_splits)
         with task.accepted.device(), one_of_each(), progress_bar(self.verbose, most, "fit") as bar:
             bar.set_postfix_str("all rows")
-            self.lams_, self.mu_, scores = self._fit_grid(task, seed, bar)
-            selections = [self._selection(mu) for mu in scores]
-            z, p, agreements = self._test_halves(task, selections, seed, bar)
+            lams, mu, scores = self._fit_grid(task, seed, bar)
+            selections = [self._selection(row) for row in scores]
+            z, p, agreements = self._test_halves(task, lams, selections, seed, bar)
             tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
+
+        # nothing of an earlier fit is touched before all of this one is there
+        validate_data(self, task.accepted.given, skip_check_array=True)  # names and number of features
+        self.lams_, self.mu_ = lams, mu
         self.constant_features_ = np.flatnonzero(task.data.constant)
         self.n_selected_ = np.array([len(selection) for selection in selections])
         self.excess_score_ = np.array([test.excess for test in tests])
@@ -223,7 +226,7 @@ class LambdaPath(ColumnSelector):
         return lams, mu, scores
 
     def _test_halves(
-        self, task: FitTask, selections: Sequence[Array], seed: int, bar: Any
+        self, task: FitTask, lams: Array, selections: Sequence[Array], seed: int, bar: Any
     ) -> tuple[Array, Array, Array]:
         """z and p-values (2 n_splits, n_lams), and the agreement of halves (n_splits, n_lams)."""
         (n, d), n_lams, host = task.X.shape, len(selections), get_backend("numpy")
@@ -239,9 +242,9 @@ class LambdaPath(ColumnSelector):
             halves = [replace(task, accepted=task.accepted.rows(part)) for part in parts]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
-            lams, found = self.lams_[lowest], []
+            found = []
             for half, own in zip(halves, seeds, strict=True):
-                _, scores = fit_lams(half, lams, own, bar)
+                _, scores = fit_lams(half, lams[lowest], own, bar)
                 found.append([self._selection(row) for row in scores])
             for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
                 test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)

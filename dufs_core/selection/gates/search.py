@@ -15,14 +15,13 @@ from dufs_core.selection.memory import gate_test_bytes
 from dufs_core.selection.parameters import (
     check_choice,
     check_draws,
-    check_group,
     check_regularisation,
     check_truth,
     check_whole,
     is_real,
 )
 from dufs_core.selection.procedure import FitSize, Found
-from dufs_core.selection.settings import Conventions
+from dufs_core.selection.settings import Conventions, check_group
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
 from dufs_core.significance.permutation import (
