@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 from joblib import parallel_config
@@ -145,9 +147,8 @@ def test_what_two_fits_would_mix_is_refused():
         fit_many(["DUFS"], X)
 
 
-@pytest.mark.filterwarnings("error::dufs_core.errors.SelectionWarning")
 def test_all_are_fitted_before_any_warns():
     given = [GatedLaplacian(lam=1e6, max_iter=20, max_runs=1, learning_rate=0.1, random_state=seed) for seed in (0, 1)]
-    with pytest.raises(SelectionWarning):
+    with warnings.catch_warnings(action="error", category=SelectionWarning), pytest.raises(SelectionWarning):
         fit_many(given, X)
     assert all(hasattr(selector, "mu_") for selector in given)

@@ -24,10 +24,10 @@ class DUFS(GatedSelector):
 
         minimise  -S / n + lam sum_k P(z_k > 0),    S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,
 
-    every column is scored on the graph of the open ones, and as many are selected as keep the expected share of
-    nuisance at `fdr` or below (`dufs_core.significance.decoys`). Gates and score are those of Lindenbaum, Shaham,
-    Svirsky, Peterfreund and Kluger, arXiv 2007.04728; the decoys are not part of that method, which is
-    `dufs_core.GatedLaplacian`.
+    every column is scored on the graph of the open ones, and competes with its decoys by the most that pairs of
+    columns, the first graph or this one say of it. As many are selected as keep the expected share of nuisance at `fdr`
+    or below (`dufs_core.significance.decoys`). Gates and score are those of Lindenbaum, Shaham, Svirsky, Peterfreund
+    and Kluger, arXiv 2007.04728; the decoys are not part of that method, which is `dufs_core.GatedLaplacian`.
 
     Parameters
     ----------
