@@ -14,6 +14,7 @@ kind, 15 of the silent ones, and three real sets.
 
 from __future__ import annotations
 
+import json
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -26,7 +27,7 @@ from bench.guarantee import binary, blocks, chain, counts, curve, moons, ring
 from bench.planted import load as load_planted
 from dufs_core import DUFS
 from dufs_core.backend import get_backend, random
-from dufs_core.errors import SelectionWarning
+from dufs_core.errors import DufsWarning
 from dufs_core.significance.diagnosis import Finding, diagnose
 
 Array = np.ndarray[Any, Any]
@@ -329,7 +330,9 @@ def generator(part: str, kind: str, number: int) -> Generator:
 
 def selected_share(X: Array, seed: int) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", SelectionWarning)  # that nothing is selected, or that rows are copies
+        warnings.simplefilter(
+            "ignore", DufsWarning
+        )  # that nothing is selected, gates are undecided, or rows are copies
         return float(DUFS(random_state=seed, n_jobs=1, backend="numpy").fit(X).support_.mean())
 
 
@@ -432,16 +435,25 @@ def listed(alarms: dict[str, Any]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     p = parser(__doc__)
-    p.add_argument("--quick", action="store_true", help=f"{QUICK_SETS} sets of each kind, three real ones")
+    p.add_argument("--quick", action="store_true", help=f"{QUICK_SETS} sets of each kind, {len(QUICK_REAL)} real ones")
     p.add_argument("--sets", type=number_of_runs, help=f"of each kind (default {SETS})")
     p.add_argument("--half", choices=("A", "B"), help="of the simulated kinds alone")
     a = p.parse_args(argv)
     sets = a.sets or (QUICK_SETS if a.quick else SETS)
-    records = [told(kind, sets) for kind, about in TOLD.items() if a.half in (None, about.half)]
-    records += [silent(kind, SILENT * sets) for kind, about in SILENCE.items() if a.half in (None, about.half)]
+    records: list[dict[str, Any]] = []
+
+    def keep(record: dict[str, Any]) -> None:
+        records.append(record)
+        print(json.dumps(record), flush=True)
+
+    for kind in (kind for kind, about in TOLD.items() if a.half in (None, about.half)):
+        keep(told(kind, sets))
+    for kind in (kind for kind, about in SILENCE.items() if a.half in (None, about.half)):
+        keep(silent(kind, SILENT * sets))
     if a.half is None:
         there, left_out = available(QUICK_REAL if a.quick else REAL, load)
-        records += [real(name) for name in there]
+        for name in there:
+            keep(real(name))
         save(a.json, {"sets": sets, "records": records, "left_out": left_out}, table(records))
     print(table(records))
 
