@@ -85,6 +85,7 @@ def test_what_is_concerned_is_named():
     np.testing.assert_array_equal(findings["far rows"].rows, [11, 150])
     assert findings["far rows"].number == 1
     assert "Rows 11, 150 lie more than 8 standard deviations" in findings["far rows"].sentence
+    np.testing.assert_array_equal(findings["far rows"].columns, np.arange(30))
     np.testing.assert_array_equal(findings["equal cells"].rows, np.arange(40, 70))
     np.testing.assert_array_equal(findings["equal cells"].columns, [2, 5, 7, 8])
     assert "Columns 2, 5, 7, 8 have equal values in the same 30 rows (19%)" in findings["equal cells"].sentence

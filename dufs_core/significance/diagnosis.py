@@ -108,7 +108,7 @@ class Finding(NamedTuple):
     sentence : str
         With the number, and what to do.
     columns : ndarray of int
-        Positions in X of the columns concerned; empty: all of them.
+        Positions in X of the columns concerned, among those that were read; empty: all of them.
     rows : ndarray of int
         Positions in the user's table of the rows concerned; empty: all of them. Of copies, those that repeat an earlier
         row.
@@ -320,6 +320,7 @@ def _one_factor(rows: _Rows, seed: int) -> Finding | None:
 
 
 def most_factors(d: int, n: int) -> int:
+    """The number of components that are taken for one factor."""
     return min(_MOST_FACTORS, n // _ROWS_A_FACTOR, d // _COLUMNS_A_FACTOR)
 
 
@@ -408,15 +409,15 @@ def _far_rows(rows: _Rows) -> Finding | None:
     found[found] = n * chance < _FAR_CHANCE
     if not found.any():
         return None
-    share = float(count.max()) / d
+    share = float(count[found].max()) / d
     at = rows.positions[found]
     one = len(at) == 1
     sentence = (
         f"{_listed('row', at)} {'lies' if one else 'lie'} more than {FAR:g} standard deviations from the others in "
         f"up to {share:.0%} of the columns: a far row makes independent columns dependent, so look at "
-        f"{'it' if one else 'them'}, and drop {'it' if one else 'them'} or mark missing what was not measured."
+        f"{'it' if one else 'them'}, and drop {'it' if one else 'them'} unless what few rows say is wanted."
     )
-    return Finding("far rows", share, sentence, _NONE, at)
+    return Finding("far rows", share, sentence, rows.columns[far[:, found].any(axis=1)], at)
 
 
 def _equal_cells(rows: _Rows) -> Finding | None:
@@ -482,7 +483,7 @@ def common_values(z: Array, in_order: Array) -> tuple[Array, Array]:
     gap = np.maximum(lowest - value, value - highest)
     filled &= (from_middle <= _MIDDLE * deviation) | (gap > _APART * (highest - lowest))
     kept = np.flatnonzero(filled)
-    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_COMPARED)).astype(np.intp)] if len(kept) else kept
+    kept = kept[np.linspace(0, len(kept) - 1, min(len(kept), _MOST_COMPARED)).astype(np.intp)]
     return columns[kept], z[columns[kept]] == value[kept, None]
 
 
