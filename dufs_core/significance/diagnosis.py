@@ -27,11 +27,11 @@ equal cells
     The commonest value of a column that has no other as common, the mean or median of the other values or far from all
     of them, is taken in the same rows by three columns or more; the largest such set of columns is named.
 
-What is not seen: effects on the variance alone; series in few of many columns, or shorter than 25 rows; batches whose
-columns are few or depend little on them; values imputed by a model; copies with noise of half a standard deviation,
-with an identifier among few columns, or fewer than 5% of the rows. What looks the same: a group of up to ten rows far
-from all others and copies; a table sorted by class where classes have fewer than twelve rows and one in the order of
-time.
+What is not seen: effects on the variance alone; series in few of many columns, or shorter than 25 rows; batches where
+columns are few or depend little on them; values imputed by a model; copies with noise of half a standard deviation, or
+with an identifier among few columns, or fewer than 5% of the rows. What looks the same: clusters that nearly all
+columns tell, and batches; a group of up to ten rows far from all others, and copies; a table sorted by class where
+classes have fewer than twelve rows, and one in the order of time.
 """
 
 from __future__ import annotations
