@@ -91,6 +91,10 @@ def all_constant(d: int) -> SelectionWarning:
     return SelectionWarning(f"All {d} columns of X are constant: nothing can be selected. Check that samples are rows.")
 
 
+class RowsWarning(DufsWarning):
+    """The rows may not be exchanged: columns that are independent of all others can have been selected."""
+
+
 class UnconvergedWarning(DufsWarning):
     """The fit ended at max_iter with gates that are still undecided."""
 

@@ -14,9 +14,8 @@ import pytest
 from scipy import sparse
 
 from dufs_core import DUFS
-from dufs_core.backend import get_backend
 from dufs_core.datasets import two_moons
-from dufs_core.errors import DufsWarning, SelectionWarning
+from dufs_core.errors import DufsWarning, RowsWarning, SelectionWarning
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
 
@@ -384,23 +383,64 @@ def test_a_price_closes_gates_and_is_kept(found):
 # --- copies of rows --------------------------------------------------------------------------------------------------
 
 
-def share_of_copies(X):
-    bk = get_backend("numpy")
-    return structure.repeated_rows(bk, structure.build_pool(bk, X, np.arange(X.shape[1]), 0))
-
-
 def test_copies_of_rows_are_a_warning():
     """They make columns depend on one another: noise is found, and the fit says why."""
     X = np.random.default_rng(0).normal(size=(100, 30))
-    with pytest.warns(SelectionWarning, match=r"33% of the rows repeat another row.*numpy\.unique"):
+    with pytest.warns(RowsWarning, match=r"33% of the rows repeat another row.*keep one row of each"):
         fitted = selector().fit(np.concatenate([X, X[:50]]))
+    (finding,) = fitted.diagnosis_
+    assert (finding.what, finding.number) == ("copies", pytest.approx(1 / 3))
+    np.testing.assert_array_equal(finding.rows, np.arange(100, 150))
     assert fitted.support_.any()
-    assert share_of_copies(np.concatenate([X, X[:50]])) == pytest.approx(1 / 3)
-    assert share_of_copies(X) == 0
+    assert fit_quietly(X).diagnosis_ == ()
 
 
 def test_rows_that_agree_by_chance_are_no_copies():
     """Few columns of few values, and rows of a text that have no word of it."""
     rng = np.random.default_rng(0)
-    assert share_of_copies(rng.integers(0, 3, (100, 4)).astype(float)) <= 0
-    assert share_of_copies((rng.random((200, 10)) < 0.1).astype(float)) < 0.05
+    assert fit_quietly(rng.integers(0, 3, (100, 4)).astype(float)).diagnosis_ == ()
+    assert fit_quietly((rng.random((200, 10)) < 0.1).astype(float)).diagnosis_ == ()
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DegenerateBandwidthWarning")
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("batch_size", [None, 60])
+def test_a_far_row_is_named_in_every_layout(make, batch_size, tmp_path):
+    X = np.random.default_rng(0).normal(size=(120, 8))
+    X[17] = -999.0
+    with pytest.warns(RowsWarning, match="Row 17 lies more than 8 standard deviations from the others in up to 100%"):
+        fitted = selector(batch_size=batch_size, max_iter=20).fit(make(X))
+    assert [finding.what for finding in fitted.diagnosis_] == ["far rows"]
+    np.save(tmp_path / "X.npy", X)
+    stored = fit_quietly(np.load(tmp_path / "X.npy", mmap_mode="r"), batch_size=60, max_iter=20)
+    np.testing.assert_array_equal(stored.diagnosis_[0].rows, [17])
+
+
+def test_rows_in_the_order_of_time_are_said_by_name_of_what_to_do():
+    """The columns are independent walks: nothing is to be found, and everything is."""
+    X = np.random.default_rng(1).normal(size=(200, 30)).cumsum(axis=0)
+    with pytest.warns(RowsWarning, match=r"Neighbouring rows are more alike .* take every k-th row"):
+        fitted = selector().fit(X)
+    assert fitted.support_.all()
+    notes = fitted._explanation(200).notes
+    assert fitted.diagnosis_[0].sentence in notes
+
+
+def test_a_sample_of_many_rows_names_rows_of_the_table():
+    """Of 1,500 rows 512 are looked at: what is said of them are positions in the table."""
+    X = np.random.default_rng(2).normal(size=(1500, 6))
+    X[:12] = 60.0
+    fitted = fit_quietly(X)
+    (finding,) = [found for found in fitted.diagnosis_ if found.what in ("far rows", "copies")][:1]
+    assert set(finding.rows.tolist()) <= set(range(12))
+
+
+def test_nothing_is_warned_of_where_nothing_is_selected():
+    X = np.random.default_rng(3).normal(size=(60, 10))
+    X[:, 3] = np.arange(60)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = selector().fit(X)
+    assert [finding.what for finding in fitted.diagnosis_] == ["row counter"]
+    assert fitted.diagnosis_[0].columns.tolist() == [3]
+    assert fitted.support_.any() == any(w.category is RowsWarning for w in caught)

@@ -125,6 +125,7 @@ LABELS_OF_A_KIND = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.RowsWarning")  # most columns tell the two groups
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
 @pytest.mark.parametrize("kind", LABELS_OF_A_KIND)
 def test_labels_of_any_kind_are_not_used(kind):

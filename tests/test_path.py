@@ -138,6 +138,7 @@ def test_the_number_of_features_is_exact_and_what_is_judged(moons):
     np.testing.assert_array_equal(found.lams_, [1e-3, 100.0])
 
 
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.RowsWarning")  # rows of few entries repeat
 def test_sparse_rows_give_what_dense_rows_give(moons):
     X = np.where(abs(moons) < 0.7, 0, moons)
     settings = {"n_lams": 2, "n_permutations": 9}

@@ -152,6 +152,7 @@ def _result(
     settings = {name: value for name, value in flat_settings(selector).items() if name not in _UNSAID}
     result: dict[str, Any] = {"method": method_of(selector), "selected": selected, "seconds": seconds["fit"]}
     result |= selector._facts() | {name: getattr(selector, f"{name}_") for name in _FITTED}
+    result["diagnosis"] = [finding._asdict() for finding in selector.diagnosis_]
     own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
     result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}
     for name in ("loss", "bandwidth"):  # at the end

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from dufs_core.errors import DegenerateBandwidthWarning, DufsWarning, UnconvergedWarning, isolated_rows
 from dufs_core.selection.settings import Graph
+from dufs_core.significance.diagnosis import Finding
 from dufs_core.training.loop import Run
 
 _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
@@ -44,3 +45,8 @@ def convergence_note(selector: Any, steps: str) -> str:
 def features(count: int, singular: str = "", plural: str = "") -> str:
     """A number of features, and what they are or do."""
     return f"1 feature {singular}".rstrip() if count == 1 else f"{count} features {plural}".rstrip()
+
+
+def sentences(diagnosis: Sequence[Finding]) -> list[str]:
+    """What a diagnosis of the rows says."""
+    return [finding.sentence for finding in diagnosis]

@@ -19,11 +19,13 @@ from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import Engine, Schedule, StepSize
-from dufs_core.selection import checkpoint, memory
+from dufs_core.selection import checkpoint, memory, rows
+from dufs_core.selection.base import names_of
 from dufs_core.selection.parameters import SMALL_ROWS, check_shared, graph_for, n_threads, seed_of, step_draws
 from dufs_core.selection.procedure import Procedure
 from dufs_core.selection.result import FitResult, complete
 from dufs_core.selection.trainer import GateTrainer, ProgressSaver
+from dufs_core.significance.diagnosis import Finding
 from dufs_core.training.loop import Run
 
 _FEW_ROWS = random.MOST_ROWS  # of a step whose matrices stay in the cache
@@ -168,11 +170,12 @@ class FitTask:
         saver: ProgressSaver | None = None,
         poll: Callable[[], None] | None = None,
         first: Run | None = None,
+        findings: tuple[Finding, ...] | None = None,
     ) -> FitResult:
         """The fit.
 
-        data: of another task with the same X, by default scaled here; saver: by default `saver`; poll: called several
-        times a second; first: the first run of the gates, if it has been trained already.
+        data, findings: of another task with the same X, by default found here; saver: by default `saver`; poll: called
+        several times a second; first: the first run of the gates, if it has been trained already.
         """
         with self.accepted.device():
             engine = self.engine() if engine is None else engine
@@ -182,4 +185,9 @@ class FitTask:
             with_blas = engine.name == "reference" and self.step_rows > SMALL_ROWS
             with nullcontext() if with_blas else one_blas_thread():
                 found = self.procedure.run(data, trainer, self.threads, first)
-                return complete(self.settings, found, data, trainer, self.threads)
+                findings = self.findings(data) if findings is None else findings
+                return complete(self.settings, found, findings, data, trainer, self.threads)
+
+    def findings(self, data: ScaledData) -> tuple[Finding, ...]:
+        """What says that the rows may not be exchanged."""
+        return rows.findings(self.bk, data, self.seed, names_of(self.settings))

@@ -15,6 +15,7 @@ import numpy as np
 from joblib import Parallel, delayed
 from joblib.parallel import get_active_backend
 
+from dufs_core.backend import random
 from dufs_core.backend.memory import available_bytes
 from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
@@ -182,6 +183,7 @@ def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
     shared = _largest(tasks)
     concurrent = max_concurrent(shared, shared.engine().name, len(tasks))
     data = shared.data
+    findings = shared.findings(data) if data.X.shape[0] <= random.MOST_ROWS else None  # of more, each has its own rows
     causes: list[BaseException] = []
 
     def fit(task: FitTask) -> FitResult | None:
@@ -193,7 +195,7 @@ def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
 
         try:
             check()
-            return task.run(data=data, poll=check)
+            return task.run(data=data, poll=check, findings=findings)
         except BaseException as error:
             causes.append(error)
             return None

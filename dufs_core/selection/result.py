@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,13 +10,14 @@ import numpy as np
 
 from dufs_core.backend import Array, get_backend
 from dufs_core.data.scaling import ScaledData
-from dufs_core.errors import DufsWarning, SelectionWarning, all_constant
+from dufs_core.errors import DufsWarning, RowsWarning, SelectionWarning, all_constant
 from dufs_core.objective.ops import regulariser
 from dufs_core.selection.diverse_ranking import diverse_order
 from dufs_core.selection.explanation import training_doubts
 from dufs_core.selection.parameters import graph_for, n_wanted
 from dufs_core.selection.procedure import Found
 from dufs_core.selection.trainer import GateTrainer
+from dufs_core.significance.diagnosis import SELECTED_SHARE, Finding
 from dufs_core.training.progress import stage
 
 _DIVERSE = 300  # columns in that order where no number of columns is asked for
@@ -39,6 +41,7 @@ class FitResult:
     n_iter: int
     converged: bool
     constant_features: Array
+    diagnosis: tuple[Finding, ...]
     backend: str
     engine: str
     judged: Any
@@ -51,7 +54,9 @@ class FitResult:
         return self.inherited | {f"{name}_": value for name, value in (own | self.judged._asdict()).items()}
 
 
-def complete(settings: Any, found: Found, data: ScaledData, trainer: GateTrainer, threads: int) -> FitResult:
+def complete(
+    settings: Any, found: Found, findings: Sequence[Finding], data: ScaledData, trainer: GateTrainer, threads: int
+) -> FitResult:
     """What a procedure found with scaled data (n, d), as the result of the fit with these settings."""
     n, d = data.X.shape
     run = found.run
@@ -72,6 +77,8 @@ def complete(settings: Any, found: Found, data: ScaledData, trainer: GateTrainer
     with stage(settings.verbose, "ranking"):
         order, support = _ordered(settings, found, trainer, data.X, threads)
     constant = np.flatnonzero(data.constant)
+    is_broad = found.support.mean() > SELECTED_SHARE
+    diagnosis = tuple(finding for finding in findings if is_broad or finding.what != "one factor")
     return FitResult(
         scores=found.scores,
         order=order,
@@ -82,12 +89,14 @@ def complete(settings: Any, found: Found, data: ScaledData, trainer: GateTrainer
         n_iter=run.n_iter,
         converged=run.converged,
         constant_features=constant,
+        diagnosis=diagnosis,
         backend=trainer.bk.name,
         engine=trainer.engine.name,
         judged=found.judged,
         doubts=(
             *training_doubts(settings, graph_for(settings, n), run, len(run.mu), n),
             *_doubts_of_selection(d, d - len(constant), found.doubt),
+            *(RowsWarning(finding.sentence) for finding in diagnosis if support.any()),
         ),
         inherited={name: value for name, value in vars(settings).items() if name.endswith("_in_")},
     )

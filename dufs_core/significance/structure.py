@@ -27,7 +27,6 @@ MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
 _DECOYS = 8000  # of all columns, about
 _CALIBRATION = (400, 1000)  # fewest and most calibration columns
 _CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
-_COMPARED = 4096  # columns that rows are compared in
 _FEWEST_ROWS = 3  # that differ from a column's median: a rarer column cannot be told from its decoys
 _TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
 _ROUNDS = 3  # in which columns pass on what their partners have
@@ -110,19 +109,6 @@ def build_pool(bk: Backend, X: Any, columns: Array, seed: int, threads: int = 1)
     middle = float(np.median(deviation)) if d else 1.0
     tiebreak = random.permutation(bk, seed, random.Stream.DECOYS, 2, d * (1 + M) + C)
     return Pool(xp.concatenate(copies), columns, deviation / middle, M, rows, bk.to_host(tiebreak), seed)
-
-
-def repeated_rows(bk: Backend, pool: Pool) -> float:
-    """The share of rows that repeat an earlier one in up to 4,096 columns, less that share among their first decoys.
-
-    Rows that are copies make columns depend on one another, and shuffling ends that: such columns are no nuisance for
-    the competition. Few columns of few values repeat by chance, in decoys as well.
-    """
-    d = len(pool.columns)
-    some = np.linspace(0, d - 1, min(d, _COMPARED)).astype(int)
-    both = [bk.to_host(pool.X[bk.xp.asarray(which)]).T for which in (some, d + some)]
-    distinct, in_decoys = (len({row.tobytes() for row in rows}) for rows in both)
-    return (in_decoys - distinct) / len(both[0])
 
 
 def standardised(bk: Backend, x: Array, rows: slice = slice(None)) -> Array:

@@ -153,7 +153,7 @@ class DecoyCompetition:
             weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
             support=support,
             judged=judged,
-            doubt=doubt_of_decoys(judged, structure.repeated_rows(trainer.bk, pool)),
+            doubt=doubt_of_decoys(judged),
         )
 
 

@@ -113,6 +113,9 @@ class DUFS(GatedSelector):
     n_iter_ : int
     converged_ : bool
     constant_features_ : ndarray of int
+    diagnosis_ : tuple of dufs_core.significance.diagnosis.Finding
+        What says that the rows may not be exchanged (time order, batches, copies, far rows, row numbers, cells imputed
+        together), each with its number and a sentence that says what to do; empty where nothing was found.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.

@@ -9,9 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.selection.base import Explanation
-from dufs_core.selection.explanation import COMPLEMENTING, convergence_note, features
-
-_REPEATED_SHARE = 0.05  # of copies among the rows that is worth a warning
+from dufs_core.selection.explanation import COMPLEMENTING, convergence_note, features, sentences
 
 
 def is_judged(selector: Any) -> Array:
@@ -29,10 +27,10 @@ def shuffled_copies(count: int) -> str:
     return "a shuffled copy" if count == 1 else f"{count} shuffled copies"
 
 
-def doubt_of_decoys(judged: Any, repeated: float) -> str | None:
-    """That no column was found at the rate asked for, and at which one would be; or that rows are copies.
+def doubt_of_decoys(judged: Any) -> str | None:
+    """That no column was found at the rate asked for, and at which one would be.
 
-    judged: `dufs_core.selection.decoys.competition.Judgement`; repeated: share of rows that are copies.
+    judged: `dufs_core.selection.decoys.competition.Judgement`.
     """
     q = judged.q_values
     if np.isnan(judged.decoy_evidence).all():
@@ -42,12 +40,7 @@ def doubt_of_decoys(judged: Any, repeated: float) -> str | None:
             f"copies."
         )
     if (q <= judged.fdr).any():
-        if repeated <= _REPEATED_SHARE:
-            return None
-        return (
-            f"{repeated:.0%} of the rows repeat another row. Copies of samples make columns depend on one another, so "
-            f"that noise is found: drop them first, as with numpy.unique(X, axis=0)."
-        )
+        return None
     other = "No rate finds any: no column is told from its shuffled copies"
     if q.min() < 1:
         rate = rate_text(q.min())
@@ -69,7 +62,8 @@ def explain(selector: Any) -> Explanation:
     }
     reasons = [_reason(selector, judged, k) for k in range(len(judged))]
     order = f"{COMPLEMENTING}, not by evidence" if selector.ranking == "diverse" else None
-    return Explanation(reasons, _notes(selector, judged), numbers, order, False, False)
+    notes = [*_notes(selector, judged), *sentences(selector.diagnosis_)]
+    return Explanation(reasons, notes, numbers, order, False, False)
 
 
 def _reason(selector: Any, judged: Array, k: int) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from dufs_core.backend import Array
 from dufs_core.objective.protocol import undecided
 from dufs_core.selection.base import Explanation
-from dufs_core.selection.explanation import COMPLEMENTING, convergence_note
+from dufs_core.selection.explanation import COMPLEMENTING, convergence_note, sentences
 from dufs_core.significance.permutation import excess_threshold
 from dufs_core.training.loop import Run
 
@@ -57,7 +57,8 @@ def explain(selector: Any, n: int) -> Explanation:
     reasons = [_reason(selector, k) for k in range(len(selector.mu_))]
     order = f"{COMPLEMENTING}, not by gates" if selector.ranking == "diverse" else None
     numbers = {"mu": selector.mu_, "probability": selector.gate_probabilities_}
-    return Explanation(reasons, _notes(selector, n), numbers, order, False, selector.ranking == "gates")
+    notes = [*_notes(selector, n), *sentences(selector.diagnosis_)]
+    return Explanation(reasons, notes, numbers, order, False, selector.ranking == "gates")
 
 
 def _reason(selector: Any, k: int) -> str:
