@@ -19,10 +19,10 @@ from dufs_core.data.dense import scale_columns
 from dufs_core.data.sparse import scale_sparse
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.chain import Objective, dense_scores_and_grad
-from dufs_core.objective.engines.choose import get_engine, predicted_bytes
+from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.engines.cpu_sparse import SparseEngine
-from dufs_core.objective.protocol import StepSize
-from dufs_core.selection.memory import sparse_size
+from dufs_core.selection.fit import FitTask
+from dufs_core.selection.memory import needed_bytes
 from dufs_core.significance.permutation import permutation_test
 
 bk = get_backend("numpy")
@@ -327,8 +327,7 @@ def test_predicted_memory():
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
     settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
     gated(**settings).fit(X[:20, :30])
-    problem, data = sparse_size(StepSize(2400, 20_000, 2, 4, threads=1), X)
-    predicted = data + predicted_bytes("sparse", problem)
+    predicted = needed_bytes("sparse", *FitTask.begin(gated(**settings), X, threads=1).memory)
     tracemalloc.start()
     try:
         gated(**settings).fit(X)

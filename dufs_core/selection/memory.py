@@ -22,7 +22,8 @@ from dufs_core.objective.protocol import StepSize
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
-from dufs_core.significance import hsic, pairs, permutation, structure
+from dufs_core.selection.rows import DIAGNOSED
+from dufs_core.significance import diagnosis, hsic, pairs, permutation, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
@@ -57,7 +58,9 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
         kept = n * d * itemsize
     if rows < n:
         kept += rows * step.d * itemsize  # the batch in hand
-    after = max(size.around, diverse_order_bytes(n, d) if settings.ranking == "diverse" else 0)
+    after = max(size.around, diagnosis_bytes(n, d, itemsize))
+    if settings.ranking == "diverse":
+        after = max(after, diverse_order_bytes(n, d))
     return step._replace(after=after), kept + size.kept
 
 
@@ -111,6 +114,13 @@ def hsic_bytes(n: int, d: int, itemsize: int) -> int:
     return columns * rows * rows * itemsize + 7 * 8 * columns * columns
 
 
+def diagnosis_bytes(n: int, d: int, itemsize: int) -> int:
+    """The rows that are looked at, and some 12 arrays of float64 of them in at most 1,024 columns."""
+    rows = min(n, random.MOST_ROWS)
+    asked = rows * min(d, DIAGNOSED // rows) * itemsize
+    return asked + 12 * 8 * rows * min(d, diagnosis.MOST_COLUMNS)
+
+
 def diverse_order_bytes(n: int, d: int) -> int:
     """All of float64: one array (d', n'), some 16 of (d',).
 
@@ -154,17 +164,20 @@ def check_memory(
     if available is None or (needed := needed_bytes(engine, size, kept)) <= available:
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
-    if kept < available < kept + size.after:  # no other step would help
-        raise MemoryLimitError(
-            f"What comes before and after the steps (decoys, tests of the result, the order of the columns) would need "
-            f"{byte_text(kept + size.after)} with the data; {byte_text(available)} {whose}. It depends on the columns, "
-            f"and on at most 1,024 rows: use fewer columns, or allow more memory."
-        )
+    around = (
+        f"What comes before and after the steps (decoys, tests of the result, the order of the columns) would need "
+        f"{byte_text(kept + size.after)} with the data"
+    )
+    advice = "It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+    if kept + predicted_bytes(engine, size) <= available < kept + size.after:
+        raise MemoryLimitError(f"{around}; {byte_text(available)} {whose}. {advice}")
     message = (
         f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
         f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
         f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
     )
+    if kept < available < kept + size.after:  # no batch would help
+        raise MemoryLimitError(f"{message}{around}. {advice}")
     can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
     if can_stream and (streaming := needed_bytes("streaming", size, kept)) <= available:
         message += f'engine="streaming" would need {byte_text(streaming)}. '

@@ -12,7 +12,7 @@ from dufs_core.data.matrix import dense_block
 from dufs_core.data.scaling import ScaledData
 from dufs_core.significance.diagnosis import Finding, diagnose
 
-_MOST_ENTRIES = 1 << 24  # that are asked: of very many columns some, spread evenly
+DIAGNOSED = 1 << 22  # entries that are asked: of very many columns some, spread evenly
 
 
 def findings(bk: Backend, data: ScaledData, seed: int, names: Sequence[Any] | None) -> tuple[Finding, ...]:
@@ -22,7 +22,7 @@ def findings(bk: Backend, data: ScaledData, seed: int, names: Sequence[Any] | No
     """
     n, d = data.X.shape
     rows = random.sample(bk, seed, random.Stream.DECOYS, 1, n, random.MOST_ROWS)
-    most = _MOST_ENTRIES // min(n, random.MOST_ROWS)
+    most = DIAGNOSED // min(n, random.MOST_ROWS)
     columns = np.arange(d) if d <= most else np.linspace(0, d - 1, most).astype(np.intp)
     block = bk.to_host(dense_block(bk, data.X, rows, columns))
     positions = None if isinstance(rows, slice) else bk.to_host(rows)
