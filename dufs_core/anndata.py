@@ -87,7 +87,9 @@ def select_features(
     if "n_top_genes" in parameters:
         raise TypeError("select_features has no parameter 'n_top_genes'; it is n_features_to_select here")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
-    selector = DUFS(scaling=scaling, **parameters).fit(X)
+    selector = DUFS(scaling=scaling, **parameters)
+    selector.var_names_ = np.array(adata.var_names, dtype=object)  # for the sentences of the fit
+    selector.fit(X)
     if (largest := _largest_count(X)) > _COUNT:
         warnings.warn(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "

@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
         from dufs_core.selection.methods import make_selector
 
         selector = make_selector(args.method, args.preset, given)
+        if data.names:  # for the sentences of the fit
+            selector.var_names_ = data.names
         started = time.perf_counter()
         selector.fit(data.X)
     ended = time.perf_counter()

@@ -8,6 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import numpy as np
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Backend, random
@@ -183,7 +184,7 @@ class FitTask:
             saver = self.saver(engine) if saver is None else saver
             trainer = self.trainer(engine, int((~data.constant).sum()), saver, poll)
             with_blas = engine.name == "reference" and self.step_rows > SMALL_ROWS
-            with nullcontext() if with_blas else one_blas_thread():
+            with np.errstate(under="ignore"), nullcontext() if with_blas else one_blas_thread():
                 found = self.procedure.run(data, trainer, self.threads, first)
                 findings = self.findings(data) if findings is None else findings
                 return complete(self.settings, found, findings, data, trainer, self.threads)

@@ -26,7 +26,7 @@ def make_selector(method: str | None, preset: str | None, settings: Mapping[str,
     selector has not.
     """
     method = method or ("decoys" if preset is None else "gates")
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         raise invalid_choice("method", method, METHODS)
     selector: GatedSelector = METHODS[method]()
     if preset is not None:

@@ -21,7 +21,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend, random
-from dufs_core.errors import SelectionWarning, all_constant, user_stacklevel
+from dufs_core.errors import RowsWarning, SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector, Drawn, Explanation
 from dufs_core.selection.fit import FitTask
@@ -88,6 +88,8 @@ class LambdaPath(ColumnSelector):
         all lambdas, and aggregated over the halves (see Notes).
     best_index_ : int
         Position of the chosen lambda.
+    diagnosis_ : tuple of dufs_core.significance.diagnosis.Finding
+        As in `GatedLaplacian`, of all rows; "one factor" is not asked.
     scores_ : ndarray (n_features,)
         `GatedLaplacian.scores_` at the chosen lambda: larger is better.
     support_, order_, ranking_, constant_features_, n_features_in_, feature_names_in_
@@ -160,10 +162,12 @@ class LambdaPath(ColumnSelector):
             selections = [self._selection(row) for row in scores]
             z, p, agreements = self._test_halves(task, lams, selections, seed, bar)
             tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
+            findings = task.findings(task.data)
 
         # nothing of an earlier fit is touched before all of this one is there
         validate_data(self, task.accepted.given, skip_check_array=True)  # names and number of features
         self.lams_, self.mu_ = lams, mu
+        self.diagnosis_ = tuple(finding for finding in findings if finding.what != "one factor")
         self.constant_features_ = np.flatnonzero(task.data.constant)
         self.n_selected_ = np.array([len(selection) for selection in selections])
         self.excess_score_ = np.array([test.excess for test in tests])
@@ -175,6 +179,8 @@ class LambdaPath(ColumnSelector):
         self.support_ = np.zeros(len(self.scores_), dtype=bool)
         self.support_[selections[self.best_index_]] = True
         self._warn(len(self.scores_) - len(self.constant_features_), len(p))
+        for finding in self.diagnosis_:
+            warnings.warn(RowsWarning(finding.sentence), stacklevel=user_stacklevel())
         return self
 
     def _check(self, task: FitTask) -> None:
@@ -297,6 +303,7 @@ class LambdaPath(ColumnSelector):
             notes.append("It is the lowest of them: lower ones (lams=...) may be better, and keep more features.")
         more = f"{'more' if p <= _LEVEL else 'no more'} structure than the same columns shuffled"
         notes.append(f"On held-out rows its columns have {more} (p = {p:.2g}).")
+        notes += [finding.sentence for finding in self.diagnosis_]
         return Explanation(reasons, notes, {}, None, False, True)
 
     def __sklearn_tags__(self) -> Any:
@@ -356,7 +363,8 @@ def one_of_each() -> Iterator[None]:
     with _catching, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield
-    for warning in {w.category: w for w in caught if not issubclass(w.category, SelectionWarning)}.values():
+    kept = [w for w in caught if not issubclass(w.category, (SelectionWarning, RowsWarning))]  # rows of halves mislead
+    for warning in {w.category: w for w in kept}.values():
         warnings.warn(warning.message, stacklevel=user_stacklevel())
 
 
