@@ -30,9 +30,8 @@ equal cells
 What is not seen: effects on the variance alone; series in few of many columns, or shorter than 25 rows; batches where
 columns are few or depend little on them; values imputed by a model; copies with noise of half a standard deviation, or
 with an identifier among few columns, or fewer than 5% of the rows; far rows beyond the rows that are read or in fewer
-columns. What looks the same: clusters that nearly all
-columns tell, and batches; a group of up to ten rows far from all others, and copies; a table sorted by class where
-classes have fewer than twelve rows, and one in the order of time.
+columns. What looks the same: clusters that nearly all columns tell, and batches; a group of up to ten rows far from all
+others, and copies; a table sorted by class where classes have fewer than twelve rows, and one in the order of time.
 """
 
 from __future__ import annotations
