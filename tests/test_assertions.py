@@ -265,6 +265,7 @@ def test_vacuous_tests_are_found():
     assert sorted(planted.without_assertion()) == sorted(f"test_planted.py::{name}" for name in names)
 
 
+# Texts, never run as tests: the check has to find every one of them.
 @pytest.mark.parametrize(
     "statement",
     [

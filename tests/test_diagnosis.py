@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import warnings
 
 import numpy as np
 import pytest
 
 from bench import rows as bench
+from dufs_core import LambdaPath
+from dufs_core.errors import RowsWarning
+from dufs_core.selection.methods import make_selector
 from dufs_core.significance.diagnosis import (
     MOST_COLUMNS,
     NEIGHBOURS_Z,
@@ -364,6 +368,36 @@ def test_few_distinct_rows_have_no_scale():
 
 
 # --- the benchmark ---------------------------------------------------------------------------------------------------
+
+
+def test_a_share_of_a_sample_says_so():
+    X = noise(100, 20)
+    X[50:70] = X[:20]
+    assert "of the rows looked at repeat" in only(X, "copies", np.arange(0, 200, 2)).sentence
+    assert "of the rows repeat" in only(X, "copies").sentence
+
+
+def test_squares_of_distances_that_vanish():
+    """Distances of 0 between rows that differ have no logarithm, and no ratio."""
+    y = 1e-170 * np.arange(1.0, 61.0) * np.ones((4, 1))
+    assert len(copied_rows(y, 0.0)) < 60
+
+
+def test_a_path_warns_of_all_rows_once():
+    X = bench.autoregression(0.9, 120, 12)(generator(0))
+    path = LambdaPath(n_splits=1, lams=[0.1, 0.3], random_state=0)
+    with warnings.catch_warnings(record=True) as caught, np.errstate(all="warn"):
+        warnings.simplefilter("always")
+        path.fit(X)
+    said = [w for w in caught if issubclass(w.category, RowsWarning)]
+    assert [f.what for f in path.diagnosis_] == ["neighbours"]
+    assert [str(w.message) for w in said] == [path.diagnosis_[0].sentence]
+
+
+@pytest.mark.parametrize("method", [["gates"], 3, {"gates": 1}])
+def test_a_method_that_is_no_text(method):
+    with pytest.raises(ValueError, match="method"):
+        make_selector(method, None, {})
 
 
 def test_records_and_tables(tmp_path, monkeypatch, capsys):
