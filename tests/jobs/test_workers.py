@@ -59,9 +59,11 @@ def in_one_process(tmp_path_factory):
 
 
 def test_processes(job, tmp_path, in_one_process):
+    environment = dict(os.environ)
     report = run(read_job(job), Store(tmp_path / "out"), pools.processes(2), False)
     assert report.done == 8
     assert bits(tmp_path / "out") == in_one_process
+    assert dict(os.environ) == environment
 
 
 @pytest.mark.slow

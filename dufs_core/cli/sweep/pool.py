@@ -21,6 +21,7 @@ from dufs_core.errors import InterruptedFit
 from dufs_core.selection.atomic_io import disk_is_full
 
 _PATIENCE = 10  # seconds for a Dask scheduler to answer, and to have a worker
+_SAFE_PATH = "PYTHONSAFEPATH"
 _DIED = ("TerminatedWorkerError", "BrokenProcessPool", "KilledWorker")  # loky's and Dask's errors
 Pool = tuple[Callable[[Task], Future[list[Result]]], int]  # submits a task; most tasks in hand
 
@@ -45,12 +46,18 @@ def processes(count: int) -> Iterator[Pool]:
     """`count` processes on this machine; a new set after one of them died."""
     from joblib.externals.loky import get_reusable_executor
 
-    os.environ["PYTHONSAFEPATH"] = "1"  # or they would import modules of the working directory, such as a json.py
     executor = partial(get_reusable_executor, count, timeout=None, initializer=_start_child, initargs=(os.getpid(),))
+    before = os.environ.get(_SAFE_PATH)
+    os.environ[_SAFE_PATH] = "1"  # or they would import modules of the working directory, such as a json.py
     try:
         yield lambda task: executor().submit(work, task), count
     finally:
         executor().shutdown(wait=True, kill_workers=True)
+        # This process may start others that need its working directory.
+        if before is None:
+            del os.environ[_SAFE_PATH]
+        else:
+            os.environ[_SAFE_PATH] = before
 
 
 def _start_child(parent: int) -> None:
