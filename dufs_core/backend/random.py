@@ -107,12 +107,14 @@ def sample(bk: Backend, seed: int, stream: Stream, step: int, n: int, most: int)
 
 
 def orders(
-    bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int, keys: Array, threads: int = 1
-) -> Array:
+    bk: Backend, seed: int, stream: Stream, step: int, count: int, n: int, keys: Array, threads: int = 1,
+    group: Array | None = None,
+) -> Array:  # fmt: skip
     """Independent permutations of n <= 512 rows, (count, len(keys), n) int; number c of a key is always the same.
 
     The order of n random numbers of 23 bits with the row in the 9 bits below them: sorting both in one word is several
-    times faster than sorting indices. One random word serves two permutations.
+    times faster than sorting indices. One random word serves two permutations. With group (n,), the number of each
+    row's group (NumPy), rows are exchanged within their groups: the group stands above the random bits.
     """
     xp = bk.xp
     pairs = xp.arange(-(-count // 2))[:, None, None]
@@ -122,9 +124,17 @@ def orders(
     def of(start: int) -> Array:
         drawn = words(bk, seed, stream, step, pairs, row, keys[start : start + together, None])
         drawn = xp.stack([drawn >> xp.uint64(32), drawn & xp.uint64(_MASK)], axis=1).astype(xp.uint32)
-        drawn = drawn.reshape(-1, *drawn.shape[2:])[:count]
-        return xp.sort((drawn & ~low) | row, axis=2) & low
+        drawn = (drawn.reshape(-1, *drawn.shape[2:])[:count] & ~low) | row
+        if group is None:
+            return xp.sort(drawn, axis=2) & low
+        in_groups = xp.sort(drawn | above, axis=2).astype(xp.uint32) & low
+        out = xp.empty_like(in_groups)
+        out[:, :, places] = in_groups
+        return out
 
+    if group is not None:
+        above = xp.asarray(group, dtype=xp.uint64) << xp.uint64(32)
+        places = xp.argsort(xp.asarray(group), kind="stable")  # in which the sorted rows of the groups go
     together = max(1, WORDS // (n * len(pairs)) if bk.name == "numpy" else len(keys))
     return xp.concatenate(mapped(bk, of, range(0, max(1, len(keys)), together), threads), axis=1)
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, Backend, get_backend, is_sparse_on_device, on_device, random
 from dufs_core.data import dense
-from dufs_core.data.on_disk import OnDiskMatrix, as_array, blocks, finite_blocks, is_on_disk
+from dufs_core.data.on_disk import OnDiskMatrix, SomeRows, as_array, blocks, finite_blocks, is_on_disk
 from dufs_core.data.scaling import ScaledData
 from dufs_core.data.sparse import checked, scale_sparse
 from dufs_core.errors import DufsWarning, user_stacklevel
@@ -54,8 +54,8 @@ class Accepted(NamedTuple):
         return self.bk.xp if self.kind == "dense device" else np
 
     def rows(self, rows: Array) -> Accepted:
-        """Some of the rows (NumPy indices) of data that are not on disk."""
-        return self._replace(X=self.X[self.xp.asarray(rows)])
+        """Some of the rows (NumPy indices, increasing)."""
+        return self._replace(X=SomeRows(self.X, rows) if self.is_on_disk else self.X[self.xp.asarray(rows)])
 
     def device(self) -> AbstractContextManager[Any]:
         """Makes the device that X lives on the current one."""
@@ -63,15 +63,18 @@ class Accepted(NamedTuple):
             return self.bk.device_of(self.given.data)  # the matrix itself does not say where it is
         return self.bk.device_of(self.X) if self.kind == "dense device" else nullcontext()
 
-    def scaled(self, scaling: str, dtype: Any, by_rows: bool = False) -> ScaledData:
-        """The scaled data where the backend computes; by_rows: whether rows will be taken (minibatches)."""
+    def scaled(self, scaling: str, dtype: Any, by_rows: bool = False, group: Array | None = None) -> ScaledData:
+        """The scaled data where the backend computes; by_rows: whether rows will be taken (minibatches).
+
+        group (n,): the number of each row's group, for dense data in memory, which are scaled within groups then.
+        """
         if self.is_on_disk:
             source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
             data = ScaledData(source, source.constant)
         elif self.is_sparse:
             data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
         else:
-            X, constant = dense.scale_columns(self.X, scaling, dtype, self.xp)
+            X, constant = dense.scale_columns(self.X, scaling, dtype, self.xp, group)
             data = ScaledData(self.bk.to_device(X), self.bk.to_host(constant))
         if scaling == "none" and self.xp is np:
             check_scales(self.X)

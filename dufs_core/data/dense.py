@@ -10,13 +10,17 @@ import numpy as np
 from scipy import sparse
 
 from dufs_core.backend import Array
+from dufs_core.data.groups import Within
 from dufs_core.data.scaling import ScaledData, check_peaks, common_deviation, safe_unit
 
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 
 
-def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledData:
+def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np, group: Array | None = None) -> ScaledData:
     """Centre and scale the columns of X (n, d), as `dufs_core.data.scaling` says; find the constant ones.
+
+    With group (n,), the number of the group of each row, columns are centred within the groups, which have one
+    deviation then; constant is what has one value in each.
 
     X, of any real dtype, is cast to float64 before anything is subtracted, and never written to; the result, in Fortran
     order (the chain gathers columns), has `dtype`, float32 or float64. xp: numpy, or cupy for X on a device. Raises
@@ -25,13 +29,17 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np) -> ScaledDat
     check_finite(X, xp)
     n, d = X.shape
     out = xp.empty((n, d), dtype=dtype, order="F")
+    within = Within(xp, group, n)
     constant, peaks, squares = xp.empty(d, dtype=bool), xp.zeros(d), 0.0
     largest = max((float(abs(block).max()) for _, block in _blocks(X, xp)), default=0.0) if scaling == "global" else 0.0
     for columns, block in _blocks(X, xp):
         low, high = block.min(axis=0), block.max(axis=0)
-        constant[columns] = low == high
+        constant[columns] = low == high if within.is_one else within.constant(block.T)
         block /= safe_unit(scaling, low, high, largest, xp)
-        block -= block.mean(axis=0)
+        if within.is_one:
+            block -= block.mean(axis=0)
+        else:
+            block = within.levelled(block.T).T
         block[:, constant[columns]] = 0
         if scaling == "columns":
             deviation = xp.sqrt(xp.square(block).mean(axis=0))

@@ -33,6 +33,22 @@ def is_on_disk(X: Any) -> bool:
     return named and isinstance(X.shape, tuple) and len(X.shape) == 2
 
 
+class SomeRows:
+    """Some of the rows (NumPy positions, increasing) of data on disk."""
+
+    def __init__(self, X: Any, rows: Array) -> None:
+        self._X, self._rows = X, rows
+        self.shape = (len(rows), X.shape[1])
+        self.dtype = X.dtype
+
+    def __getitem__(self, wanted: slice) -> Any:
+        """A slice of the rows, read at once."""
+        rows = self._rows[wanted]
+        if not len(rows):
+            return self._X[0:0]
+        return self._X[int(rows[0]) : int(rows[-1]) + 1][rows - rows[0]]
+
+
 def statistics(X: Any) -> tuple[Array, Array, Array, Array]:
     """Mean, sum of squared differences from it, least and largest value of each column, float64 (d,), in one pass.
 

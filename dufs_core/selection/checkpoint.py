@@ -28,9 +28,10 @@ from dufs_core.selection import atomic_io
 from dufs_core.selection.settings import flat_settings
 from dufs_core.selection.trainer import FinishedRun, Progress
 from dufs_core.significance.permutation import PermutationTest
+from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
 
-FORMAT = 4  # raised when the layout changes, or when the same state would continue differently
+FORMAT = 5  # raised when the layout changes, or when the same state would continue differently
 _FREE = ("callbacks", "verbose", "n_jobs", "max_memory")  # parameters that change no result
 _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came to: backend, engine, seed
 
@@ -126,8 +127,8 @@ class Checkpoint:
         self._keeps_previous = self._is_new or not problems
         return str(identity["selector"]), settings
 
-    def begin(self, bk: Backend, selector: Any, engine: str, seed: int, X: Array) -> CheckpointWriter:
-        """The writer for one fit of `selector` to accepted X (n, d).
+    def begin(self, bk: Backend, selector: Any, engine: str, seed: int, X: Array, rows: Rows) -> CheckpointWriter:
+        """The writer for one fit of `selector` to accepted X (n, d) and its rows.
 
         Raises CheckpointError if there is a file that was not read, or if it belongs to another fit.
         """
@@ -140,7 +141,7 @@ class Checkpoint:
                 f"{type(selector).__name__}.resume({str(self.path)!r}, X), or delete it (and {self.previous.name}) to "
                 f"fit anew"
             )
-        identity = _identity(bk, selector, engine, seed, X)
+        identity = _identity(bk, selector, engine, seed, X, rows)
         if found is None:
             return CheckpointWriter(self, bk, identity, Progress([], None))
         about = atomic_io.json_of(found["about"])
@@ -234,13 +235,16 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
     return found
 
 
-def _identity(bk: Backend, selector: Any, engine: str, seed: int, X: Array) -> Any:
+def _identity(bk: Backend, selector: Any, engine: str, seed: int, X: Array, rows: Rows) -> Any:
     """All that the bits of a fit depend on, in the types of JSON."""
     parameters = flat_settings(selector)
     settings = {name: parameters[name] for name in parameters if name not in (*_FREE, *_RESOLVED)}
     resolved = {"selector": type(selector).__name__, "backend": bk.name, "engine": engine, "seed": int(seed)}
     made_by = {"version": __version__, "format": FORMAT}
-    return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": fingerprint.describe(bk, X)})
+    data = fingerprint.describe(bk, X)
+    if rows.group is not None:
+        data["groups"] = fingerprint.array_fingerprint(rows.group[:, None].astype(np.int64))
+    return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": data})
 
 
 def _arrays(bk: Backend, identity: Any, progress: Progress) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Backend, random
+from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
@@ -20,13 +20,14 @@ from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.optimizers import get_optimizer
 from dufs_core.objective.protocol import Engine, Schedule, StepSize
-from dufs_core.selection import checkpoint, memory, rows
+from dufs_core.selection import checkpoint, memory
 from dufs_core.selection.base import names_of
 from dufs_core.selection.parameters import SMALL_ROWS, check_shared, graph_for, n_threads, seed_of, step_draws
 from dufs_core.selection.procedure import Procedure
 from dufs_core.selection.result import FitResult, complete
 from dufs_core.selection.trainer import GateTrainer, ProgressSaver
-from dufs_core.significance.diagnosis import Finding
+from dufs_core.significance.diagnosis import Finding, findings
+from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
 
 _FEW_ROWS = random.MOST_ROWS  # of a step whose matrices stay in the cache
@@ -38,33 +39,47 @@ class FitTask:
 
     settings: Any  # a copy of the selector: nothing that happens here changes the user's
     procedure: Procedure
-    accepted: Accepted
+    accepted: Accepted  # without rows that are alone in their group
+    rows: Rows
+    groups: Any  # as they were given, of all rows
     threads: int
 
     @classmethod
-    def begin(cls, selector: Any, X: Any, y: Any = None, threads: int | None = None) -> Self:
-        """Check X (n, d), labels y, and the parameters; threads: by default those of n_jobs.
+    def begin(cls, selector: Any, X: Any, y: Any = None, groups: Any = None, threads: int | None = None) -> Self:
+        """Check X (n, d), labels y, groups of rows, and the parameters; threads: by default those of n_jobs.
 
         Raises ValueError or TypeError for what cannot be computed with.
         """
         settings = copy(selector)
         accepted = accept(settings, X, y, backend=settings.backend, batch_size=settings.batch_size)
+        rows = Rows.of(groups, accepted.X.shape[0])
+        if rows.kept is not None:
+            accepted = accepted.rows(rows.kept)
         threads = n_threads(settings.n_jobs) if threads is None else threads
-        return cls._checked(settings, accepted, threads)
+        return cls._checked(settings, accepted, rows, groups, threads)
 
     def for_selector(self, selector: Any) -> Self:
         """The same data for another selector."""
         settings = copy(selector)
         validate_data(settings, self.accepted.given, skip_check_array=True)  # names and number of features
-        return self._checked(settings, self.accepted, self.threads)
+        return self._checked(settings, self.accepted, self.rows, self.groups, self.threads)
+
+    def part(self, rows: Array) -> Self:
+        """The fit of some of the rows (NumPy positions, increasing)."""
+        return replace(self, accepted=self.accepted.rows(rows), rows=self.rows.take(rows))
 
     @classmethod
-    def _checked(cls, settings: Any, accepted: Accepted, threads: int) -> Self:
+    def _checked(cls, settings: Any, accepted: Accepted, rows: Rows, groups: Any, threads: int) -> Self:
         n, d = accepted.X.shape
         procedure = settings._procedure()
         check_shared(settings, n, d)
         procedure.check(n, d, accepted.is_sparse)
-        return cls(settings, procedure, accepted, threads)
+        if groups is not None and procedure.scales_groups and not accepted.kind.startswith("dense"):
+            raise ValueError(
+                f"{type(settings).__name__} takes groups with dense data in memory, whose columns it centres within "
+                f"groups; this X is {accepted.kind}: use DUFS, which takes groups with any data, or X.toarray() or X[:]"
+            )
+        return cls(settings, procedure, accepted, rows, groups, threads)
 
     @property
     def bk(self) -> Backend:
@@ -90,7 +105,8 @@ class FitTask:
     def data(self) -> ScaledData:
         """The data scaled, where the backend computes."""
         by_rows = self.step_rows < self.X.shape[0]
-        return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows)
+        group = self.rows.group if self.procedure.scales_groups else None
+        return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows, group)
 
     @lazy
     def memory(self) -> tuple[StepSize, int]:
@@ -121,7 +137,9 @@ class FitTask:
     def saver(self, engine: Engine) -> ProgressSaver | None:
         """What saves the progress of the fit, where the selector has a Checkpoint."""
         saving = checkpoint.find(self.settings.callbacks)
-        return None if saving is None else saving.begin(self.bk, self.settings, engine.name, self.seed, self.X)
+        return (
+            None if saving is None else saving.begin(self.bk, self.settings, engine.name, self.seed, self.X, self.rows)
+        )
 
     def trainer(
         self, engine: Engine, n_columns: int, saver: ProgressSaver | None = None, poll: Callable[[], None] | None = None
@@ -185,10 +203,10 @@ class FitTask:
             trainer = self.trainer(engine, int((~data.constant).sum()), saver, poll)
             with_blas = engine.name == "reference" and self.step_rows > SMALL_ROWS
             with np.errstate(under="ignore"), nullcontext() if with_blas else one_blas_thread():
-                found = self.procedure.run(data, trainer, self.threads, first)
+                found = self.procedure.run(data, self.rows, trainer, self.threads, first)
                 findings = self.findings(data) if findings is None else findings
-                return complete(self.settings, found, findings, data, trainer, self.threads)
+                return complete(self.settings, found, findings, data, self.rows, trainer, self.threads)
 
     def findings(self, data: ScaledData) -> tuple[Finding, ...]:
         """What says that the rows may not be exchanged."""
-        return rows.findings(self.bk, data, self.seed, names_of(self.settings))
+        return findings(self.bk, data.X, self.rows, self.seed, names_of(self.settings))

@@ -39,7 +39,7 @@ class Cancelled(Exception):
     """Another fit failed, or the user ended all."""
 
 
-def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
+def fit_many(selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None) -> list[GatedSelector]:
     """Fit selectors that differ in lam and random_state on the same data, together.
 
     Parameters
@@ -48,6 +48,8 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
         They may differ in lam, random_state, n_features_to_select, ranking, callbacks and verbose. X is checked and
         scaled once. On the CPU, n_jobs is the number of concurrent fits. Each selector is fitted, in place.
     X : array-like (n_samples, n_features)
+        As in `DUFS.fit`.
+    groups : array-like (n_samples,), optional
         As in `DUFS.fit`.
 
     Returns
@@ -75,7 +77,7 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
     callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
     """
     selectors = list(selectors)
-    results = fit_results(selectors, X)
+    results = fit_results(selectors, X, groups)
     for selector, result in zip(selectors, results, strict=True):
         selector._keep(result.attributes())
     for doubt in (doubt for result in results for doubt in result.doubts):
@@ -83,23 +85,23 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any) -> list[GatedSelector]:
     return selectors
 
 
-def fit_results(selectors: Sequence[GatedSelector], X: Any) -> list[FitResult]:
+def fit_results(selectors: Sequence[GatedSelector], X: Any, groups: Any = None) -> list[FitResult]:
     """The results of `fit_many`; no selector is touched."""
     if not selectors:
         return []
-    tasks = _tasks(selectors, X)
+    tasks = _tasks(selectors, X, groups)
     if tasks[0].bk.name == "cupy":
         return _on_gpu(tasks)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     return _in_threads(tasks) if getattr(chosen, "supports_sharedmem", False) else _in_processes(tasks)
 
 
-def stack_size(selector: GatedSelector, X: Any, count: int) -> int:
+def stack_size(selector: GatedSelector, X: Any, count: int, groups: Any = None) -> int:
     """How many of `count` fits like this one advance as one stack on X, each with the bits that it has alone.
 
     1 where they cannot, or where cuBLAS would multiply: its rounding may depend on how many matrices there are.
     """
-    task = FitTask.begin(selector, X, threads=1)
+    task = FitTask.begin(selector, X, groups=groups, threads=1)
     if task.bk.name == "numpy" or not _can_stack(task):
         return 1
     with task.accepted.device():
@@ -134,7 +136,7 @@ def bytes_together(task: FitTask, engine: str, fits: int) -> int:
     return data + fits * own + steps
 
 
-def _tasks(selectors: Sequence[GatedSelector], X: Any) -> list[FitTask]:
+def _tasks(selectors: Sequence[GatedSelector], X: Any, groups: Any) -> list[FitTask]:
     """A task for each selector. Raises ValueError if they cannot be fitted together."""
     for selector in selectors:
         if not isinstance(selector, GatedSelector):
@@ -154,7 +156,7 @@ def _tasks(selectors: Sequence[GatedSelector], X: Any) -> list[FitTask]:
                     f"Selectors that are fitted together differ in {', '.join(sorted(_FREE))} alone; {name} is "
                     f"{expected[name]!r} in the first and {value!r} in number {position}. Fit those apart."
                 )
-    first = FitTask.begin(selectors[0], X, threads=1)
+    first = FitTask.begin(selectors[0], X, groups=groups, threads=1)
     _refuse_shared_callbacks(selectors)
     tasks = [first, *(first.for_selector(selector) for selector in selectors[1:])]
     for task in tasks:
@@ -183,7 +185,8 @@ def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
     shared = _largest(tasks)
     concurrent = max_concurrent(shared, shared.engine().name, len(tasks))
     data = shared.data
-    findings = shared.findings(data) if data.X.shape[0] <= random.MOST_ROWS else None  # of more, each has its own rows
+    looks_at_all = shared.rows.n <= random.MOST_ROWS  # else each fit looks at rows of its own
+    findings = shared.findings(data) if looks_at_all else None
     causes: list[BaseException] = []
 
     def fit(task: FitTask) -> FitResult | None:
@@ -219,15 +222,15 @@ def _in_processes(tasks: Sequence[FitTask]) -> list[FitResult]:
                 f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
                 f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
             )
-    jobs = (delayed(_fit_there)(task.settings, task.accepted.given, task.seed) for task in tasks)
+    jobs = (delayed(_fit_there)(task.settings, task.accepted.given, task.groups, task.seed) for task in tasks)
     results: list[FitResult] = Parallel()(jobs)
     return results
 
 
-def _fit_there(settings: Any, X: Any, seed: int) -> FitResult:
+def _fit_there(settings: Any, X: Any, groups: Any, seed: int) -> FitResult:
     """A fit in a process of its own, whose warnings are in its result."""
     with warnings.catch_warnings(action="ignore", category=DufsWarning):
-        return FitTask.begin(settings.set_params(random_state=seed), X).run()
+        return FitTask.begin(settings.set_params(random_state=seed), X, groups=groups).run()
 
 
 def _on_gpu(tasks: Sequence[FitTask]) -> list[FitResult]:

@@ -91,7 +91,7 @@ class GatedSelector(ColumnSelector, ABC):
     def _procedure(self) -> Procedure:
         """What is done between scaled data and a selection: the one place where the two selectors part."""
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Learn the gates.
 
         Parameters
@@ -104,11 +104,15 @@ class GatedSelector(ColumnSelector, ABC):
             batch_size, data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
             `dufs_core.data.on_disk`.
         y : ignored
+        groups : array-like (n_samples,), optional
+            Labels of any kind: batch, donor, plate, subject of each row. Columns are centred and scaled, and rows
+            exchanged, within groups alone; rows that are alone in theirs take no part. `dufs_core.GatedLaplacian` takes
+            groups with dense data in memory. In pipelines: ``set_fit_request(groups=True)`` (metadata routing).
 
         Raises
         ------
         ValueError, TypeError
-            If X or a parameter is not usable; the message gives the numbers and what to do.
+            If X, groups or a parameter is not usable; the message gives the numbers and what to do.
         BackendUnavailableError
             If the backend asked for cannot compute here.
         MemoryLimitError
@@ -116,7 +120,7 @@ class GatedSelector(ColumnSelector, ABC):
         """
         from dufs_core.selection.fit import FitTask  # engines, procedures, tests: loaded with the first fit
 
-        result = FitTask.begin(self, X, y).run()
+        result = FitTask.begin(self, X, y, groups).run()
         self._keep(result.attributes())
         for doubt in result.doubts:
             warnings.warn(doubt, stacklevel=user_stacklevel())
@@ -129,7 +133,7 @@ class GatedSelector(ColumnSelector, ABC):
         self.__dict__.update(attributes)
 
     @classmethod
-    def resume(cls, path: Any, X: Any, **parameters: Any) -> Self:
+    def resume(cls, path: Any, X: Any, *, groups: Any = None, **parameters: Any) -> Self:
         """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
 
         Parameters
@@ -138,6 +142,8 @@ class GatedSelector(ColumnSelector, ABC):
             Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
         X : array-like (n_samples, n_features)
             The data that the fit was started with.
+        groups : array-like (n_samples,), optional
+            The groups that it was started with.
         **parameters
             n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
             the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
@@ -150,8 +156,8 @@ class GatedSelector(ColumnSelector, ABC):
         Raises
         ------
         CheckpointError
-            If the data, a parameter given here, the engine or the version is another one (the message names it), if the
-            fit was that of another selector, or if no state is usable.
+            If the data, the groups, a parameter given here, the engine or the version is another one (the message names
+            it), if the fit was that of another selector, or if no state is usable.
         FileNotFoundError
             If there is no checkpoint.
         """
@@ -168,4 +174,4 @@ class GatedSelector(ColumnSelector, ABC):
         if unknown := settings.keys() - flat_settings(cls()):
             raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
         selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
-        return selector.fit(X)
+        return selector.fit(X, groups=groups)

@@ -22,7 +22,6 @@ from dufs_core.objective.protocol import StepSize
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
-from dufs_core.selection.rows import DIAGNOSED
 from dufs_core.significance import diagnosis, hsic, pairs, permutation, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
@@ -117,7 +116,7 @@ def hsic_bytes(n: int, d: int, itemsize: int) -> int:
 def diagnosis_bytes(n: int, d: int, itemsize: int) -> int:
     """The rows that are looked at, and some 12 arrays of float64 of them in at most 1,024 columns."""
     rows = min(n, random.MOST_ROWS)
-    asked = rows * min(d, DIAGNOSED // rows) * itemsize
+    asked = rows * min(d, diagnosis.DIAGNOSED // rows) * itemsize
     return asked + 12 * 8 * rows * min(d, diagnosis.MOST_COLUMNS)
 
 

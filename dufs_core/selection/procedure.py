@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import GateTrainer
+from dufs_core.significance.rows import Rows, RowSample
 from dufs_core.training.loop import Run
 
 
@@ -23,6 +25,7 @@ class Found(NamedTuple):
     support: Array  # (d,) bool: what is selected where no number is asked for
     judged: Any  # NamedTuple: the procedure's own attributes of the selector
     doubt: str | None  # what is doubtful about the selection
+    read: Callable[[RowSample, Array], Array] | None  # some columns (d', n') for the diverse order; None: as they are
 
 
 class FitSize(NamedTuple):
@@ -42,6 +45,7 @@ class Procedure(Protocol):
     conventions: Conventions
     stacks: bool  # whether fits that differ in lam and seed can advance as one
     on_sparse: bool  # whether gates are trained on sparse X as it is
+    scales_groups: bool  # whether the data that it is given are centred and scaled within groups of rows
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         """Raise ValueError for a parameter of its own that cannot be used with n rows and d columns."""
@@ -49,5 +53,8 @@ class Procedure(Protocol):
     def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
         """What the fit of n rows and d columns takes."""
 
-    def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
-        """From scaled data to a selection; first: the first run of the gates, if it has been trained already."""
+    def run(self, data: ScaledData, rows: Rows, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+        """From scaled data to a selection.
+
+        rows: which may be exchanged; first: the first run of the gates, if it has been trained already.
+        """

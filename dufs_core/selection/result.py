@@ -18,6 +18,7 @@ from dufs_core.selection.parameters import graph_for, n_wanted
 from dufs_core.selection.procedure import Found
 from dufs_core.selection.trainer import GateTrainer
 from dufs_core.significance.diagnosis import SELECTED_SHARE, Finding
+from dufs_core.significance.rows import Rows, RowsUsed
 from dufs_core.training.progress import stage
 
 _DIVERSE = 300  # columns in that order where no number of columns is asked for
@@ -42,6 +43,7 @@ class FitResult:
     converged: bool
     constant_features: Array
     diagnosis: tuple[Finding, ...]
+    rows: RowsUsed
     backend: str
     engine: str
     judged: Any
@@ -55,8 +57,9 @@ class FitResult:
 
 
 def complete(
-    settings: Any, found: Found, findings: Sequence[Finding], data: ScaledData, trainer: GateTrainer, threads: int
-) -> FitResult:
+    settings: Any, found: Found, findings: Sequence[Finding], data: ScaledData, rows: Rows, trainer: GateTrainer,
+    threads: int,
+) -> FitResult:  # fmt: skip
     """What a procedure found with scaled data (n, d), as the result of the fit with these settings."""
     n, d = data.X.shape
     run = found.run
@@ -75,7 +78,7 @@ def complete(
         )
 
     with stage(settings.verbose, "ranking"):
-        order, support = _ordered(settings, found, trainer, data.X, threads)
+        order, support = _ordered(settings, found, trainer, data.X, rows, threads)
     constant = np.flatnonzero(data.constant)
     is_broad = found.support.mean() > SELECTED_SHARE
     diagnosis = tuple(finding for finding in findings if is_broad or finding.what != "one factor")
@@ -90,11 +93,13 @@ def complete(
         converged=run.converged,
         constant_features=constant,
         diagnosis=diagnosis,
+        rows=rows.used,
         backend=trainer.bk.name,
         engine=trainer.engine.name,
         judged=found.judged,
         doubts=(
             *training_doubts(settings, graph_for(settings, n), run, len(run.mu), n),
+            *rows.doubts(),
             *_doubts_of_selection(d, d - len(constant), found.doubt),
             *(RowsWarning(finding.sentence) for finding in diagnosis if support.any()),
         ),
@@ -102,14 +107,16 @@ def complete(
     )
 
 
-def _ordered(settings: Any, found: Found, trainer: GateTrainer, X: Any, threads: int) -> tuple[Array, Array]:
+def _ordered(
+    settings: Any, found: Found, trainer: GateTrainer, X: Any, rows: Rows, threads: int
+) -> tuple[Array, Array]:
     """All columns, best first, and the selection."""
     d = len(found.order_by)
     wanted = settings.n_features_to_select
     count = None if wanted is None else n_wanted(wanted, d)
     order = np.argsort(-found.order_by, kind="stable")
     if settings.ranking == "diverse":
-        first = diverse_order(trainer.bk, X, found.weights, count or _DIVERSE, threads)
+        first = diverse_order(trainer.bk, X, found.weights, count or _DIVERSE, threads, rows, found.read)
         order = np.concatenate([first, order[~np.isin(order, first)]])
     if count is None:
         return order, found.support

@@ -14,8 +14,9 @@ from dufs_core.backend import Array, get_backend, random
 from dufs_core.data.accept import check_values, unwrap
 from dufs_core.selection import checkpoint
 from dufs_core.selection.gated_selector import GatedSelector
-from dufs_core.selection.gates.lambda_path import one_of_each
+from dufs_core.selection.gates.lambda_path import LambdaPath, one_of_each
 from dufs_core.selection.parameters import check_whole, graph_for, is_whole, seed_of
+from dufs_core.significance.rows import Rows
 from dufs_core.training.progress import progress_bar
 
 
@@ -42,7 +43,7 @@ class Stability(NamedTuple):
 
 
 def stability_selection(
-    selector: Any, X: Any, *, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
+    selector: Any, X: Any, *, groups: Any = None, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
 ) -> Stability:
     """Fit a selector on random halves of the rows, and count how often it selects each column.
 
@@ -55,6 +56,8 @@ def stability_selection(
         Not changed. Half of the rows show weaker structure: a DUFS that finds columns at its fdr on all of them may
         find none on any half; with n_features_to_select every fit takes exactly that many.
     X : array-like or sparse matrix (n_samples, n_features)
+    groups : array-like (n_samples,), optional
+        As in `DUFS.fit`. Halves take whole groups; one with more than a quarter of the rows is halved.
     n_subsamples : int, default 50
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
@@ -78,7 +81,12 @@ def stability_selection(
     check_values(X)
     X = X.tocsr() if sparse.issparse(X) else X
     seed = seed_of(random_state)
-    n, bk = X.shape[0], get_backend("numpy")
+    if groups is not None and not isinstance(selector, (GatedSelector, LambdaPath)):
+        raise ValueError(f"groups are used by DUFS, GatedLaplacian and LambdaPath; got {type(selector).__name__}")
+    table = Rows.of(groups, X.shape[0])
+    X = X if table.kept is None else X[table.kept]
+    n = X.shape[0]
+    bk = get_backend("numpy")
     graph = graph_for(selector, n // 2) if isinstance(selector, GatedSelector) else selector
     neighbors: Any = getattr(graph, "n_neighbors", None)
     if is_whole(neighbors) and n // 2 < neighbors + 2:
@@ -90,12 +98,12 @@ def stability_selection(
     supports = []
     with one_of_each(), progress_bar(verbose, n_subsamples, "fit") as bar:
         for i in range(n_subsamples):
-            order = random.permutation(bk, seed, random.Stream.PARTITION, i // 2, n)
-            rows = np.sort(order[: n // 2] if i % 2 == 0 else order[n // 2 :])
+            rows = table.halves(seed, i // 2)[i % 2]
+            own = {} if table.group is None else {"groups": table.group[rows]}
             fit = clone(selector)
             if seeded:
                 fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)
-            supports.append(fit.fit(X[rows]).get_support())
+            supports.append(fit.fit(X[rows], **own).get_support())
             bar.update()
-    table = np.array(supports)
-    return Stability(table.mean(axis=0), table.sum(axis=1))
+    selected = np.array(supports)
+    return Stability(selected.mean(axis=0), selected.sum(axis=1))

@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import permutations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh
@@ -46,9 +46,13 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 from scipy.special import bdtrc, gammaln
 
-from dufs_core.backend import Array, get_backend, random
+from dufs_core.backend import Array, Backend, get_backend, random
+from dufs_core.data.groups import Within
+from dufs_core.data.matrix import dense_block
 from dufs_core.errors import printable
+from dufs_core.significance.rows import Rows
 
+DIAGNOSED = 1 << 22  # entries of a fit that are asked: of very many columns some, spread evenly
 MOST_COLUMNS = 1024
 _FEWEST_ROWS = 3  # that differ from a column's median
 _BOUND = 3.0
@@ -92,6 +96,7 @@ _APART = 10.0  # ranges of the other values: a value like -9999
 _EQUAL_CHANCE = 1e-3
 _MOST_COMPARED = 512
 
+_WITHIN = ("neighbours", "one factor", "far rows")  # what groups that are told explain, asked within these
 _LISTED = 5
 
 
@@ -135,6 +140,31 @@ class _Rows(NamedTuple):
 
 
 _NONE = np.zeros(0, dtype=np.intp)
+
+
+def findings(bk: Backend, X: Any, table: Rows, seed: int, names: Sequence[Any] | None) -> tuple[Finding, ...]:
+    """What says that the rows that a fit looks at may not be exchanged; of up to 512 rows the same for any seed.
+
+    X: scaled, (n, d); names (d,) of the columns. Where rows are exchanged within groups, what rows have in common is
+    asked within these. "one factor" is asked, whatever is selected.
+    """
+    n, d = X.shape
+    rows, group = table.sample(bk, seed, random.Stream.DECOYS, 1, random.MOST_ROWS)
+    most = DIAGNOSED // min(n, random.MOST_ROWS)
+    columns = np.arange(d) if d <= most else np.linspace(0, d - 1, most).astype(np.intp)
+    block = bk.to_host(dense_block(bk, X, rows, columns))
+    positions = np.arange(n) if isinstance(rows, slice) else bk.to_host(rows)
+    if table.kept is not None:
+        positions = table.kept[positions]
+    called = None if names is None else [str(names[k]) for k in columns]
+    found = diagnose(block, positions, 1.0, names=called)
+    if group is not None:
+        within = Within(np, group, len(block))
+        levelled = np.ascontiguousarray(within.levelled(within.from_medians(block.T)).T)
+        in_groups = diagnose(levelled, positions, 1.0, names=called)
+        found = tuple(finding for finding in found if finding.what not in _WITHIN)
+        found += tuple(finding for finding in in_groups if finding.what in _WITHIN)
+    return tuple(finding._replace(columns=columns[finding.columns]) for finding in found)
 
 
 def diagnose(

@@ -16,6 +16,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import lazy
 from dufs_core.data.matrix import dense_block
+from dufs_core.significance.rows import Rows
 
 SHUFFLES = 19  # a dependence above the strongest of each of them has p <= 1/20
 ROWS = 128  # more rows are sampled down to this many
@@ -32,12 +33,15 @@ class PairwiseHSIC:
         Scaled data, where the backend computes, or a `dufs_core.data.matrix.ScaledMatrix`.
     ranking : (d',) int, NumPy
         Positions in X, best first.
+    table : Rows, optional
+        Which rows may be exchanged; default all.
     """
 
-    def __init__(self, bk: Backend, X: Array, ranking: Array) -> None:
+    def __init__(self, bk: Backend, X: Array, ranking: Array, table: Rows | None = None) -> None:
         self.columns = np.sort(ranking[:COLUMNS])
         self._has_all = len(ranking) <= COLUMNS
-        rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, X.shape[0], ROWS)
+        table = Rows(X.shape[0]) if table is None else table
+        rows, self._group = table.sample(bk, 0, random.Stream.PERMUTATION, 1, ROWS)
         self._bk, self._X = bk, dense_block(bk, X, rows, self.columns)
 
     @lazy
@@ -65,7 +69,13 @@ class PairwiseHSIC:
 
         def shuffled(b: int) -> Array:
             keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
-            return xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
+            if self._group is None:
+                return xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
+            keys = (keys >> xp.uint64(16)) | (xp.asarray(self._group, dtype=xp.uint64) << xp.uint64(48))[:, None]
+            out = xp.empty_like(self._X)
+            places = xp.argsort(xp.asarray(self._group), kind="stable")  # in which the sorted rows of the groups go
+            out[places] = xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
+            return out
 
         return all(hsic_z_scores(self._bk, shuffled(b)).max() < weakest for b in range(SHUFFLES))
 

@@ -17,6 +17,7 @@ from sklearn.utils import gen_batches
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.matrix import dense_block
 from dufs_core.objective.chain import Objective, open_score
+from dufs_core.significance.rows import Rows
 
 # The 0.9 quantile: the largest neighbour distance hangs on one outlier, the median is too local.
 _OBJECTIVE = Objective(bandwidth="q90", n_neighbors=2, bandwidth_factor=5.0)
@@ -39,8 +40,9 @@ NOT_TESTED = PermutationTest(0.0, 1.0)
 
 
 def permutation_test(
-    bk: Backend, X: Array, subset: Array, n_permutations: int = 20, seed: int = 0, columns: Array | None = None
-) -> PermutationTest:
+    bk: Backend, X: Array, subset: Array, n_permutations: int = 20, seed: int = 0, columns: Array | None = None,
+    table: Rows | None = None,
+) -> PermutationTest:  # fmt: skip
     """Excess score(X_T) - mean_b score(X_T with every column permuted on its own), b = 1..B, and its p-value.
 
     score(X_T) = Tr(X_T' P^2 X_T) / Tr(X_T' X_T) with all gates open, the bandwidth 5 times the 0.9 quantile of the
@@ -57,10 +59,12 @@ def permutation_test(
         B.
     columns : (d,) int, NumPy, optional
         Positions that the permutations are keyed by; default 0, 1, ...
+    table : Rows, optional
+        Which rows may be exchanged; default all.
     """
     if len(subset) < 2:
         return NOT_TESTED
-    observed, shuffled = shuffled_scores(bk, X, subset, n_permutations, seed, columns)
+    observed, shuffled = shuffled_scores(bk, X, subset, n_permutations, seed, columns, table)
     p_value = (1 + int((shuffled >= observed).sum())) / (1 + n_permutations)
     return PermutationTest(observed - float(shuffled.mean()), p_value)
 
@@ -76,16 +80,18 @@ def excess_threshold(n_selected: int, n_rows: int) -> float:
 
 
 def shuffled_scores(
-    bk: Backend, X: Array, subset: Array, n_permutations: int, seed: int = 0, columns: Array | None = None
-) -> tuple[float, Array]:
+    bk: Backend, X: Array, subset: Array, n_permutations: int, seed: int = 0, columns: Array | None = None,
+    table: Rows | None = None,
+) -> tuple[float, Array]:  # fmt: skip
     """score(X_T), and its values (n_permutations,) on shuffles; float64, NumPy. Arguments as in `permutation_test`.
 
     Shuffle number b permutes a column alike whatever set it is in: the scores of several sets have a joint null.
     """
     xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
-    rows = random.sample(bk, seed, random.Stream.PERMUTATION, 1, X.shape[0], TEST_ROWS)
-    n = min(X.shape[0], TEST_ROWS)
+    table = Rows(X.shape[0]) if table is None else table
+    rows, group = table.sample(bk, seed, random.Stream.PERMUTATION, 1, TEST_ROWS)
+    n = X.shape[0] if isinstance(rows, slice) else len(rows)
     G = [xp.zeros((n, n), dtype=X.dtype) for _ in range(1 + n_permutations)]
     width = max(2, 2 * WORDS // (n * (1 + n_permutations)))
     for block in gen_batches(len(subset), width):
@@ -99,7 +105,7 @@ def shuffled_scores(
             continue
         G[0] += fixed + X_T.T @ X_T
         varying = xp.asarray(keys[block])[varies]
-        orders = random.orders(bk, seed, random.Stream.PERMUTATION, 0, n_permutations, n, varying)
+        orders = random.orders(bk, seed, random.Stream.PERMUTATION, 0, n_permutations, n, varying, group=group)
         for G_r, order in zip(G[1:], orders, strict=True):
             permuted = xp.take_along_axis(X_T, order, axis=1)
             G_r += fixed + permuted.T @ permuted
@@ -116,7 +122,9 @@ class MaxTResult(NamedTuple):
     p_values: Array  # (n_selections,), adjusted for the choice among them
 
 
-def max_t_test(bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int) -> MaxTResult:
+def max_t_test(
+    bk: Backend, X: Array, selections: Sequence[Array], n_permutations: int, seed: int, table: Rows | None = None
+) -> MaxTResult:
     """Single-step max-T test of several selections of columns on rows X (n, d), scaled.
 
     With s_0 the score of selection l and s_b, b = 1..B, its values on shuffles, z_l = (s_0 - mean s_b) / std s_b. The
@@ -129,7 +137,7 @@ def max_t_test(bk: Backend, X: Array, selections: Sequence[Array], n_permutation
     for i, selection in enumerate(selections):
         if len(selection) < 2:
             continue
-        observed, shuffled = shuffled_scores(bk, X, selection, n_permutations, seed)
+        observed, shuffled = shuffled_scores(bk, X, selection, n_permutations, seed, table=table)
         spread, together = shuffled.std(), np.append(shuffled, observed)
         if spread > np.finfo(np.float32).eps:  # else no permutation changes them (constant here, or nearly)
             z[i] = (observed - shuffled.mean()) / spread

@@ -8,12 +8,12 @@ has the phases of docs/guide.md, by their numbers.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dufs_core.backend import Array, Backend, random
-from dufs_core.data.matrix import dense_block
+from dufs_core.backend import Array, Backend
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
@@ -25,6 +25,8 @@ from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
+from dufs_core.significance.rows import Rows
+from dufs_core.significance.scale import tamed_columns
 from dufs_core.training.loop import Run
 from dufs_core.training.progress import stage
 
@@ -63,6 +65,7 @@ class DecoyCompetition:
 
     stacks = False  # each fit has decoys of its own
     on_sparse = False  # few columns have gates, and they are dense
+    scales_groups = False  # the columns that are read are scaled within groups, together with their decoys
     optimizer = "normalized"
     n_draws: int | str = "auto"
     conventions = Conventions()
@@ -84,7 +87,7 @@ class DecoyCompetition:
         kept = 0 if self._settings.batch_size is None else n * gates * itemsize
         return FitSize(rows, gates, kept, decoy_bytes(n, d, itemsize, threads))
 
-    def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+    def run(self, data: ScaledData, rows: Rows, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """Draw decoys, find a set with structure, train its gates, score all columns and let them compete.
 
         At most 512 rows are read; with a batch size also the others, for the columns that have gates.
@@ -93,9 +96,10 @@ class DecoyCompetition:
 
         # 1: rows and decoys
         with stage(trainer.verbose, "decoys") as bar:
-            pool = structure.build_pool(bk, X, columns, trainer.seed, threads)
+            one_scale = self._settings.scaling == "columns"
+            pool = structure.build_pool(bk, X, columns, rows, trainer.seed, threads, one_scale)
             if len(pool.columns) < 2 or pool.X.shape[1] < 3:
-                return self._nothing(trainer, X.shape[1], pool)
+                return self._nothing(trainer, X, pool)
 
             # 2 and 3: pairs of columns, which need no gates to see each other; the set that structure is found among
             bar.set_description_str("dependence of pairs")
@@ -106,7 +110,7 @@ class DecoyCompetition:
         if self._settings.lam == "calibrated":
             objective = replace(objective, lam=calibrated_lam(pool, start))
         trainer = replace(trainer, objective=objective)
-        run = train_gates(trainer, X, pool, start)
+        run = train_gates(trainer, X, rows, pool, start)
 
         # 5: every column on the graph of the open ones
         with stage(trainer.verbose, "scores"):
@@ -115,22 +119,23 @@ class DecoyCompetition:
         # 6: the competition of every column with its decoys
         evidence = evidence_of_all(pool, start, score)
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
-        return self._found(trainer, X.shape[1], pool, start.members, run, score[: len(pool.columns)], evidence, q)
+        return self._found(trainer, X, pool, start.members, run, score[: len(pool.columns)], evidence, q)
 
-    def _nothing(self, trainer: GateTrainer, d: int, pool: structure.Pool) -> Found:
+    def _nothing(self, trainer: GateTrainer, X: Any, pool: structure.Pool) -> Found:
         """The result where fewer than two columns can compete."""
         members = np.zeros(0, dtype=np.intp)
         run = _trained(trainer, np.empty((0, 0), self._settings.dtype), members)
         count = len(pool.columns)
         evidence = np.full((1 + pool.n_decoys, count), np.nan)
         evidence[0] = 0.0
-        return self._found(trainer, d, pool, members, run, np.zeros(count), evidence, np.ones(count))
+        return self._found(trainer, X, pool, members, run, np.zeros(count), evidence, np.ones(count))
 
     def _found(
-        self, trainer: GateTrainer, d: int, pool: structure.Pool, members: Array, run: Run, score: Array,
+        self, trainer: GateTrainer, X: Any, pool: structure.Pool, members: Array, run: Run, score: Array,
         evidence: Array, q: Array,
     ) -> Found:  # fmt: skip
-        """The result for all d columns; those that could not compete have less evidence than any that could."""
+        """The result for all columns of X; those that could not compete have less evidence than any that could."""
+        d = X.shape[1]
 
         def of_all(values: Array, others: float) -> Array:
             out = np.full((*values.shape[:-1], d), others)
@@ -154,6 +159,7 @@ class DecoyCompetition:
             support=support,
             judged=judged,
             doubt=doubt_of_decoys(judged),
+            read=partial(tamed_columns, trainer.bk, X, trainer.seed, self._settings.scaling == "columns"),
         )
 
 
@@ -170,7 +176,7 @@ def calibrated_lam(pool: structure.Pool, start: Start) -> float:
     return max(float(np.quantile(start.score[pool.competing :], _QUANTILE)), _SMALLEST_LAM)
 
 
-def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start) -> Run:
+def train_gates(trainer: GateTrainer, X: Any, table: Rows, pool: structure.Pool, start: Start) -> Run:
     """The run of the gates of the members of the start.
 
     Without a batch size they are trained on the rows of the pool, with one on all rows. Decoys have positions beyond
@@ -181,7 +187,7 @@ def train_gates(trainer: GateTrainer, X: Any, pool: structure.Pool, start: Start
         weight = bk.xp.asarray(start.scales.astype(X.dtype))[:, None]
         data = (pool.X[bk.xp.asarray(members)] * weight).T
     else:
-        data = _on_all_rows(bk, X, pool, members)
+        data = structure.on_all_rows(bk, X, table, pool, members)
     d = len(pool.columns)
     positions = np.where(members < d, pool.columns[members % d], X.shape[1] + members)
     return _trained(trainer, data, positions)
@@ -209,29 +215,3 @@ def evidence_of_all(pool: structure.Pool, start: Start, score: Array) -> Array:
     """What competes, (1 + M, columns): evidence of the first graph, the last, or of pairs, whichever says most."""
     before = structure.evidence_of(pool, start.score, start.dependence)
     return structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, len(pool.columns))
-
-
-def _on_all_rows(bk: Backend, X: Any, pool: structure.Pool, members: Array) -> Array:
-    """The members on all rows (n, m), in Fortran order, standardised by the rows of the pool.
-
-    A decoy's rows that are not in the pool are shuffled among themselves.
-    """
-    xp = bk.xp
-    source, copy = members % len(pool.columns), members // len(pool.columns)
-    columns = pool.columns[source]
-    x = xp.ascontiguousarray(dense_block(bk, X, slice(None), columns).T)
-    rows = xp.arange(X.shape[0]) if isinstance(pool.rows, slice) else pool.rows
-    x = structure.standardised(bk, x, rows)
-    x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]
-    others = xp.ones(X.shape[0], dtype=bool)
-    others[rows] = False
-    others = xp.flatnonzero(others)
-    order = random.orders(bk, pool.seed, random.Stream.DECOYS, 0, pool.n_decoys, len(rows), xp.asarray(columns))
-    for i in np.flatnonzero(copy > 0):
-        own = x[i].copy()
-        x[i, rows] = own[rows][order[int(copy[i]) - 1, i]]
-        drawn = random.words(
-            bk, pool.seed, random.Stream.DECOYS, 3, int(copy[i]), xp.arange(len(others)), int(columns[i])
-        )
-        x[i, others] = own[others][xp.argsort(drawn, kind="stable")]
-    return x.T

@@ -11,7 +11,7 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from math import sqrt
 from threading import RLock
 from typing import Any, Self
@@ -128,7 +128,7 @@ class LambdaPath(ColumnSelector):
     random_state: Any = None
     verbose: int = 0
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
         """Fit the path and choose a lambda.
 
         Parameters
@@ -136,6 +136,8 @@ class LambdaPath(ColumnSelector):
         X : array-like (n_samples, n_features)
             As in `GatedLaplacian.fit`, except data on disk; every half needs n_neighbors + 2 rows.
         y : ignored
+        groups : array-like (n_samples,), optional
+            As in `GatedLaplacian.fit`. Halves take whole groups; one with more than a quarter of the rows is halved.
 
         Raises
         ------
@@ -150,7 +152,7 @@ class LambdaPath(ColumnSelector):
             raise TypeError(f"A path fits GatedLaplacian(...) at several lambdas; got {type(selector).__name__}")
         checkpoint.refuse(selector, "A path")
         selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
-        task = FitTask.begin(selector, X, y)
+        task = FitTask.begin(selector, X, y, groups)
         task.settings.backend = task.bk.name  # a matrix from a GPU is on the host now
         self._check(task)
         task.settings.ranking = "gates"  # another order of all columns would not be used
@@ -161,7 +163,7 @@ class LambdaPath(ColumnSelector):
             lams, mu, scores = self._fit_grid(task, seed, bar)
             selections = [self._selection(row) for row in scores]
             z, p, agreements = self._test_halves(task, lams, selections, seed, bar)
-            tests = [permutation_test(task.bk, task.data.X, selection) for selection in selections]
+            tests = [permutation_test(task.bk, task.data.X, selection, table=task.rows) for selection in selections]
             findings = task.findings(task.data)
 
         # nothing of an earlier fit is touched before all of this one is there
@@ -235,7 +237,9 @@ class LambdaPath(ColumnSelector):
         self, task: FitTask, lams: Array, selections: Sequence[Array], seed: int, bar: Any
     ) -> tuple[Array, Array, Array]:
         """z and p-values (2 n_splits, n_lams), and the agreement of halves (n_splits, n_lams)."""
-        (n, d), n_lams, host = task.X.shape, len(selections), get_backend("numpy")
+        d = task.X.shape[1]
+        n_lams = len(selections)
+        host = get_backend("numpy")
         group, lowest = group_equal(selections)
         tested = group >= 0
         z, p = np.zeros((2 * self.n_splits, n_lams)), np.ones((2 * self.n_splits, n_lams))
@@ -243,9 +247,7 @@ class LambdaPath(ColumnSelector):
         bar.total = bar.n + 2 * self.n_splits * len(lowest)
         for split in range(self.n_splits if len(lowest) else 0):
             bar.set_postfix_str(f"split {split + 1} of {self.n_splits}")
-            order = random.permutation(host, seed, random.Stream.PARTITION, split, n)
-            parts = [np.sort(order[: n // 2]), np.sort(order[n // 2 :])]
-            halves = [replace(task, accepted=task.accepted.rows(part)) for part in parts]
+            halves = [task.part(rows) for rows in task.rows.halves(seed, split)]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
             found = []
@@ -253,7 +255,7 @@ class LambdaPath(ColumnSelector):
                 _, scores = fit_lams(half, lams[lowest], own, bar)
                 found.append([self._selection(row) for row in scores])
             for i, (chosen, other, own) in enumerate(zip(found, reversed(halves), seeds, strict=True)):
-                test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own)
+                test = max_t_test(task.bk, other.data.X, chosen, self.n_permutations, own, other.rows)
                 z[2 * split + i, tested] = test.z[group[tested]]
                 p[2 * split + i, tested] = test.p_values[group[tested]]
             agree = np.array([agreement(a, b, d) for a, b in zip(*found, strict=True)])
@@ -320,7 +322,8 @@ def fit_lams(task: FitTask, lams: Array, seed: int, bar: Any) -> tuple[Array, Ar
     size = task.settings.batch_size
     size = None if size is None or size > task.X.shape[0] else size  # of a half: it is no mistake there
     settings = {"random_state": seed, "batch_size": size}
-    fits = fit_many([clone(task.settings).set_params(lam=float(lam), **settings) for lam in lams], task.X)
+    selectors = [clone(task.settings).set_params(lam=float(lam), **settings) for lam in lams]
+    fits = fit_many(selectors, task.X, groups=task.rows.group)
     bar.update(len(lams))
     return np.stack([fit.mu_ for fit in fits]), np.stack([fit.scores_ for fit in fits])
 

@@ -29,6 +29,7 @@ from dufs_core.significance.permutation import (
     excess_threshold,
     permutation_test,
 )
+from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class GateSearch:
 
     stacks = True
     on_sparse = True
+    scales_groups = True
 
     def __init__(self, settings: GatedLaplacian) -> None:
         self._settings = settings
@@ -98,7 +100,7 @@ class GateSearch:
         rows = min(n, self._settings.batch_size or n)
         return FitSize(rows, d, 0, gate_test_bytes(n, d, itemsize, self._settings.max_runs > 1))
 
-    def run(self, data: ScaledData, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+    def run(self, data: ScaledData, rows: Rows, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """The first run that passes, else the one with the largest excess score."""
         bk, X, columns = trainer.bk, data.X, np.flatnonzero(~data.constant)
         finished: list[FinishedRun] = []
@@ -109,7 +111,7 @@ class GateSearch:
             # train, or take what an earlier process or a stack has trained
             last = trainer.saved_run(len(finished), lambda saved: self._belongs(saved, columns, not finished))
             if last is None:
-                last = self._trained(trainer, X, looked_at, first, finished)
+                last = self._trained(trainer, X, rows, looked_at, first, finished)
             first = None
             finished.append(last)
 
@@ -120,7 +122,7 @@ class GateSearch:
                 break
             if screening is None:
                 ranking = columns[np.argsort(-bk.to_host(last.run.mu), kind="stable")]
-                screening = PairwiseHSIC(bk, X, ranking)
+                screening = PairwiseHSIC(bk, X, ranking, rows)
             if screening.all_dependent(chosen):
                 passed = tied = True
                 break
@@ -140,15 +142,17 @@ class GateSearch:
         return bool(np.array_equal(saved, columns) if is_first else np.isin(saved, columns).all())
 
     def _trained(
-        self, trainer: GateTrainer, X: Any, columns: Array, trained: Run | None, finished: list[FinishedRun]
-    ) -> FinishedRun:
+        self, trainer: GateTrainer, X: Any, table: Rows, columns: Array, trained: Run | None,
+        finished: list[FinishedRun],
+    ) -> FinishedRun:  # fmt: skip
         """A run on some columns, and its test against shuffled ones."""
         part = take_columns(trainer.bk, X, columns) if 0 < len(columns) < X.shape[1] else X
         run = trained if trained is not None else trainer.train(part, columns, finished)
         if not len(columns):  # every column is constant
             return FinishedRun(run, columns)
         is_open = np.flatnonzero(trainer.bk.to_host(run.mu) > 0)
-        return FinishedRun(run, columns, permutation_test(trainer.bk, part, is_open, columns=columns))
+        test = permutation_test(trainer.bk, part, is_open, columns=columns, table=table)
+        return FinishedRun(run, columns, test)
 
     def _found(
         self, bk: Backend, X: Any, constant: Array, finished: list[FinishedRun], best: FinishedRun, judged: Judgement,
@@ -169,6 +173,7 @@ class GateSearch:
             support=scores > 0,
             judged=judged,
             doubt=doubt_of_gates(self._settings, best.run, scores, constant, judged, passed, X.shape[0]),
+            read=None,
         )
 
     def _scores(self, constant: Array, columns: Array, mu: Array, order_by: Array | None) -> Array:
