@@ -20,6 +20,7 @@ def select_features(
     adata: Any,
     *,
     layer: str | None = None,
+    batch_key: str | None = None,
     subset: bool = False,
     key_added: str = "dufs",
     scaling: Literal["columns", "global", "none"] = "global",
@@ -35,6 +36,9 @@ def select_features(
         thousand genes (highly_variable_genes) saves time.
     layer : str, optional
         Use ``adata.layers[layer]`` instead of ``adata.X``.
+    batch_key : str, optional
+        Column of ``adata.obs`` with the batch, donor or plate of each cell: the groups of `DUFS.fit`. Cells of several
+        donors are not exchangeable, and without it genes that differ between donors are selected.
     subset : bool, default False
         Keep only the selected variables in adata, which must be in memory.
     key_added : str, default "dufs"
@@ -53,8 +57,8 @@ def select_features(
 
         Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
         ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
-        ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer, n_iter,
-        converged, n_selected and lam. What an earlier call with the same `key_added` wrote is replaced. A backed file
+        ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer,
+        batch_key, n_iter, converged, n_selected and lam. What an earlier call with the same `key_added` wrote is replaced. A backed file
         changes only when it is written (``adata.write()``).
 
     Raises
@@ -62,7 +66,7 @@ def select_features(
     TypeError
         If adata is no AnnData object, or a parameter is unknown.
     ValueError
-        If the layer does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing is written then.
+        If the layer or the column of batches does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing is written then.
 
     Warns
     -----
@@ -84,12 +88,15 @@ def select_features(
             "subset=True changes an object in memory, and this one is backed by a file: use adata.to_memory() first, "
             f'or subset=False and then adata[:, adata.var["{key_added}_selected"]].copy(filename="selected.h5ad")'
         )
+    if batch_key is not None and batch_key not in adata.obs:
+        columns = ", ".join(map(repr, adata.obs)) or "none"
+        raise ValueError(f"adata.obs has no column {batch_key!r}; its columns are {columns}")
     if "n_top_genes" in parameters:
         raise TypeError("select_features has no parameter 'n_top_genes'; it is n_features_to_select here")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters)
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # for the sentences of the fit
-    selector.fit(X)
+    selector.fit(X, groups=None if batch_key is None else adata.obs[batch_key])
     if (largest := _largest_count(X)) > _COUNT:
         warnings.warn(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
@@ -106,7 +113,7 @@ def select_features(
         adata.var[f"{key_added}_{name}"] = getattr(selector, attribute)
     params = {k: v for k, v in flat_settings(selector).items() if k not in ("callbacks", "verbose")}
     adata.uns[key_added] = {
-        "params": {k: _storable(v) for k, v in (params | {"layer": layer}).items()},
+        "params": {k: _storable(v) for k, v in (params | {"layer": layer, "batch_key": batch_key}).items()},
         **{name: _storable(getattr(selector, f"{name}_")) for name in ("lam", "n_iter", "converged")},
         "n_selected": int(selector.support_.sum()),
     }

@@ -63,21 +63,24 @@ class PairwiseHSIC:
         """
         if len(selection) < 2 or not self._has_all:
             return False
-        xp, chosen = self._bk.xp, np.searchsorted(self.columns, selection)
+        chosen = np.searchsorted(self.columns, selection)
         weakest = self.z[np.ix_(chosen, chosen)].max(axis=1).min()
+        return all(hsic_z_scores(self._bk, self._shuffled(b)).max() < weakest for b in range(SHUFFLES))
+
+    def _shuffled(self, b: int) -> Array:
+        """Shuffle number b of the rows, each column on its own."""
+        xp = self._bk.xp
         row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
+        drawn = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
+        if self._group is None:
+            return xp.take_along_axis(self._X, xp.argsort(drawn, axis=0), axis=0)
 
-        def shuffled(b: int) -> Array:
-            keys = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
-            if self._group is None:
-                return xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
-            keys = (keys >> xp.uint64(16)) | (xp.asarray(self._group, dtype=xp.uint64) << xp.uint64(48))[:, None]
-            out = xp.empty_like(self._X)
-            places = xp.argsort(xp.asarray(self._group), kind="stable")  # in which the sorted rows of the groups go
-            out[places] = xp.take_along_axis(self._X, xp.argsort(keys, axis=0), axis=0)
-            return out
-
-        return all(hsic_z_scores(self._bk, shuffled(b)).max() < weakest for b in range(SHUFFLES))
+        # the group stands above the random bits, and the sorted rows go where the rows of their group are
+        above = xp.asarray(self._group, dtype=xp.uint64) << xp.uint64(48)
+        order = xp.argsort((drawn >> xp.uint64(16)) | above[:, None], axis=0)
+        out = xp.empty_like(self._X)
+        out[xp.argsort(above, kind="stable")] = xp.take_along_axis(self._X, order, axis=0)
+        return out
 
 
 def hsic_z_scores(bk: Backend, X: Array) -> Array:

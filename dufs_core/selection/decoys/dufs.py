@@ -116,6 +116,8 @@ class DUFS(GatedSelector):
     diagnosis_ : tuple of dufs_core.significance.diagnosis.Finding
         What says that the rows may not be exchanged (time order, batches, copies, far rows, row numbers, cells imputed
         together), each with its number and a sentence that says what to do; empty where nothing was found.
+    rows_ : dufs_core.significance.rows.RowsUsed
+        How many rows took part, in how many groups they were exchanged, and how many were left out.
     backend_, engine_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
