@@ -58,15 +58,16 @@ def select_features(
         Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
         ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
         ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer,
-        batch_key, n_iter, converged, n_selected and lam. What an earlier call with the same `key_added` wrote is replaced. A backed file
-        changes only when it is written (``adata.write()``).
+        batch_key, n_iter, converged, n_selected and lam. What an earlier call with the same `key_added` wrote is
+        replaced. A backed file changes only when it is written (``adata.write()``).
 
     Raises
     ------
     TypeError
         If adata is no AnnData object, or a parameter is unknown.
     ValueError
-        If the layer or the column of batches does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing is written then.
+        If the layer or the column of batches does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing
+        is written then.
 
     Warns
     -----
@@ -89,8 +90,8 @@ def select_features(
             f'or subset=False and then adata[:, adata.var["{key_added}_selected"]].copy(filename="selected.h5ad")'
         )
     if batch_key is not None and batch_key not in adata.obs:
-        columns = ", ".join(map(repr, adata.obs)) or "none"
-        raise ValueError(f"adata.obs has no column {batch_key!r}; its columns are {columns}")
+        known = ", ".join(map(repr, adata.obs)) or "none"
+        raise ValueError(f"adata.obs has no column {batch_key!r}; its columns are {known}")
     if "n_top_genes" in parameters:
         raise TypeError("select_features has no parameter 'n_top_genes'; it is n_features_to_select here")
     X = unwrap(adata.X if layer is None else adata.layers[layer])

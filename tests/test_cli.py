@@ -275,6 +275,81 @@ def test_a_file_without_out_prints_a_table_and_writes_nothing(capsys, table, mon
     assert sorted(p.name for p in table.parent.iterdir()) == ["table.csv"]
 
 
+def with_batches(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A CSV file of two moons whose rows belong to batches of other levels, one row alone in its batch."""
+    X, _, _ = two_moons(60, 6, random_state=2)
+    batches = np.array([*"pqr" * 19, "p", "q", "alone"])
+    X = X + 3 * (batches == "q")[:, None]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["batch", *(f"c{j}" for j in range(6))])
+        writer.writerows([batch, *row] for batch, row in zip(batches.tolist(), X.tolist(), strict=True))
+    return X, batches
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize("method", [DUFS, GatedLaplacian])
+def test_groups(capsys, tmp_path, method):
+    """As those of the same fit in Python, and said in what is printed and written."""
+    path = tmp_path / "cells.csv"
+    X, batches = with_batches(path)
+    options = {"max_iter": 20, "random_state": 0}
+    if method is GatedLaplacian:
+        options |= {"max_runs": 1, "n_draws": 2}
+    fitted = method(**options).fit(X, groups=batches)
+    without = method(**options).fit(X)
+    argv = ["fit", str(path), "--groups", "batch", *(QUICK if method is DUFS else GATES)]
+    result = run(capsys, *argv)
+    np.testing.assert_array_equal(np.asarray(result["scores"], dtype=fitted.scores_.dtype), fitted.scores_)
+    assert (fitted.scores_ != without.scores_).any()
+    assert result["loss"] == fitted.history_["loss"][-1]
+    if method is DUFS:
+        assert result["q_values"] == fitted.q_values_.tolist()
+    assert result["rows"] == {"n_rows": 59, "n_groups": 3, "n_left_out": 1}
+    assert result["input"]["groups"] == "batch"
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    sentence = (
+        "Columns were centred and scaled, and rows exchanged, within 3 groups of 59 rows; 1 row alone in its group "
+        "took no part."
+    )
+    findings = [finding.sentence for finding in fitted.diagnosis_]
+    at = lines.index(sentence)
+    assert lines[at + 1 : at + 1 + len(findings)] == findings
+    assert lines[at + 1 + len(findings)].startswith("written to")
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert (document["rows"], document["input"]["groups"]) == (result["rows"], "batch")
+    assert sentence in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_without_groups_all_rows_are_exchanged(capsys):
+    result = run(capsys, *MOONS)
+    assert result["rows"] == {"n_rows": 40, "n_groups": None, "n_left_out": 0}
+    assert main(MOONS) == 0
+    assert "exchanged" not in capsys.readouterr().out
+
+
+def test_groups_are_said_where_nothing_was_judged(capsys, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("plate,a,b\n" + "".join(f"p{i % 2},{i % 2},{i % 2}\n" for i in range(20)))
+    assert main(["fit", str(path), "--groups", "plate", *QUICK]) == 0
+    printed = capsys.readouterr().out
+    assert "Nothing was judged" in printed
+    assert "within 2 groups of 20 rows." in printed
+
+
+def test_groups_that_are_none(capsys, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("age,a,b\n" + "".join(f"{i},{i % 3},{i % 5}\n" for i in range(20)))
+    assert "Each of the 20 rows is a group of its own" in refused(capsys, "fit", str(path), "--groups", "age")
+    assert "it has no column 'donor'" in refused(capsys, "fit", str(path), "--groups", "donor")
+    path.write_text("donor,a,b\nd1,1,2\n,3,4\nd1,5,6\n")
+    assert 'line 3: column "donor" (number 0) has no group' in refused(capsys, "fit", str(path), "--groups", "donor")
+    np.savez(tmp_path / "x.npz", X=two_moons(20, 3).X, donor=np.array([*["a"] * 10, *["b"] * 9, ""]))
+    said = refused(capsys, "fit", str(tmp_path / "x.npz"), "--variable", "X", "--groups", "donor")
+    assert "1 of the 20 labels in groups are missing, the first that of row 19" in said
+
+
 def test_the_table_of_many_features(capsys, tmp_path):
     np.save(tmp_path / "x.npy", np.random.default_rng(0).standard_normal((20, 60)))
     assert main(["fit", str(tmp_path / "x.npy"), "--n-features-to-select", "30", *QUICK]) == 0
@@ -339,7 +414,7 @@ def test_out_receives_complete_files(capsys, table, tmp_path, method):
 def test_progress_bar_on_a_terminal_only(monkeypatch, more, bar):
     seen = []
 
-    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
         seen.append(self.verbose)
         raise ValueError
 
@@ -591,6 +666,7 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("fit two-moons --noise nan", "NaN or infinity"),
         ("fit two-moons --seed -1", "argument --seed: must be 0 or larger; got -1"),
         ("fit two-moons --labels Y", "--labels is for data files"),
+        ("fit two-moons --groups 0", "--groups is for data files; two-moons is generated, not read"),
         ("fit two-moons --no-header", "--header is for data files"),
         ("fit x.csv --samples 3", "--samples is for two-moons"),
         ("fit missing.csv", "missing.csv does not exist"),
@@ -651,7 +727,7 @@ def test_seed_and_random_state_of_a_file_must_agree(capsys, table):
 
 
 def test_warnings_are_sentences_told_once(capsys, monkeypatch):
-    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
         for _ in range(3):
             warnings.warn("The data\n  are odd.", UserWarning, stacklevel=1)
         warnings.warn("for developers", DeprecationWarning, stacklevel=1)
@@ -671,7 +747,7 @@ def test_warnings_are_sentences_told_once(capsys, monkeypatch):
     ],
 )
 def test_other_endings(capsys, tmp_path, monkeypatch, raised, code, said):
-    def fit(self: DUFS, X: np.ndarray) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
         raise raised
 
     monkeypatch.setattr(DUFS, "fit", fit)

@@ -50,7 +50,7 @@ def wins(selector, columns=slice(None)):
         np.array([2.5, 0.5, 2.5, 0.5, 1.5, 1.5]),
         pd.Series(["b", "a", "b", "a", "c", "c"], index=list("uvwxyz")),
         pd.Categorical(["b", "a", "b", "a", "c", "c"], categories=["c", "b", "a", "never"]),
-        [("x", 1), ("x", 2), ("x", 1), ("x", 2), None or ("y", 1), ("y", 1)],
+        [("x", 1), ("x", 2), ("x", 1), ("x", 2), ("y", 1), ("y", 1)],
         [True, False, True, False, "c", "c"],
     ],
     ids=["texts", "objects", "numbers", "floats", "series", "categories", "tuples", "mixed"],
@@ -171,9 +171,7 @@ def test_samples_keep_rows_together(size):
 
 def test_samples_take_large_groups_by_their_size():
     group = np.repeat([0, 1], [9000, 3000])
-    counts = [
-        np.bincount(Rows(12000, group).sample(NUMPY, seed, STREAM, 1, 512).group).tolist() for seed in range(20)
-    ]
+    counts = [np.bincount(Rows(12000, group).sample(NUMPY, seed, STREAM, 1, 512).group).tolist() for seed in range(20)]
     assert abs(np.mean(counts, axis=0)[0] / 512 - 0.75) < 0.05
     assert len({tuple(c) for c in counts}) > 1
 
@@ -342,7 +340,7 @@ def test_together_and_resumed(tmp_path):
     DUFS(random_state=0, max_iter=100, callbacks=[Checkpoint(path)]).fit(X, groups=group)
     resumed = DUFS.resume(path, X, groups=list(map(str, group)))
     np.testing.assert_array_equal(resumed.evidence_, expected[0].evidence_)
-    with pytest.raises(CheckpointError, match="groups was .* and is now None"):
+    with pytest.raises(CheckpointError, match=r"groups was .* and is now None"):
         DUFS.resume(path, X)
     with pytest.raises(CheckpointError, match="groups was"):
         DUFS.resume(path, X, groups=np.roll(group, 1))
@@ -413,5 +411,5 @@ def test_batches_of_cells():
     selector = select_features(adata, batch_key="donor", scaling="columns", random_state=0)
     assert selector.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
     assert adata.uns["dufs"]["params"]["batch_key"] == "donor"
-    with pytest.raises(ValueError, match="adata.obs has no column 'batch'; its columns are 'donor'"):
+    with pytest.raises(ValueError, match=r"adata\.obs has no column 'batch'; its columns are 'donor'"):
         select_features(adata, batch_key="batch")

@@ -143,6 +143,55 @@ def test_labels_by_name_by_default_and_of_wrong_length(tmp_path):
     assert "at once" in refused(path, variable="X", labels="X")
 
 
+def test_groups_of_arrays(tmp_path):
+    path = tmp_path / "a.npz"
+    donors = np.array(list("abba"))
+    np.savez(path, X=X, donor=donors, kind=Y, short=np.arange(3), wide=np.arange(8).reshape(4, 2))
+    table = read_table(path, groups="donor")
+    assert table.groups.tolist() == list("abba")
+    assert read_table(path, variable="X", groups="donor").groups.tolist() == list("abba")
+    np.testing.assert_array_equal(table.X, X)
+    assert table.read_as == {"format": "npz", "variable": "X", "labels": None, "transposed": False, "groups": "donor"}
+    assert table.notes == ("a.npz: X (4 x 3) is the table, donor are groups, left out: kind, short, wide",)
+    both = read_table(path, variable="X", labels="kind", groups="kind")
+    assert both.labels.tolist() == both.groups.tolist() == [0, 1, 1, 0]
+    plain = read_table(path)
+    assert plain.groups is None
+    assert "groups" not in plain.read_as
+    assert "groups short have 3 entries, but X has 4 samples (it has 3 features" in refused(path, groups="short")
+    assert "groups wide have 8 entries, but X has 4 samples" in refused(path, groups="wide")
+    assert '"X" cannot be the table and its groups at once' in refused(path, variable="X", groups="X")
+    assert 'no variable "plate"; it holds X, donor' in refused(path, groups="plate")
+    np.save(tmp_path / "x.npy", X)
+    assert "--groups is for files that end with .npz, .mat" in refused(tmp_path / "x.npy", groups="donor")
+
+
+def test_groups_are_not_the_table_nor_the_labels(tmp_path):
+    """Where nothing else is said: the only table beside them, and no labels of that name."""
+    path = tmp_path / "a.npz"
+    np.savez(path, measured=X, batch=np.array([[3, 1], [1, 2], [0, 0], [5, 5]])[:, :1], Y=Y)
+    np.testing.assert_array_equal(read_table(path, groups="batch").X, X)
+    table = read_table(path, groups="Y")
+    assert (table.labels, table.groups.tolist()) == (None, [0, 1, 1, 0])
+    np.savez(path, measured=X, X=Y)
+    np.testing.assert_array_equal(read_table(path, groups="X").X, X)
+
+
+def test_groups_in_matlab_cells_and_hdf5(tmp_path):
+    """Empty cells and texts are missing, so that the fit can say it."""
+    cells = np.empty((4, 1), dtype=object)
+    cells[:, 0] = ["d1", "", "NA", "d1"]
+    scipy.io.savemat(tmp_path / "a.mat", {"X": X, "donor": cells})
+    assert read_table(tmp_path / "a.mat", groups="donor").groups.tolist() == ["d1", None, None, "d1"]
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"], file["donor"] = X, np.array(["d1", "d2", "", "d1"], dtype=h5py.string_dtype())
+        file.create_group("obs")
+    assert read_table(tmp_path / "a.h5", groups="donor").groups.tolist() == ["d1", "d2", None, "d1"]
+    for what in ("groups", "labels"):
+        assert f"obs is not an array, and cannot hold {what}" in refused(tmp_path / "a.h5", **{what: "obs"})
+
+
 def test_labels_in_a_matlab_cell(tmp_path):
     cells = np.empty((4, 1), dtype=object)
     cells[:, 0] = ["lung", "skin", "skin", "lung"]
@@ -482,6 +531,7 @@ def test_text_columns_are_named(tmp_path):
     assert 'line 2: column "species" (number 3) holds text ("setosa")' in sentence
     assert '--labels "species"' in sentence
     assert '--index-column "species"' in sentence
+    assert '--groups "species"' in sentence
 
 
 @pytest.mark.parametrize(("labels", "index"), [("species", "id"), ("3", "0"), ("-1", ("id",))])
@@ -511,6 +561,52 @@ def test_a_numeric_label_column_does_not_pass_in_silence(tmp_path):
     table = read_table(path, labels="Class")
     assert table.labels.tolist() == [0, 1]
     assert table.labels.dtype.kind == "i"
+
+
+DONORS = "id,donor,a,kind,b\ns1,01,1,x,2\ns2,1,3,y,4\ns3,01,5,x,6\n"
+
+
+@pytest.mark.parametrize("groups", ["donor", "1", "-4"])
+def test_groups_of_a_text_file(tmp_path, groups):
+    path = text_file(tmp_path, DONORS)
+    table = read_table(path, groups=groups, labels="kind", index_column="id")
+    assert table.groups.tolist() == ["01", "1", "01"]  # as they are written
+    assert table.feature_names == ("a", "b")
+    assert table.X.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (table.read_as["groups"], table.read_as["labels"]) == ("donor", "kind")
+    both = read_table(path, groups=groups, labels="donor", index_column=["id", "kind"])
+    assert both.groups.tolist() == ["01", "1", "01"]
+    assert both.labels.tolist() == [1, 1, 1]
+
+
+def test_groups_that_a_text_file_cannot_give(tmp_path):
+    path = text_file(tmp_path, DONORS)
+    assert "no column 'batch'; give a number from 0 to 4" in refused(path, groups="batch")
+    said = refused(path, groups="id", index_column=["id", "kind"])
+    assert '"id" cannot hold groups and identifiers at once' in said
+    for missing in ("", "NA", "nan"):
+        path = text_file(tmp_path, f"a,b,donor\n1,2,d1\n3,4,{missing}\n5,6,d1\n")
+        said = refused(path, groups="donor")
+        assert f'line 3: column "donor" (number 2) has no group ("{missing}"); leave such rows out' in said
+    path = text_file(tmp_path, "gene,s1,s2\nplate,p1,\nTP53,1,2\n")
+    assert 'column 3: column "plate" (number 1) has no group' in refused(
+        path, transpose=True, groups="plate", index_column="gene"
+    )
+
+
+def test_first_column_as_groups_needs_no_name(tmp_path):
+    table = read_table(text_file(tmp_path, ",a,b\nr1,1,2\nr1,3,4\n"), groups="0")
+    assert (table.groups.tolist(), table.notes) == (["r1", "r1"], ())
+
+
+@pytest.mark.parametrize("name", ["batch", "Donor", "plate", "subject", "patient", "group", "groups"])
+def test_a_numeric_group_column_does_not_pass_in_silence(tmp_path, name):
+    path = text_file(tmp_path, f"a,{name},b\n1,1,2\n3,1,4\n")
+    with pytest.warns(DufsWarning, match=f'if rows belong together by it, leave it out with --groups "{name}"'):
+        assert read_table(path).X.shape == (2, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert read_table(path, groups=name).X.shape == (2, 2)
 
 
 def test_first_column_without_a_name_is_the_index(tmp_path):

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 _ROWS_SHOWN = 20  # most rows of the printed table
 _FITTED = ("scores", "n_iter", "converged", "constant_features")  # attributes of the result
 _MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1}  # arguments of two_moons, in order
-_READING: dict[str, Any] = {"variable": None, "labels": None, "transpose": False, "header": None, "index_column": []}
+_READING: dict[str, Any] = {
+    "variable": None, "labels": None, "groups": None, "transpose": False, "header": None, "index_column": [],
+}  # fmt: skip
 _UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
 
 
@@ -30,6 +32,7 @@ class Data(NamedTuple):
     names: tuple[str, ...] | None
     informative: Sequence[int] | None  # ground truth, where known
     labels: Any  # (n,) or None; only colours of a picture
+    groups: Any  # (n,) or None; rows are exchanged within them alone
     source: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         if data.names:  # for the sentences of the fit
             selector.var_names_ = data.names
         started = time.perf_counter()
-        selector.fit(data.X)
+        selector.fit(data.X, groups=data.groups)
     ended = time.perf_counter()
 
     explained = selector._explanation(data.X.shape[0])
@@ -105,7 +108,7 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
         moons = _MOONS | moons | {"seed": seed}
         X, labels, informative = two_moons(*moons.values())
         source = {"source": "two-moons", **moons, "sha256": fingerprint.array_fingerprint(X)}
-        return Data(X, None, informative.tolist(), labels, source, ())
+        return Data(X, None, informative.tolist(), labels, None, source, ())
     if moons:
         raise UsageError(f"--{next(iter(moons))} is for two-moons, not for a file")
     from dufs_core.data.files import read_table
@@ -116,19 +119,19 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
     if not is_on_disk(table.X):  # the fit checks the others while it reads them
         _check_finite(args.file, table.X, table.feature_names)
     source = {"source": args.file, **table.read_as, "sha256": fingerprint.file_fingerprint(args.file)}
-    return Data(table.X, table.feature_names, None, table.labels, source, table.notes)
+    return Data(table.X, table.feature_names, None, table.labels, table.groups, source, table.notes)
 
 
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:
     """Refuse NaN and infinity, naming the first column with any."""
-    from dufs_core.data.dense import values_not_finite
+    from dufs_core.data.dense import FILL, values_not_finite
 
     count, row, first = values_not_finite(X)
     if count:
         column = f'"{names[first]}"' if names else f"{first}"
         raise ValueError(
             f"{path}: {count} of {X.size} values {'is' if count == 1 else 'are'} missing or infinite, the first in "
-            f"column {column}, sample {row} (from 0); impute them, or drop those samples or features"
+            f"column {column}, sample {row} (from 0). {FILL}"
         )
 
 
@@ -155,6 +158,7 @@ def _result(
     result: dict[str, Any] = {"method": method_of(selector), "selected": selected, "seconds": seconds["fit"]}
     result |= selector._facts() | {name: getattr(selector, f"{name}_") for name in _FITTED}
     result["diagnosis"] = [finding._asdict() for finding in selector.diagnosis_]
+    result["rows"] = selector.rows_._asdict()
     own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
     result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}
     for name in ("loss", "bandwidth"):  # at the end

@@ -33,6 +33,7 @@ examples:
   dufs-core fit two-moons
   dufs-core fit two-moons --features 20 --noise 0.05 --seed 3 --json
   dufs-core fit measurements.csv --labels species --out result
+  dufs-core fit cells.csv --groups donor
   dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
   dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
 
@@ -167,6 +168,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     index = "column of a text file with names of samples, by name or number from 0; may be repeated"
     data.add_argument("--variable", metavar="X", help="name of the table in a file with several arrays")
     data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is no feature")
+    groups = "variable or column of the batch, donor or plate of each row; rows are exchanged within it alone"
+    data.add_argument("--groups", metavar="COL", help=groups)
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
     header = "a first line of names (default: detected)"
     data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)

@@ -161,8 +161,8 @@ def unwrap(X: Any) -> Any:
         return X
     if isinstance(X, np.ma.MaskedArray) and (masked := int(np.ma.getmaskarray(X).sum())):
         raise ValueError(
-            f"X is a masked array, and {masked} of its {X.size} values are masked: impute them, or drop those rows or "
-            f"columns first (X.data has what lies under the mask)"
+            f"X is a masked array, and {masked} of its {X.size} values are masked. "
+            f"{dense.FILL} (X.data has what lies under the mask)"
         )
     if module in ("pandas", "polars"):
         _check_frame(X, module)
@@ -295,7 +295,8 @@ def _check_frame(X: Any, module: str) -> None:
         raise ValueError(
             f"{len(bad)} of the {X.shape[1]} columns of X do not hold numbers: {', '.join(names)} (the first begins "
             f"with {reprlib.repr(example)}). Leave out what identifies samples or is their label, "
-            f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder"
+            f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder (the columns of "
+            f"one category depend on one another, and are found for that)"
         )
 
 

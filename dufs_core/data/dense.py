@@ -13,6 +13,10 @@ from dufs_core.backend import Array
 from dufs_core.data.groups import Within
 from dufs_core.data.scaling import ScaledData, check_peaks, common_deviation, safe_unit
 
+FILL = (  # what to do about missing values
+    "Drop those rows or columns, or fill every such cell with a value of its column that is drawn for it alone: what "
+    "means and models fill in makes independent columns look dependent"
+)
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 
 
@@ -108,8 +112,7 @@ def columns_not_finite(X: Any) -> Array:
 def not_finite(count: int, size: int, first_column: int) -> ValueError:
     """The error for `count` of `size` values that are NaN or infinite."""
     return ValueError(
-        f"Input X contains NaN or infinity: {count} of {size} values, the first in column {first_column}. "
-        f"Impute them or drop those rows or columns first."
+        f"Input X contains NaN or infinity: {count} of {size} values, the first in column {first_column}. {FILL}."
     )
 
 

@@ -342,9 +342,9 @@ def _one_factor(rows: _Rows, seed: int) -> Finding | None:
     count = most_factors(*rows.y.shape)
     sentence = (
         f"Few factors explain nearly all columns about equally (without {count} principal components {left:.1%} of "
-        f"their squared correlation is left, limit {FACTOR_LEFT:.0%}): if it is a batch, a donor, an age or the total "
-        f"of a row's counts, independent columns are selected for it, so fit the rows of one batch at a time, correct "
-        f"counts for their total (scaled to the median total), or treat the selection as unproven."
+        f"their squared correlation is left, limit {FACTOR_LEFT:.0%}): if it is a batch, a donor or the total of a "
+        f"row's counts, independent columns are selected for it, so give the batch or donor of each row as groups, "
+        f"scale counts to the median total, or treat the selection as unproven."
     )
     return Finding("one factor", left, sentence, _NONE, _NONE)
 
@@ -399,7 +399,8 @@ def _copies(rows: _Rows) -> Finding | None:
     sentence = (
         f"{share:.0%} of the rows{looked_at} repeat another row, exactly or nearly: copies of samples (a bootstrap "
         f"sample, repeated measurements, merged files) make independent columns dependent, so keep one row of each, of "
-        f"the whole table."
+        f"the whole table, or give the sample of each row as groups, unless so few values are possible that rows of "
+        f"different samples coincide."
     )
     return Finding("copies", share, sentence, _NONE, rows.positions[repeats])
 
@@ -447,8 +448,9 @@ def _far_rows(rows: _Rows) -> Finding | None:
     one = len(at) == 1
     sentence = (
         f"{_listed('row', at)} {'lies' if one else 'lie'} more than {FAR:g} standard deviations from the others in "
-        f"up to {share:.0%} of the columns: a far row makes independent columns dependent, so look at "
-        f"{'it' if one else 'them'}, and drop {'it' if one else 'them'} unless what few rows say is wanted."
+        f"up to {share:.0%} of the columns: far rows make independent columns dependent where they are more than the "
+        f"two that DUFS sets aside, without decoys one does, so look at {'it' if one else 'them'}, and drop "
+        f"{'it' if one else 'them'} unless what few rows say is wanted."
     )
     return Finding("far rows", share, sentence, rows.columns[far[:, found].any(axis=1)], at)
 
@@ -474,8 +476,8 @@ def _equal_cells(rows: _Rows) -> Finding | None:
     number = len(same) / n
     sentence = (
         f"{_columns(concerned, rows.names)} have equal values in the same {len(same)} rows ({number:.0%}), as columns "
-        f"have that were imputed together: that makes independent columns dependent, so drop these rows, or leave out "
-        f"these columns, or treat them as unproven."
+        f"have that were imputed together: that makes independent columns dependent, so drop these rows, or fill every "
+        f"such cell with a value of its column that is drawn for it alone."
     )
     return Finding("equal cells", number, sentence, concerned, rows.positions[same])
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +69,23 @@ def test_identities_depend_on_what_results_depend_on(job, tmp_path, monkeypatch)
     monkeypatch.undo()
     np.save(tmp_path / "other.npy", 2 * np.eye(6))
     assert plain != identity('[[data]]\npath = "other.npy"\n')
+
+
+def test_groups_are_a_part_of_the_identity_where_they_are_given(job):
+    text = '[[data]]\npath = "x.csv"\nindex_column = 0\n'
+    plain, named, numbered = (job(text + more).fits[0] for more in ("", 'groups = "a"\n', "groups = 1\n"))
+    assert "groups" not in dict(plain.data.reading)
+    assert dict(named.data.reading) == {"index_column": ("0",), "groups": "a"}
+    assert dict(numbered.data.reading)["groups"] == "1"
+    assert len({fit.id for fit in (plain, named, numbered)}) == 3
+    assert numbered.id == job(text + 'groups = "1"\n').fits[0].id
+
+
+def test_identities_stay_what_they_are(job, monkeypatch):
+    """Of a fit without groups: one that is done is found again. The number is that of an earlier commit."""
+    monkeypatch.setattr("dufs_core.cli.sweep.job_file.__version__", "1")
+    (fit,) = job('[[data]]\npath = "x.csv"\nlabels = "a"\nindex_column = "name"\n').fits
+    assert replace(fit, settings={"power": 1}).id == "98b90e3d67e07968"
 
 
 def test_numbers_are_the_same_however_they_are_written(job):
@@ -169,6 +187,11 @@ MISTAKES = {
         + "".join(f"{name} = {list(range(1, 201))}\n" for name in ("power", "max_iter", "n_neighbors")),
         "make 8,000,000 fits, more than 1,000,000",
     ),
+    "groups of a type": (
+        '[[data]]\npath = "x.csv"\ngroups = ["a", "b"]',
+        r"groups must be the name or number of a column; got \['a', 'b'\]",
+    ),
+    "groups of moons": (MOONS + 'groups = "a"', "number 1 has no 'groups'"),
     "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be true or false; got 1"),
 }
 

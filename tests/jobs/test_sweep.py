@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dufs_core import Checkpoint
 from dufs_core.cli.main import main
 from dufs_core.cli.sweep import JobError, read_job
 from dufs_core.cli.sweep.pool import this_process
@@ -25,7 +26,7 @@ from dufs_core.cli.sweep.runner import run, until_signal
 from dufs_core.cli.sweep.selector import new_selector
 from dufs_core.cli.sweep.worker import Task, group_fits, load, work
 from dufs_core.datasets import two_moons
-from dufs_core.errors import DufsWarning
+from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.selection import atomic_io
 
 JOB = """
@@ -132,6 +133,89 @@ def test_results_are_those_of_the_same_fits_alone(job, tmp_path, capsys, text):
             assert "excess_score" not in row
     assert not list((tmp_path / "out" / "checkpoints").iterdir())
     assert [event["event"] for event in events(tmp_path / "out")] == ["started", *["done"] * 4, "finished"]
+
+
+@pytest.fixture
+def grouped(job):
+    """X and the donors of its rows; the job file is of a CSV file of both, with decoys."""
+    X = two_moons(60, 6, random_state=0).X
+    donors = np.array(list("pqr") * 20)
+    X[donors == "q"] += 3
+    lines = [",".join([donor, *map(repr, row)]) for donor, row in zip(donors.tolist(), X.tolist(), strict=True)]
+    (job.parent / "cells.csv").write_text("\n".join(["donor,a,b,c,d,e,f", *lines]))
+    job.write_text(
+        DECOYS.replace('path = "two-moons"\nsamples = 40\nfeatures = 6', 'path = "cells.csv"\ngroups = "donor"')
+    )
+    return X, donors
+
+
+@pytest.mark.parametrize("method", ["decoys", "gates"])
+def test_fits_with_groups_are_those_of_the_same_fits_alone(job, grouped, tmp_path, method):
+    X, donors = grouped
+    if method == "gates":
+        text = job.read_text().replace("fdr = 0.2", 'method = "gates"\nmax_runs = 1\nn_draws = 2')
+        job.write_text(text.replace('"calibrated"', '"none"'))
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "-q"]) == 0
+    for fit in read_job(job).fits:
+        with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DufsWarning)
+                alone = new_selector(fit).fit(X, groups=donors)
+                without = new_selector(fit).fit(X)
+            np.testing.assert_array_equal(archive["mu"], alone.mu_)
+            np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
+            assert not np.array_equal(archive["history/loss"], without.history_["loss"])
+
+
+def test_fits_that_may_be_a_stack_have_the_groups_as_well(job, grouped, tmp_path, monkeypatch):
+    """As on a GPU, where several fits are computed together."""
+    sizes = []
+
+    def stack_size(selector, X, count, groups):
+        sizes.append((count, groups.tolist()))
+        return count
+
+    monkeypatch.setattr("dufs_core.cli.sweep.worker.stack_size", stack_size)
+    found = read_job(job)
+    whole = tmp_path / "whole"
+    assert main(["sweep", str(job), "--out", str(whole), "-q"]) == 0
+    store = Store(tmp_path / "out")
+    with store.locked(False):
+        store.begin(found)
+        results = work(Task(found.fits, store, 60))
+    assert sizes == [(4, grouped[1].tolist())]
+    for fit, result in zip(found.fits, results, strict=True):
+        assert (result.row["together"], result.row["status"]) == (4, "done")
+        assert result.arrays["mu"].tobytes() == bits(whole)[fit.id]["mu"]
+
+
+def test_a_fit_with_groups_goes_on_from_its_checkpoint(job, grouped, tmp_path):
+    X, donors = grouped
+    found = read_job(job)
+    fit = found.fits[0]
+    store = Store(tmp_path / "out")
+    asked = iter([False] * 3)
+    with store.locked(False), warnings.catch_warnings():
+        warnings.simplefilter("ignore", DufsWarning)
+        store.begin(found)
+        saving = Checkpoint(store.checkpoint(fit).path, every_seconds=0, stop=lambda: next(asked, True))
+        with pytest.raises(InterruptedFit):
+            new_selector(fit, [saving]).fit(X, groups=donors)
+        (result,) = work(Task((fit,), store, 60))
+        alone = new_selector(fit).fit(X, groups=donors)
+    assert result.row["status"] == "done", result.row["error"]
+    assert "anew" not in result.row["warnings"]
+    np.testing.assert_array_equal(result.arrays["mu"], alone.mu_)
+
+
+def test_a_dry_run_has_the_errors_of_groups(job, grouped, capsys):
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    assert all(fit["bytes"] > 60 * 6 * 8 for fit in json.loads(capsys.readouterr().out)["fits"])
+    text = job.read_text()
+    job.write_text(text.replace('groups = "donor"', 'groups = "a"\nindex_column = "donor"'))
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    fits = json.loads(capsys.readouterr().out)["fits"]
+    assert all("Each of the 60 rows is a group of its own" in fit["error"] for fit in fits)
 
 
 def test_the_table_has_one_row_per_fit(job, tmp_path):
@@ -478,10 +562,12 @@ def test_data_of_fits_with_batches_stay_on_the_disk(tmp_path):
     np.save(tmp_path / "x.npy", two_moons(40, 6, random_state=0).X)
     text = JOB.replace('path = "two-moons"\nsamples = 40\nfeatures = 6', 'path = "x.npy"')
     (tmp_path / "job.toml").write_text(text)
-    assert not isinstance(load(read_job(tmp_path / "job.toml").fits[0]), np.memmap)
+    X, _ = load(read_job(tmp_path / "job.toml").fits[0])
+    assert not isinstance(X, np.memmap)
     (tmp_path / "job.toml").write_text(text.replace("[settings]", "[settings]\nbatch_size = 20"))
     fit = read_job(tmp_path / "job.toml").fits[0]
-    assert isinstance(load(fit), np.memmap)
+    X, _ = load(fit)
+    assert isinstance(X, np.memmap)
 
 
 def test_the_state_of_a_fit_that_fails_is_kept(job, tmp_path):

@@ -26,10 +26,12 @@ MOONS = "two-moons"
 _MOST_FITS = 10**6  # they are listed before the first
 _MOONS_DEFAULTS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1, "seed": 0}  # of two_moons, in order
 _NUMBER, _TEXT, _TRUTH = ((int, float), "a number"), ((str,), "a text"), ((bool,), "true or false")
+_COLUMN = ((str, int), "the name or number of a column")
 _COLUMNS = ((str, int, list), "the name or number of a column, or a list of them")
 _MOONS_OPTIONS: dict[str, Any] = dict.fromkeys(_MOONS_DEFAULTS, _NUMBER)
 _FILE_OPTIONS: dict[str, Any] = {
-    "variable": _TEXT, "labels": _TEXT, "transpose": _TRUTH, "header": _TRUTH, "index_column": _COLUMNS,
+    "variable": _TEXT, "labels": _TEXT, "groups": _COLUMN, "transpose": _TRUTH, "header": _TRUTH,
+    "index_column": _COLUMNS,
 }  # fmt: skip
 
 
@@ -61,14 +63,18 @@ class DataSet:
         """All that a result depends on: neither name nor folder."""
         return {"reading": dict(self.reading), "sha256": self.sha256}
 
-    def read(self, on_disk: bool) -> Any:
-        """X (n, d). Raises ValueError if the file is not a table, or has changed since the job file was read."""
+    def read(self, on_disk: bool) -> tuple[Any, Any]:
+        """X (n, d), and the groups (n,) of its rows or None.
+
+        Raises ValueError if the file is not a table, or has changed since the job file was read.
+        """
         reading = dict(self.reading)
         if self.path == MOONS:
-            return two_moons(*reading.values()).X
+            return two_moons(*reading.values()).X, None
         if file_fingerprint(self.path) != self.sha256:
             raise ValueError(f"{self.path} has changed since the sweep was started")
-        return read_table(self.path, **reading, on_disk=on_disk).X
+        table = read_table(self.path, **reading, on_disk=on_disk)
+        return table.X, table.groups
 
 
 @dataclass(frozen=True)
@@ -215,6 +221,8 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
             if "index_column" in given:
                 columns = given["index_column"]
                 given["index_column"] = tuple(map(str, columns if isinstance(columns, list) else [columns]))
+            if "groups" in given:
+                given["groups"] = str(given["groups"])
             if "$" in (path := os.path.expandvars(path)):
                 raise ValueError(f"the path {path} names an environment variable that is not set")
             path = str(folder / Path(path).expanduser())

@@ -65,8 +65,11 @@ def work(task: Task) -> list[Result]:
     return results
 
 
-def load(fit: Fit) -> Any:
-    """X (n, d) of a fit, cached for the next fit; with batch_size it stays on the disk."""
+def load(fit: Fit) -> tuple[Any, Any]:
+    """X (n, d) of a fit, and the groups (n,) of its rows or None, cached for the next fit.
+
+    With batch_size X stays on the disk.
+    """
     return _load(fit.data, fit.settings["batch_size"] is not None)
 
 
@@ -79,7 +82,8 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
         return 1
     with warnings.catch_warnings(action="ignore"):
         try:
-            return stack_size(new_selector(fits[0]), load(fits[0]), len(fits))
+            X, groups = load(fits[0])
+            return stack_size(new_selector(fits[0]), X, len(fits), groups)
         except Exception:  # the first fit reports the error in the data or settings
             return 1
 
@@ -112,10 +116,13 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
     doubts: list[Sequence[Any]] = [()]
     with warnings.catch_warnings(record=True, action="always") as caught:
         try:
-            X = load(some[0])
+            X, groups = load(some[0])
             shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
             selectors = [_unfitted(fit, task, alone=len(some) == 1) for fit in some]
-            found = [FitTask.begin(selectors[0], X).run()] if len(some) == 1 else fit_results(selectors, X)
+            if len(some) == 1:
+                found = [FitTask.begin(selectors[0], X, groups=groups).run()]
+            else:
+                found = fit_results(selectors, X, groups)
             for selector, fitted in zip(selectors, found, strict=True):
                 selector._keep(fitted.attributes())
             results = list(map(result_of, selectors))
@@ -150,8 +157,8 @@ def predict(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
 def _predicted(fit: Fit, together: int) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(action="ignore"):
-            X = load(fit)
-            task = FitTask.begin(new_selector(fit), X)
+            X, groups = load(fit)
+            task = FitTask.begin(new_selector(fit), X, groups=groups)
             engine = task.engine().name
         memory = bytes_together(task, engine, together) if together > 1 else needed_bytes(engine, *task.memory)
         return {"bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}

@@ -46,6 +46,7 @@ def read_table(
     *,
     variable: str | None = None,
     labels: str | None = None,
+    groups: str | None = None,
     transpose: bool = False,
     header: bool | None = None,
     index_column: str | Sequence[str] = (),
@@ -62,6 +63,9 @@ def read_table(
     labels : str, optional
         Variable, or column of a text file, that holds labels: it is not a feature. By default an array
         called Y, y, labels, label or target that has one entry per sample; text files have no default.
+    groups : str, optional
+        Variable, or column of a text file, that holds the group of each row (batch, donor, plate): it is not a
+        feature. It may be that of the labels, and has no default.
     transpose : bool
         The file holds features as rows. A text file is turned first: its first column then is the header.
     header : bool, optional
@@ -99,6 +103,7 @@ def read_table(
     for option, given, meant in (
         ("--variable", variable is not None, (".npz", ".mat", ".h5", ".hdf5")),
         ("--labels", labels is not None, (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
+        ("--groups", groups is not None, (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
         ("--header or --index-column", header is not None or bool(index_column), _TEXT),
     ):
         if given and suffix not in meant:
@@ -107,9 +112,9 @@ def read_table(
     with _reading(path):
         if suffix in _TEXT:
             columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
-            return read_text(path, labels, transpose, header, columns)
+            return read_text(path, labels, groups, transpose, header, columns)
         if suffix != ".npy":
-            return read_arrays(path, head, variable, labels, transpose, on_disk and not transpose)
+            return read_arrays(path, head, variable, labels, groups, transpose, on_disk and not transpose)
         if head[:2] == b"PK":
             raise FileFormatError("it is an .npz file by its contents; rename it")
         return read_npy(path, transpose, on_disk)

@@ -17,7 +17,7 @@ from dufs_core.backend import Array
 from dufs_core.backend.memory import byte_text, check_room
 from dufs_core.data.files import mat
 from dufs_core.data.files.headers import MOST_INFLATED, check_heaps, check_members, check_npy
-from dufs_core.data.files.table import Table
+from dufs_core.data.files.table import MISSING, Table
 from dufs_core.data.sparse import checked
 from dufs_core.errors import FileFormatError
 
@@ -36,29 +36,35 @@ def read_npy(path: Path, transpose: bool, on_disk: bool) -> Table:
 
 
 def read_arrays(
-    path: Path, head: bytes, variable: str | None, labels: str | None, transpose: bool, on_disk: bool
+    path: Path,
+    head: bytes,
+    variable: str | None,
+    labels: str | None,
+    groups: str | None,
+    transpose: bool,
+    on_disk: bool,
 ) -> Table:
     """The table of an .npz, MATLAB or HDF5 file that begins with `head`; on_disk: of HDF5 as an open dataset."""
     with ExitStack() as stack:
         form, stored = _contents(path, head, stack)
         on_disk = on_disk and form == "hdf5"
-        for name in (variable, labels):
+        for name in (variable, labels, groups):
             if name is not None and name not in stored:
                 held = shorten(", ".join(stored) or "nothing", 500, placeholder=" ...")
                 raise FileFormatError(f'it has no variable "{name}"; it holds {held}')
         arrays = {}
         for name, read in stored.items():
-            if variable is not None and name not in (variable, labels, *_LABEL_NAMES):
+            if variable is not None and name not in (variable, labels, groups, *_LABEL_NAMES):
                 continue
             try:
                 array = read()
             except ValueError as error:
-                if name in (variable, labels, "X") or "allow_pickle" not in str(error):
+                if name in (variable, labels, groups, "X") or "allow_pickle" not in str(error):
                     raise
                 continue
             if array is not None:
                 arrays[name] = checked(array) if sparse.issparse(array) else array
-        table = _choose(path, form, arrays, variable, labels, transpose, on_disk)
+        table = _choose(path, form, arrays, variable, labels, groups, transpose, on_disk)
         if on_disk:
             stack.pop_all()  # the file closes with the dataset that is handed out
         return table
@@ -121,25 +127,31 @@ def _check_promise(X: Any) -> None:
 
 
 def _choose(
-    path: Path, form: str, arrays: Mapping[str, Any], variable: str | None, labels: str | None, transpose: bool,
-    on_disk: bool,
+    path: Path, form: str, arrays: Mapping[str, Any], variable: str | None, labels: str | None, groups: str | None,
+    transpose: bool, on_disk: bool,
 ) -> Table:  # fmt: skip
-    """Pick the table and the labels."""
-    name = _default_table(arrays, labels) if variable is None else variable
+    """Pick the table, the labels and the groups."""
+    name = _default_table(arrays, (labels, groups)) if variable is None else variable
     X = _check(name, arrays.get(name))
     shape = X.shape[::-1] if transpose else X.shape
     sizes = {k: math.prod(array.shape) for k, array in arrays.items() if k != name}
+    for what, given in (("labels", labels), ("groups", groups)):
+        if given is None:
+            continue
+        if given == name:
+            raise FileFormatError(f'"{given}" cannot be the table and its {what} at once')
+        if given not in sizes:
+            raise FileFormatError(f"{given} is not an array, and cannot hold {what}")
+        if (size := sizes[given]) != shape[0]:
+            hint = f" (it has {shape[1]} features; are they samples? see --transpose)" if size == shape[1] else ""
+            raise FileFormatError(f"{what} {given} have {size} entries, but {name} has {shape[0]} samples{hint}")
     if labels is None:
-        labels = next((k for k in _LABEL_NAMES if sizes.get(k) == shape[0]), None)
-    elif labels == name:
-        raise FileFormatError(f'"{labels}" cannot be the table and its labels at once')
-    elif (size := sizes[labels]) != shape[0]:
-        hint = f" (it has {shape[1]} features; are they samples? see --transpose)" if size == shape[1] else ""
-        raise FileFormatError(f"labels {labels} have {size} entries, but {name} has {shape[0]} samples{hint}")
+        labels = next((k for k in _LABEL_NAMES if k != groups and sizes.get(k) == shape[0]), None)
     notes = []
     if len(arrays) > 1 and variable is None:
-        left_out = ", ".join(k for k in arrays if k not in (name, labels))
+        left_out = ", ".join(k for k in arrays if k not in (name, labels, groups))
         note = f"{path.name}: {name} ({_size(X)}) is the table{f', {labels} are labels and not used' * bool(labels)}"
+        note += f", {groups} are groups" * bool(groups)
         notes.append(note + (f", left out: {left_out}" if left_out else ""))
     if hasattr(X, "toarray"):
         notes.append(
@@ -153,15 +165,21 @@ def _choose(
     else:
         X = _whole(X)
     read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
+    if groups is not None:
+        read_as["groups"] = groups
     found = None if labels is None else _flat_labels(path, arrays[labels])
-    return Table(X.T if transpose else X, read_as, None, found, tuple(notes))
+    found_groups = None if groups is None else _flat_groups(path, arrays[groups])
+    return Table(X.T if transpose else X, read_as, None, found, tuple(notes), found_groups)
 
 
-def _default_table(arrays: Mapping[str, Any], labels: str | None) -> str:
-    """X, or else the only table: of several columns and rows, of one, or at last with a name of labels."""
-    if labels != "X" and "X" in arrays:
+def _default_table(arrays: Mapping[str, Any], apart: tuple[str | None, ...]) -> str:
+    """X, or else the only table: of several columns and rows, of one, or at last with a name of labels.
+
+    apart: the labels and groups that were named, if any.
+    """
+    if "X" in arrays and "X" not in apart:
         return "X"
-    numeric = [k for k, v in arrays.items() if v.dtype.kind in "biuf" and len(v.shape) == 2 and k != labels]
+    numeric = [k for k, v in arrays.items() if v.dtype.kind in "biuf" and len(v.shape) == 2 and k not in apart]
     tables = [k for k in numeric if k not in _LABEL_NAMES]
     for group in ([k for k in tables if min(arrays[k].shape) > 1], tables, numeric):
         if len(group) == 1:
@@ -208,3 +226,12 @@ def _flat_labels(path: Path, values: Any) -> Array:
     if flat.dtype.kind == "S":
         return np.char.decode(flat, "utf-8", "replace")
     return np.array([str(np.squeeze(v)) for v in flat]) if flat.dtype.kind == "O" else flat
+
+
+def _flat_groups(path: Path, values: Any) -> Array:
+    """Labels, in which None stands for texts that say that a value is missing, and for MATLAB's empty cells."""
+    flat = _flat_labels(path, values)
+    if flat.dtype.kind != "U":
+        return flat
+    texts = flat.tolist()
+    return np.array([None if text.lower() in (*MISSING, "[]") else text for text in texts], dtype=object)

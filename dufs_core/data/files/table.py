@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from dufs_core.backend import Array
 
+MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "."})  # texts, in small letters
+
 
 class Table(NamedTuple):
     """What a file held.
@@ -22,6 +24,8 @@ class Table(NamedTuple):
         The labels that were left out of X.
     notes : tuple of str
         Decisions that were taken without being asked, one sentence each.
+    groups : ndarray (n,) or None
+        The group of each row, left out of X: text from text files; None for missing entries of a text array.
     """
 
     X: Array
@@ -29,3 +33,4 @@ class Table(NamedTuple):
     feature_names: tuple[str, ...] | None = None
     labels: Array | None = None
     notes: tuple[str, ...] = ()
+    groups: Array | None = None

@@ -16,22 +16,27 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.backend.memory import check_room
-from dufs_core.data.files.table import Table
+from dufs_core.data.files.table import MISSING, Table
 from dufs_core.errors import DufsWarning, FileFormatError, user_stacklevel
 
 _DELIMITERS = {"\t": "tab", ";": "semicolon", ",": "comma", "|": "bar", " ": "white space"}  # in order of preference
 _SAMPLE_ROWS = 12  # that are looked at
 _SURELY_COUNTED = 10  # a first row 0, 1, ..., 9 is no accident; a shorter one may be data
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?", "-", "."})
 _DECIMAL = re.compile(r"[+-]?\d*[,.]\d+(?:[eE][+-]?\d+)?")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
 _DIGITS_ONLY = re.compile(r"[-+\d.,' ]+")  # no name, whether or not it is a number as it stands
 _DECIMAL_COMMA = str.maketrans(",.", ".x")
 _NOT_FEATURES = frozenset({"label", "labels", "class", "classes", "target", "y", "id", "index", "sample", "cluster"})
+_GROUPS = frozenset({"batch", "donor", "plate", "subject", "patient", "group", "groups"})
 
 
 def read_text(
-    path: Path, labels: str | None, transpose: bool, header: bool | None, index_columns: Sequence[str]
+    path: Path,
+    labels: str | None,
+    groups: str | None,
+    transpose: bool,
+    header: bool | None,
+    index_columns: Sequence[str],
 ) -> Table:
     """The table of a text file; the parameters are those of `dufs_core.data.files.read_table`."""
     lines = _lines(path)
@@ -61,27 +66,39 @@ def read_text(
     label_column = None if labels is None else _column(labels, names, width)
     if label_column in left_out:
         raise FileFormatError(f'"{labels}" cannot hold labels and identifiers at once')
+    group_column = None if groups is None else _column(groups, names, width)
+    if group_column in left_out:
+        raise FileFormatError(f'"{groups}" cannot hold groups and identifiers at once')
     notes = []
-    if names and width > 1 and names[0] == "" and 0 not in (*left_out, label_column):
+    if names and width > 1 and names[0] == "" and 0 not in (*left_out, label_column, group_column):
         left_out.append(0)
         notes.append(f"{path.name}: the first column has no name and is left out as the names of the samples")
-    apart = {*left_out, label_column} - {None}
+    apart = {*left_out, label_column, group_column} - {None}
     features: Sequence[int] = [j for j in range(width) if j not in apart] if apart else range(width)
     if not features:
         raise FileFormatError("it has no columns left that could be features")
 
-    if suspicious := next((names[j] for j in features if names and names[j].lower() in _NOT_FEATURES), None):
+    used = [names[j] for j in features] if names else []
+    if suspicious := next((name for name in used if name.lower() in _NOT_FEATURES), None):
         _warn(
             f'{path.name}: the column "{suspicious}" is used as a feature; if it holds labels or identifiers, '
             f'leave it out with --labels "{suspicious}" or --index-column "{suspicious}"'
         )
+    if suspicious := next((name for name in used if name.lower() in _GROUPS), None):
+        _warn(
+            f'{path.name}: the column "{suspicious}" is used as a feature; if rows belong together by it, leave it '
+            f'out with --groups "{suspicious}"'
+        )
 
     label_cells = []
+    group_cells = []
 
     def numbers() -> Iterator[Array]:
         for place, cells in chain(sample, rows):
             if label_column is not None:
                 label_cells.append(cells[label_column])
+            if group_column is not None:
+                group_cells.append(_group(place, cells[group_column], _which(names, group_column)))
             own = [cells[j] for j in features] if apart else cells
             yield _convert(place, own, features, names, decimal)
 
@@ -93,10 +110,23 @@ def read_text(
         "labels": None if label_column is None else _called(names, label_column),
         "index_columns": [_called(names, j) for j in left_out], "transposed": transpose,
     }  # fmt: skip
+    if group_column is not None:
+        read_as["groups"] = _called(names, group_column)
     feature_names = tuple(names[j] or f"x{j}" for j in features) if names else None
     whole = all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in label_cells)
     found = np.array(label_cells, dtype=int if whole else str) if label_cells else None
-    return Table(X, read_as, feature_names, found, tuple(notes))
+    found_groups = np.array(group_cells) if group_cells else None  # as they are written: 01 may not be 1
+    return Table(X, read_as, feature_names, found, tuple(notes), found_groups)
+
+
+def _group(place: str, cell: str, which: str) -> str:
+    """The cell of a row that says its group, if it does."""
+    if cell.lower() in MISSING:
+        raise FileFormatError(
+            f'{place}: column {which} has no group ("{cell}"); leave such rows out of the file, or give them a name '
+            f"there if they are one group"
+        )
+    return cell
 
 
 def _warn(sentence: str) -> None:
@@ -154,7 +184,7 @@ def _rows(cells: Iterator[tuple[str, list[str]]], delimiter: str) -> Iterator[tu
 
 def _number(cell: str, decimal: str) -> float | None:
     """As float, without the underscores that Python allows; NaN for a missing value, None for text."""
-    if cell.lower() in _MISSING:
+    if cell.lower() in MISSING:
         return np.nan
     try:
         return None if "_" in cell else float(cell if decimal == "." else cell.translate(_DECIMAL_COMMA))
@@ -214,7 +244,7 @@ def _looks_like_header(rows: Sequence[Sequence[str]], decimal: str) -> bool:
     columns = zip(first, zip(*rest, strict=True), strict=True)
     over = [
         cell for cell, below in columns
-        if cell.lower() not in _MISSING and any(_is_number(c, decimal) for c in below)
+        if cell.lower() not in MISSING and any(_is_number(c, decimal) for c in below)
     ]  # fmt: skip
     names = [cell for cell in over if not _DIGITS_ONLY.fullmatch(cell) and not _is_number(cell, decimal)]
     return bool(over) and 2 * len(names) >= len(over)
@@ -237,6 +267,12 @@ def _called(names: Sequence[str], j: int) -> str | int:
     return (names[j] if names else "") or j
 
 
+def _which(names: Sequence[str], j: int) -> str:
+    """A column in a sentence: its name and number."""
+    name = _called(names, j)
+    return f'"{name}" (number {j})' if isinstance(name, str) else f"number {name}"
+
+
 def _convert(place: str, cells: Sequence[str], features: Sequence[int], names: Sequence[str], decimal: str) -> Array:
     """The numbers of a row; missing values become NaN, and text is an error that names its column."""
     if decimal == "." and "_" not in "".join(cells):
@@ -246,9 +282,10 @@ def _convert(place: str, cells: Sequence[str], features: Sequence[int], names: S
     if None in numbers:
         k = numbers.index(None)
         name = _called(names, features[k])
-        which = f'"{name}" (number {features[k]})' if isinstance(name, str) else f"number {name}"
+        which = _which(names, features[k])
         raise FileFormatError(
             f'{place}: column {which} holds text ("{cells[k][:30]}"); features are numbers: leave labels out '
-            f'with --labels "{name}", identifiers with --index-column "{name}"'
+            f'with --labels "{name}", identifiers with --index-column "{name}", batches or donors with --groups '
+            f'"{name}"'
         )
     return np.array(numbers, dtype=np.float64)

@@ -89,8 +89,9 @@ def _told_apart(a: float, b: float) -> tuple[str, str]:
 
 def _notes(selector: Any, judged: Array) -> list[str]:
     q, fdr = selector.q_values_, selector.fdr_
+    of_rows = [selector.rows_.sentence] if selector.rows_.sentence else []
     if not judged.any():
-        return ["Nothing was judged: a competition needs two features that vary in enough rows."]
+        return ["Nothing was judged: a competition needs two features that vary in enough rows.", *of_rows]
 
     # what was found at this rate, and at which other rate something would be
     smallest = float(q.min())
@@ -118,4 +119,4 @@ def _notes(selector: Any, judged: Array) -> list[str]:
     if judged.sum() < varying:
         some = features(varying - int(judged.sum()), "is", "are")
         notes.append(f"{some} not judged: such features differ from their median in too few rows.")
-    return notes
+    return [*notes, *of_rows]

@@ -90,4 +90,6 @@ def _notes(selector: Any, n: int) -> list[str]:
     if aside := len(selector.mu_) - looked - len(selector.constant_features_):
         kept = f"The run that was kept had gates for the {looked} columns that depend most on another one"
         notes.append(f"{kept}; the other {aside} rank after them, in the order of the first run.")
+    if selector.rows_.sentence:
+        notes.append(selector.rows_.sentence)
     return notes
