@@ -15,6 +15,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from scipy.io import loadmat
 
 from dufs_core import __version__
@@ -100,6 +101,11 @@ def _resident(field: str) -> float:
     """MiB of this process: VmRSS, or VmHWM, the most since it was last reset."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1]) / 1024
+
+
+def generator(part: str, kind: str, number: int) -> np.random.Generator:
+    """Random numbers for data set `number` of a kind in a part of a benchmark."""
+    return np.random.default_rng([number, *f"{part} {kind}".encode()])
 
 
 class Peak:

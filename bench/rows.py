@@ -1,6 +1,6 @@
 """Rows that may not be exchanged: whether a fit is told so, and whether rows that may be raise no alarm.
 
-python -m bench.rows [--quick] [--sets N] [--json FILE]
+python -m bench.rows [--quick] [--sets N] [--only PART ...] [--against FOLDER] [--json FILE]
 
 told: `--sets` data sets of each kind of row that breaks the false discovery rate, all columns independent of one
 another given the rows; how many of them `diagnose` names. "one factor" is asked only where more than half of the
@@ -8,9 +8,13 @@ columns are selected: that share is a fit's. silent: rows that may be exchanged,
 alarms. The share selected is taken to be that of the columns that depend on others, and 1 of noise, so that "one
 factor" is asked too. real: the data sets there are, as they are stored and shuffled within their classes; every alarm
 with its number, the share being a fit's. time: of one diagnosis of noise, all columns taken as selected. Thresholds
-were chosen on the kinds of half A and on the real sets; what half B showed has changed none. FILE has the records, a
-table of them is written beside it, with the ending .md. --quick: 3 sets of each kind, 15 of the silent ones, and three
-real sets.
+were chosen on the kinds of half A and on the real sets; what half B showed has changed none. Fits that are told the
+groups, and those of far rows, are the parts of `bench.rows_told`, cost among them, which needs --against FOLDER with
+the code before.
+
+FILE has the records, a table of them is written beside it, with the ending .md. With --only, the records of other parts
+stay as they are in FILE. --quick: 3 sets of each kind, 15 of the silent ones, three real sets; one set of kinds that
+need a fit, and fewer of these.
 """
 
 from __future__ import annotations
@@ -18,12 +22,14 @@ from __future__ import annotations
 import json
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench.common import available, markdown, matlab, number_of_runs, parser, required, save
+from bench import rows_told
+from bench.common import available, generator, markdown, matlab, number_of_runs, parser, required, save
 from bench.guarantee import binary, blocks, chain, counts, curve, moons, ring
 from bench.planted import load as load_planted
 from dufs_core import DUFS
@@ -38,6 +44,7 @@ SILENT = 5  # times as many
 ROWS, COLUMNS = (60, 100, 200, 300), (6, 20, 60, 150, 400)
 TIMED = ((300, 2000), (512, 20_000))
 FITTED = ("one factor",)
+PARTS = ("told", "silent", "real", "time")
 
 
 # --- rows that may not be exchanged
@@ -326,10 +333,6 @@ def within_classes(X: Array, labels: Array, rng: Generator) -> Array:
 # --- records
 
 
-def generator(part: str, kind: str, number: int) -> Generator:
-    return np.random.default_rng([number, *f"{part} {kind}".encode()])
-
-
 def selected_share(X: Array, seed: int) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter(
@@ -406,10 +409,32 @@ def timed(n: int, d: int) -> dict[str, Any]:
     return {"part": "time", "kind": f"{n} x {d}", "seconds": round(min(seconds), 3)}
 
 
+def records(
+    parts: Sequence[str], half: str | None, sets: int, quick: bool, there: Sequence[str]
+) -> Iterator[dict[str, Any]]:
+    """All records of some parts: the simulated ones of a half or both, the real sets that are there."""
+    if "told" in parts:
+        for kind, about in TOLD.items():
+            if half in (None, about.half):
+                # a fit takes longer than all else in a quick run
+                yield told(kind, 1 if quick and about.what in FITTED else sets)
+    if "silent" in parts:
+        for kind, about in SILENCE.items():
+            if half in (None, about.half):
+                yield silent(kind, SILENT * sets)
+    if "real" in parts:
+        for name in there:
+            yield real(name)
+    if "time" in parts:
+        for n, d in TIMED:
+            yield timed(n, d)
+
+
 # --- tables
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
+    """The tables of the parts that there are."""
     parts = []
     for half in "AB":
         rows = [
@@ -418,11 +443,12 @@ def table(records: Sequence[dict[str, Any]]) -> str:
             if r["part"] == "told" and r["half"] == half
         ]
         head = ["rows", "sentence", "said", "least number", "largest", "sets with another sentence", "seconds"]
-        parts += [f"Rows that may not be exchanged, half {half}", markdown(head, rows)]
+        parts.append((f"Rows that may not be exchanged, half {half}", head, rows))
         chosen = [r for r in records if r["part"] == "silent" and r["half"] == half]
         lines = [[r["kind"], r["sets"], r["with_alarm"], listed(r["alarms"])] for r in chosen]
-        lines.append(["all", sum(r["sets"] for r in chosen), sum(r["with_alarm"] for r in chosen), ""])
-        parts += [f"Rows that may, half {half}", markdown(["rows", "sets", "with an alarm", "alarms"], lines)]
+        if lines:
+            lines.append(["all", sum(r["sets"] for r in chosen), sum(r["with_alarm"] for r in chosen), ""])
+        parts.append((f"Rows that may, half {half}", ["rows", "sets", "with an alarm", "alarms"], lines))
     lines = [
         [
             r["kind"],
@@ -436,9 +462,10 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         if r["part"] == "real"
     ]
     head = ["data", "rows x columns", "share selected", "as stored", "shuffled within classes", "seconds"]
-    parts += ["Real data", markdown(head, lines)]
+    parts.append(("Real data", head, lines))
     lines = [[r["kind"], r["seconds"]] for r in records if r["part"] == "time"]
-    return "\n\n".join([*parts, "Time", markdown(["rows x columns", "seconds"], lines)])
+    parts.append(("Time", ["rows x columns", "seconds"], lines))
+    return "\n\n".join(f"{title}\n\n{markdown(head, lines)}" for title, head, lines in parts if lines)
 
 
 def listed(alarms: dict[str, Any]) -> str:
@@ -448,31 +475,49 @@ def listed(alarms: dict[str, Any]) -> str:
 # --- command line
 
 
+def kept(path: str | None, parts: Sequence[str]) -> list[dict[str, Any]]:
+    """The records of a file that are of other parts."""
+    if path is None or not Path(path).exists():
+        return []
+    stored = json.loads(Path(path).read_text())["records"]
+    return [record for record in stored if record["part"] not in parts]
+
+
 def main(argv: list[str] | None = None) -> None:
     p = parser(__doc__)
     p.add_argument("--quick", action="store_true", help=f"{QUICK_SETS} sets of each kind, {len(QUICK_REAL)} real ones")
     p.add_argument("--sets", type=number_of_runs, help=f"of each kind (default {SETS})")
-    p.add_argument("--half", choices=("A", "B"), help="of the simulated kinds alone")
+    p.add_argument(
+        "--half", choices=("A", "B"), help="of the simulated kinds of rows that nothing is told about, alone"
+    )
+    everything = (*PARTS, *rows_told.PARTS)
+    p.add_argument("--only", nargs="+", choices=everything, metavar="PART", help=", ".join(everything))
+    p.add_argument("--against", metavar="FOLDER", help="a checkout of other code, for the part cost")
     a = p.parse_args(argv)
     sets = a.sets or (QUICK_SETS if a.quick else SETS)
-    records: list[dict[str, Any]] = []
+    parts = a.only or everything
+    found: list[dict[str, Any]] = []
 
-    def keep(record: dict[str, Any]) -> None:
-        records.append(record)
-        print(json.dumps(record), flush=True)
+    def keep(made: Iterator[dict[str, Any]]) -> None:
+        for record in made:
+            found.append(record)
+            print(json.dumps(record), flush=True)
 
-    for kind in (kind for kind, about in TOLD.items() if a.half in (None, about.half)):
-        keep(told(kind, sets))
-    for kind in (kind for kind, about in SILENCE.items() if a.half in (None, about.half)):
-        keep(silent(kind, SILENT * sets))
-    if a.half is None:
-        there, left_out = available(QUICK_REAL if a.quick else REAL, load)
-        for name in there:
-            keep(real(name))
-        for n, d in TIMED:
-            keep(timed(n, d))
-        save(a.json, {"sets": sets, "records": records, "left_out": left_out}, table(records))
-    print(table(records))
+    if a.half:
+        keep(records(("told", "silent"), a.half, sets, a.quick, ()))
+        print(table(found))
+        return
+    names = (QUICK_REAL if a.quick else REAL) if "real" in parts else ()
+    there, left_out = available(names, load)
+    keep(records(parts, None, sets, a.quick, there))
+    names = rows_told.BATCHES if "batches" in parts and not a.quick else ()
+    there, without_batches = available(names, rows_told.known)
+    keep(rows_told.records(parts, a.sets or (1 if a.quick else SETS), a.quick, a.against, there))
+    if a.only:
+        found = kept(a.json, parts) + found
+    tables = "\n\n".join(filter(None, [table(found), rows_told.table(found)]))
+    save(a.json, {"sets": sets, "records": found, "left_out": left_out | without_batches}, tables)
+    print(tables)
 
 
 if __name__ == "__main__":

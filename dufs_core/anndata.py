@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ def select_features(
     *,
     layer: str | None = None,
     batch_key: str | None = None,
+    covariate_keys: str | Sequence[str] | None = None,
     subset: bool = False,
     key_added: str = "dufs",
     scaling: Literal["columns", "global", "none"] = "global",
@@ -39,6 +41,9 @@ def select_features(
     batch_key : str, optional
         Column of ``adata.obs`` with the batch, donor or plate of each cell: the groups of `DUFS.fit`. Cells of several
         donors are not exchangeable, and without it genes that differ between donors are selected.
+    covariate_keys : str or sequence of str, optional
+        Columns of ``adata.obs`` with numbers by which cells are known to differ (age, total counts): the covariates of
+        `DUFS.fit`, whose part is taken out of the genes.
     subset : bool, default False
         Keep only the selected variables in adata, which must be in memory.
     key_added : str, default "dufs"
@@ -58,16 +63,16 @@ def select_features(
         Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
         ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
         ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer,
-        batch_key, n_iter, converged, n_selected and lam. What an earlier call with the same `key_added` wrote is
-        replaced. A backed file changes only when it is written (``adata.write()``).
+        batch_key, covariate_keys (as one text), n_iter, converged, n_selected and lam. What an earlier call with the
+        same `key_added` wrote is replaced. A backed file changes only when it is written (``adata.write()``).
 
     Raises
     ------
     TypeError
         If adata is no AnnData object, or a parameter is unknown.
     ValueError
-        If the layer or the column of batches does not exist, a backed object would be cut, and as `DUFS.fit`. Nothing
-        is written then.
+        If the layer or a column of batches or covariates does not exist, a covariate is no number, a backed object
+        would be cut, and as `DUFS.fit`. Nothing is written then.
 
     Warns
     -----
@@ -89,15 +94,28 @@ def select_features(
             "subset=True changes an object in memory, and this one is backed by a file: use adata.to_memory() first, "
             f'or subset=False and then adata[:, adata.var["{key_added}_selected"]].copy(filename="selected.h5ad")'
         )
-    if batch_key is not None and batch_key not in adata.obs:
-        known = ", ".join(map(repr, adata.obs)) or "none"
-        raise ValueError(f"adata.obs has no column {batch_key!r}; its columns are {known}")
+    covariates = [covariate_keys] if isinstance(covariate_keys, str) else list(covariate_keys or ())
+    batches = [] if batch_key is None else [batch_key]
+    for key in [*batches, *covariates]:
+        if key not in adata.obs:
+            known = ", ".join(map(repr, adata.obs)) or "none"
+            raise ValueError(f"adata.obs has no column {key!r}; its columns are {known}")
+    for key in covariates:
+        if adata.obs[key].dtype.kind not in "biuf":
+            raise ValueError(
+                f"adata.obs[{key!r}] holds {adata.obs[key].dtype}, and covariates are numbers: a class (batch, donor) "
+                f"belongs into batch_key"
+            )
     if "n_top_genes" in parameters:
         raise TypeError("select_features has no parameter 'n_top_genes'; it is n_features_to_select here")
     X = unwrap(adata.X if layer is None else adata.layers[layer])
     selector = DUFS(scaling=scaling, **parameters)
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # for the sentences of the fit
-    selector.fit(X, groups=None if batch_key is None else adata.obs[batch_key])
+    selector.fit(
+        X,
+        groups=None if batch_key is None else adata.obs[batch_key],
+        covariates=adata.obs[covariates].to_numpy(np.float64, na_value=np.nan) if covariates else None,
+    )
     if (largest := _largest_count(X)) > _COUNT:
         warnings.warn(
             f"{'adata.X' if layer is None else f'Layer {layer!r}'} seems to hold raw counts: whole numbers up to "
@@ -113,8 +131,9 @@ def select_features(
     for name, attribute in columns.items():
         adata.var[f"{key_added}_{name}"] = getattr(selector, attribute)
     params = {k: v for k, v in flat_settings(selector).items() if k not in ("callbacks", "verbose")}
+    params |= {"layer": layer, "batch_key": batch_key, "covariate_keys": ", ".join(covariates) or None}
     adata.uns[key_added] = {
-        "params": {k: _storable(v) for k, v in (params | {"layer": layer, "batch_key": batch_key}).items()},
+        "params": {k: _storable(v) for k, v in params.items()},
         **{name: _storable(getattr(selector, f"{name}_")) for name in ("lam", "n_iter", "converged")},
         "n_selected": int(selector.support_.sum()),
     }

@@ -7,6 +7,7 @@ import sys
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy import sparse
 
@@ -106,6 +107,41 @@ def test_what_cannot_be_selected_from():
         select_features(adata, n_top_genes=2)
     with pytest.raises(TypeError, match="parameter 'n_feature_to_select'; did you mean 'n_features_to_select'"):
         select_features(adata, n_feature_to_select=2)
+    assert "dufs" not in adata.uns
+
+
+@pytest.mark.parametrize("keys", ["depth", ["depth", "age"]])
+def test_covariates_of_cells(keys, tmp_path):
+    Z = np.random.default_rng(0).normal(50, 9, (60, 2))
+    drifting = X + 0.3 * Z[:, :1]
+    adata = anndata.AnnData(drifting)
+    adata.obs["depth"] = Z[:, 0]
+    adata.obs["age"] = np.rint(Z[:, 1]).astype(int)
+    adata.obs["batch"] = list("ab") * 30
+    selector = select_features(adata, batch_key="batch", covariate_keys=keys, **QUICK)
+    told = adata.obs[[keys] if isinstance(keys, str) else keys].to_numpy()
+    plain = DUFS(scaling="global", **QUICK).fit(drifting, groups=adata.obs["batch"], covariates=told)
+    np.testing.assert_array_equal(selector.evidence_, plain.evidence_)
+    assert not np.array_equal(selector.evidence_, select_features(adata, batch_key="batch", **QUICK).evidence_)
+    assert adata.uns["dufs"]["params"]["covariate_keys"] == "none"
+    select_features(adata, covariate_keys=keys, **QUICK)
+    adata.write(tmp_path / "a.h5ad")
+    written = anndata.read_h5ad(tmp_path / "a.h5ad").uns["dufs"]["params"]["covariate_keys"]
+    assert written == ("depth" if keys == "depth" else "depth, age")
+
+
+def test_covariates_that_cells_do_not_have():
+    adata = anndata.AnnData(X)
+    adata.obs["age"] = pd.array([30, None, *range(58)], dtype="Int64")
+    adata.obs["plate"] = pd.Categorical(["1", "2"] * 30)
+    with pytest.raises(ValueError, match=r"adata\.obs has no column 'depth'; its columns are 'age', 'plate'"):
+        select_features(adata, covariate_keys=["age", "depth"], **QUICK)
+    with pytest.raises(ValueError, match=r"adata\.obs has no column 'depth'"):
+        select_features(adata, batch_key="plate", covariate_keys="depth", **QUICK)
+    with pytest.raises(ValueError, match=r"adata\.obs\['plate'\] holds category, and covariates are numbers: a class"):
+        select_features(adata, covariate_keys="plate", **QUICK)
+    with pytest.raises(ValueError, match="covariates are missing or infinite in 1 of 60 rows"):
+        select_features(adata, covariate_keys="age", **QUICK)
     assert "dufs" not in adata.uns
 
 

@@ -25,6 +25,7 @@ from dufs_core import DUFS, GatedLaplacian, Graph
 from dufs_core.cli import info, output
 from dufs_core.cli.main import main
 from dufs_core.cli.parser import OPTIONS, build_parser
+from dufs_core.data.dense import FILL
 from dufs_core.data.files import read_table
 from dufs_core.data.fingerprint import file_fingerprint
 from dufs_core.datasets import two_moons
@@ -137,6 +138,7 @@ def test_choices_are_the_constructors():
         ("--n-features-to-select 2", "n_features_to_select", 2),
         ("--n-features-to-select 0.5", "n_features_to_select", 0.5),
         ("--n-features-to-select none", "n_features_to_select", None),
+        ("--rows series", "rows", "series"),
         ("--ranking evidence", "ranking", "evidence"),
         ("--ranking gates --method gates", "ranking", "gates"),
         ("--bandwidth median", "bandwidth", "median"),
@@ -305,7 +307,7 @@ def test_groups(capsys, tmp_path, method):
     assert result["loss"] == fitted.history_["loss"][-1]
     if method is DUFS:
         assert result["q_values"] == fitted.q_values_.tolist()
-    assert result["rows"] == {"n_rows": 59, "n_groups": 3, "n_left_out": 1}
+    assert result["rows"] == {"n_rows": 59, "n_groups": 3, "n_left_out": 1, "n_covariates": 0, "n_averaged": 0}
     assert result["input"]["groups"] == "batch"
     assert main([*argv, "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -324,9 +326,78 @@ def test_groups(capsys, tmp_path, method):
 
 def test_without_groups_all_rows_are_exchanged(capsys):
     result = run(capsys, *MOONS)
-    assert result["rows"] == {"n_rows": 40, "n_groups": None, "n_left_out": 0}
+    assert result["rows"] == {"n_rows": 40, "n_groups": None, "n_left_out": 0, "n_covariates": 0, "n_averaged": 0}
     assert main(MOONS) == 0
     assert "exchanged" not in capsys.readouterr().out
+
+
+def with_ages(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """A CSV file of two moons whose rows depend on an age and a depth in its columns 2 and "depth"."""
+    X, _, _ = two_moons(60, 6, random_state=2)
+    Z = np.random.default_rng(0).normal(50, 9, (60, 2))
+    X = X + 0.3 * Z[:, :1]
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["c0", "c1", "age", *(f"c{j}" for j in range(2, 6)), "depth"])
+        rows = zip(X.tolist(), Z.tolist(), strict=True)
+        writer.writerows([*row[:2], age, *row[2:], depth] for row, (age, depth) in rows)
+    return X, Z
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_covariates(capsys, tmp_path):
+    """As those of the same fit in Python, and said in what is printed and written."""
+    path = tmp_path / "cells.csv"
+    X, Z = with_ages(path)
+    fitted = DUFS(max_iter=20, random_state=0).fit(X, covariates=Z)
+    without = DUFS(max_iter=20, random_state=0).fit(X)
+    argv = ["fit", str(path), "--covariates", "2", "--covariates", "depth", *QUICK]
+    result = run(capsys, *argv)
+    np.testing.assert_array_equal(np.asarray(result["scores"], dtype=fitted.scores_.dtype), fitted.scores_)
+    assert (fitted.scores_ != without.scores_).any()
+    assert result["loss"] == fitted.history_["loss"][-1]
+    assert result["q_values"] == fitted.q_values_.tolist()
+    assert result["rows"] == fitted.rows_._asdict()
+    assert result["rows"]["n_covariates"] == 2
+    assert result["input"]["covariates"] == ["age", "depth"]
+    assert main([*argv, "--out", str(tmp_path / "out")]) == 0
+    assert fitted.rows_.sentence in capsys.readouterr().out.splitlines()
+    document = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert document["input"]["covariates"] == ["age", "depth"]
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_series(capsys, tmp_path):
+    """Two of them, by groups; as the same fit in Python."""
+    path = tmp_path / "cells.csv"
+    X = np.cumsum(np.random.default_rng(0).normal(size=(80, 5)), axis=0)
+    place = np.repeat(["here", "there"], 40)
+    lines = [",".join([name, *map(repr, row)]) for name, row in zip(place.tolist(), X.tolist(), strict=True)]
+    path.write_text("\n".join(["place,a,b,c,d,e", *lines]))
+    fitted = DUFS(max_iter=20, random_state=0, rows="series").fit(X, groups=place)
+    without = DUFS(max_iter=20, random_state=0).fit(X, groups=place)
+    result = run(capsys, "fit", str(path), "--groups", "place", "--rows", "series", *QUICK)
+    np.testing.assert_array_equal(np.asarray(result["scores"], dtype=fitted.scores_.dtype), fitted.scores_)
+    assert (fitted.scores_ != without.scores_).any()
+    assert result["settings"]["rows"] == "series"
+    assert result["rows"] == fitted.rows_._asdict()
+    assert (result["rows"]["n_groups"], result["rows"]["n_averaged"]) == (2, 1)
+
+
+def test_covariates_that_are_none(capsys, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("kind,age,c,a,b\n" + "".join(f"k,{i},7,{i % 3},{i % 5}\n" for i in range(20)))
+    told = ["fit", str(path), "--covariates"]
+    assert "it has no column 'depth'" in refused(capsys, *told, "depth")
+    assert 'line 2: column "kind" (number 0) holds text ("k")' in refused(capsys, *told, "kind")
+    rest = ["--index-column", "kind"]
+    assert "covariate 1 is 7 in every row: leave it out" in refused(capsys, *told, "age", "--covariates", "c", *rest)
+    said = refused(capsys, *told, "age", *rest, "--batch-size", "10")
+    assert "covariates need all rows at once, and batch_size=10" in said
+    assert "GatedLaplacian takes no covariates: use DUFS" in refused(capsys, *told, "age", *rest, *GATES)
+    np.savez(tmp_path / "x.npz", X=two_moons(20, 3).X, age=np.array([*range(19), np.nan]))
+    said = refused(capsys, "fit", str(tmp_path / "x.npz"), "--variable", "X", "--covariates", "age")
+    assert "covariates are missing or infinite in 1 of 20 rows" in said
 
 
 def test_groups_are_said_where_nothing_was_judged(capsys, tmp_path):
@@ -414,7 +485,7 @@ def test_out_receives_complete_files(capsys, table, tmp_path, method):
 def test_progress_bar_on_a_terminal_only(monkeypatch, more, bar):
     seen = []
 
-    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None, covariates: None) -> DUFS:
         seen.append(self.verbose)
         raise ValueError
 
@@ -667,6 +738,8 @@ def test_a_full_disk(capsys, tmp_path, monkeypatch):
         ("fit two-moons --seed -1", "argument --seed: must be 0 or larger; got -1"),
         ("fit two-moons --labels Y", "--labels is for data files"),
         ("fit two-moons --groups 0", "--groups is for data files; two-moons is generated, not read"),
+        ("fit two-moons --covariates 0", "--covariates is for data files; two-moons is generated, not read"),
+        ("fit two-moons --method gates --rows series", "method \"gates\" has no parameter 'rows'"),
         ("fit two-moons --no-header", "--header is for data files"),
         ("fit x.csv --samples 3", "--samples is for two-moons"),
         ("fit missing.csv", "missing.csv does not exist"),
@@ -682,8 +755,7 @@ def test_cells_that_are_not_finite(capsys, tmp_path):
     path = tmp_path / "x.csv"
     path.write_text("a,b,c\n1,2,3\n4,,6\n7,inf,NA\n8,9,10\n")
     assert refused(capsys, "fit", str(path)) == (
-        f'{path}: 3 of 12 values are missing or infinite, the first in column "b", sample 1 (from 0); '
-        f"impute them, or drop those samples or features"
+        f'{path}: 3 of 12 values are missing or infinite, the first in column "b", sample 1 (from 0). {FILL}'
     )
     np.save(tmp_path / "x.npy", np.array([[1.0, 2], [3, np.nan], [5, 6]]))
     assert "1 of 6 values is missing or infinite, the first in column 1, sample 1" in refused(
@@ -727,7 +799,7 @@ def test_seed_and_random_state_of_a_file_must_agree(capsys, table):
 
 
 def test_warnings_are_sentences_told_once(capsys, monkeypatch):
-    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None, covariates: None) -> DUFS:
         for _ in range(3):
             warnings.warn("The data\n  are odd.", UserWarning, stacklevel=1)
         warnings.warn("for developers", DeprecationWarning, stacklevel=1)
@@ -747,7 +819,7 @@ def test_warnings_are_sentences_told_once(capsys, monkeypatch):
     ],
 )
 def test_other_endings(capsys, tmp_path, monkeypatch, raised, code, said):
-    def fit(self: DUFS, X: np.ndarray, *, groups: None) -> DUFS:
+    def fit(self: DUFS, X: np.ndarray, *, groups: None, covariates: None) -> DUFS:
         raise raised
 
     monkeypatch.setattr(DUFS, "fit", fit)

@@ -159,7 +159,8 @@ def sizes_of(group):
 def test_samples_keep_rows_together(size):
     rng = np.random.default_rng(0)
     group = rng.permutation(np.repeat(np.arange(len(size)), size))
-    rows, of_rows = Rows(len(group), group).sample(NUMPY, 5, STREAM, 1, 512)
+    rows, of_rows, positions = Rows(len(group), group).sample(NUMPY, 5, STREAM, 1, 512)
+    np.testing.assert_array_equal(rows, positions)
     assert len(np.unique(rows)) == len(rows)
     assert 480 < len(rows) <= 512
     np.testing.assert_array_equal(of_rows, group[rows])
@@ -178,22 +179,23 @@ def test_samples_take_large_groups_by_their_size():
 
 def test_halves_take_whole_groups():
     group = np.random.default_rng(0).permutation(np.repeat(np.arange(9), 11))
-    first, second = Rows(99, group).halves(4, 0)
+    (first, in_first), (second, _) = Rows(99, group).halves(4, 0)
+    np.testing.assert_array_equal(in_first, group[first])
     assert sorted([*first, *second]) == list(range(99))
     assert not set(group[first]) & set(group[second])
     assert min(len(first), len(second)) >= 44
-    assert Rows(99, group).halves(4, 1)[0].tolist() != first.tolist()
+    assert Rows(99, group).halves(4, 1)[0].rows.tolist() != first.tolist()
 
 
 def test_halves_of_very_large_groups_are_halves_of_each():
     group = np.repeat([0, 1, 2], [50, 40, 10])
-    first, second = Rows(100, group).halves(0, 0)
+    first, second = (half.rows for half in Rows(100, group).halves(0, 0))
     assert np.bincount(group[first])[:2].tolist() == [25, 20]
     assert len(set(group[second]) & {2}) + len(set(group[first]) & {2}) == 1
 
 
 def test_halves_without_groups_are_halves():
-    first, second = Rows(11).halves(0, 3)
+    first, second = (half.rows for half in Rows(11).halves(0, 3))
     assert (len(first), len(second)) == (5, 6)
     assert sorted([*first, *second]) == list(range(11))
 
@@ -207,7 +209,7 @@ def test_donors_untold_and_told():
         assert DUFS(random_state=0).fit(X).support_.sum() > 20
     told = DUFS(random_state=0).fit(X, groups=group)
     assert told.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
-    assert told.rows_ == (120, 6, 0)
+    assert told.rows_ == (120, 6, 0, 0, 0)
     assert not told.diagnosis_
 
 
@@ -275,11 +277,11 @@ def test_rows_alone_in_their_group_take_no_part(tmp_path, is_on_disk):
     if is_on_disk:
         np.save(tmp_path / "X.npy", more)
         more = np.load(tmp_path / "X.npy", mmap_mode="r")
-    with pytest.warns(RowsWarning, match="3 rows, each alone in its group, took no part: such rows cannot"):
+    with pytest.warns(RowsWarning, match="3 rows alone in their group took no part: join small"):
         fitted = DUFS(random_state=0, batch_size=60, max_iter=200).fit(more, groups=labels)
     np.testing.assert_array_equal(fitted.support_, expected.support_)
     np.testing.assert_allclose(fitted.evidence_, expected.evidence_, rtol=1e-4, atol=1e-4)
-    assert fitted.rows_ == (120, 6, 3)
+    assert fitted.rows_ == (120, 6, 3, 0, 0)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")

@@ -192,6 +192,65 @@ def test_groups_in_matlab_cells_and_hdf5(tmp_path):
         assert f"obs is not an array, and cannot hold {what}" in refused(tmp_path / "a.h5", **{what: "obs"})
 
 
+def test_covariates_of_arrays(tmp_path):
+    path = tmp_path / "a.npz"
+    ages = np.array([30, 41, 52, 63])
+    both = np.arange(8.0).reshape(4, 2)
+    np.savez(path, X=X, age=ages, both=both, kind=np.array(list("abba")), y=Y, short=ages[:3], cube=np.ones((4, 1, 2)))
+    table = read_table(path, covariates="age")
+    assert table.covariates.dtype == np.float64
+    assert table.covariates.tolist() == [[30], [41], [52], [63]]
+    table = read_table(path, variable="X", covariates=["both", "age"])
+    np.testing.assert_array_equal(table.covariates, np.column_stack([both, ages]))
+    np.testing.assert_array_equal(table.X, X)
+    assert table.read_as["covariates"] == ["both", "age"]
+    (note,) = read_table(path, groups="kind", covariates=("age", "y")).notes
+    assert note == "a.npz: X (4 x 3) is the table, kind are groups, age, y are covariates, left out: both, short, cube"
+    plain = read_table(path)
+    assert plain.covariates is None
+    assert "covariates" not in plain.read_as
+    said = refused(path, covariates="short")
+    assert "covariates short (3) need one number or more for each of the 4 samples of X, as 4 or 4 x c values" in said
+    assert "covariates cube (4 x 1 x 2) need one number or more" in refused(path, covariates="cube")
+    said = refused(path, covariates="kind")
+    assert "kind holds text, and covariates are numbers: a class (batch, donor) belongs into --groups" in said
+    for others in ({"variable": "X", "covariates": "X"}, {"covariates": "kind", "groups": "kind"}):
+        assert "cannot hold covariates and be the table or the groups at once" in refused(path, **others)
+    assert 'no variable "depth"; it holds X, age' in refused(path, covariates=["age", "depth"])
+    np.save(tmp_path / "x.npy", X)
+    assert "--covariates is for files that end with .npz, .mat" in refused(tmp_path / "x.npy", covariates="age")
+
+
+def test_covariates_are_not_the_table_nor_the_labels(tmp_path):
+    """Where nothing else is said: the only table beside them, and no labels of that name."""
+    path = tmp_path / "a.npz"
+    np.savez(path, measured=X, Z=np.arange(8.0).reshape(4, 2), Y=Y)
+    np.testing.assert_array_equal(read_table(path, covariates="Z").X, X)
+    table = read_table(path, covariates=["Z", "Y"])
+    assert table.labels is None
+    assert table.covariates[:, 2].tolist() == [0, 1, 1, 0]
+    np.savez(path, measured=X, X=np.arange(8.0).reshape(4, 2))
+    np.testing.assert_array_equal(read_table(path, covariates="X").X, X)
+
+
+def test_covariates_in_matlab_and_hdf5(tmp_path):
+    """MATLAB's rows and sparse arrays are read; missing values are left to the fit, which says it."""
+    ages = np.array([30.5, np.nan, 52, 63])
+    both = np.arange(8.0).reshape(4, 2)
+    scipy.io.savemat(tmp_path / "a.mat", {"X": X, "age": ages[None, :], "both": scipy.sparse.csc_array(both)})
+    found = read_table(tmp_path / "a.mat", variable="X", covariates=["age", "both"]).covariates
+    np.testing.assert_array_equal(found, np.column_stack([ages, both]))
+    h5py = pytest.importorskip("h5py", reason="h5py is not installed")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["X"], file["age"] = X, ages
+        file.create_group("obs")
+    for on_disk in (False, True):
+        table = read_table(tmp_path / "a.h5", covariates="age", on_disk=on_disk)
+        np.testing.assert_array_equal(table.covariates[:, 0], ages)
+        np.testing.assert_array_equal(table.X[:], X)
+    assert "obs holds a group or text, and covariates are numbers" in refused(tmp_path / "a.h5", covariates="obs")
+
+
 def test_labels_in_a_matlab_cell(tmp_path):
     cells = np.empty((4, 1), dtype=object)
     cells[:, 0] = ["lung", "skin", "skin", "lung"]
@@ -592,6 +651,52 @@ def test_groups_that_a_text_file_cannot_give(tmp_path):
     assert 'column 3: column "plate" (number 1) has no group' in refused(
         path, transpose=True, groups="plate", index_column="gene"
     )
+
+
+AGES = "id;age;a;kind;b\ns1;30,5;1;x;2\ns2;41;3;y;4\ns3;7,25;5;x;6\n"
+
+
+@pytest.mark.parametrize("covariates", ["age", "1", "-4", ["age"]])
+def test_covariates_of_a_text_file(tmp_path, covariates):
+    path = text_file(tmp_path, AGES)
+    table = read_table(path, covariates=covariates, groups="kind", index_column="id")
+    assert table.covariates.dtype == np.float64
+    assert table.covariates.tolist() == [[30.5], [41], [7.25]]
+    assert table.groups.tolist() == ["x", "y", "x"]
+    assert table.feature_names == ("a", "b")
+    assert table.X.tolist() == [[1, 2], [3, 4], [5, 6]]
+    assert (table.read_as["covariates"], table.read_as["groups"]) == (["age"], "kind")
+    several = read_table(path, covariates=["b", "age"], labels="b", index_column=["id", "kind"])
+    assert several.covariates.tolist() == [[2, 30.5], [4, 41], [6, 7.25]]
+    assert several.labels.tolist() == [2, 4, 6]
+    assert several.feature_names == ("a",)
+    plain = read_table(path, groups="kind", index_column="id")
+    assert plain.covariates is None
+    assert "covariates" not in plain.read_as
+
+
+def test_covariates_that_a_text_file_cannot_give(tmp_path):
+    path = text_file(tmp_path, AGES)
+    assert "no column 'depth'; give a number from 0 to 4" in refused(path, covariates=["age", "depth"])
+    said = refused(path, covariates="kind", index_column="id")
+    assert 'line 2: column "kind" (number 3) holds text ("x"), and covariates are numbers' in said
+    assert 'belongs into --groups "kind"' in said
+    said = refused(path, covariates="age", index_column=["id", "age"])
+    assert '"age" cannot hold covariates and identifiers at once' in said
+    said = refused(path, covariates=["age", "3"], groups="kind", index_column="id")
+    assert '"3" cannot hold covariates and groups at once' in said
+    for missing in ("", "NA", "nan"):
+        path = text_file(tmp_path, f"a,b,age\n1,2,30\n3,4,{missing}\n5,6,32\n")
+        said = refused(path, covariates="age")
+        assert f'line 3: column "age" (number 2) has no number ("{missing}"), and is a covariate' in said
+    path = text_file(tmp_path, "gene,s1,s2\nage,30,\nTP53,1,2\n")
+    said = refused(path, transpose=True, covariates="age", index_column="gene")
+    assert 'column 3: column "age" (number 1) has no number' in said
+
+
+def test_first_column_as_covariate_needs_no_name(tmp_path):
+    table = read_table(text_file(tmp_path, ",a,b\n7,1,2\n8,3,4\n"), covariates="0")
+    assert (table.covariates.tolist(), table.notes) == ([[7], [8]], ())
 
 
 def test_first_column_as_groups_needs_no_name(tmp_path):

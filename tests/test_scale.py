@@ -7,7 +7,7 @@ from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.data.groups import Within
 from dufs_core.datasets import two_moons
-from dufs_core.significance.scale import FAR, spread, standardised, tamed
+from dufs_core.significance.scale import FAR, clipped, spread, tamed
 
 NUMPY = get_backend("numpy")
 
@@ -28,8 +28,13 @@ def test_the_scale_of_a_normal_column_is_its_deviation():
 
 
 def test_the_scale_by_hand():
-    size = np.array([[0.0, 1, 2, 3, 4], [0, 0, 0, 5, 7], [0, 0, 0, 0, 0]])
-    np.testing.assert_allclose(spread(NUMPY, size)[:, 0], 1.4826 * np.array([3.0, 7.0, 0.0]))
+    """By the three cells that are not farthest; never more than by the median, nor less than 0.42 of that."""
+    size = np.array([[0.0, 1, 2, 3, 4], [0, 0, 0, 5, 7], [0, 0, 0, 0, 0], [0, 9, 9, 9, 9.0]])
+    median = 1.4826 * np.array([3.0, 7.0, 0.0, 9.0])
+    expected = [0.42 * median[0], 0.42 * median[1], 0.0, np.sqrt(54)]
+    np.testing.assert_allclose(spread(NUMPY, size)[:, 0], expected)
+    heavy = np.array([[0.0, 1, 1, 100, 100, 100, 100]])
+    assert spread(NUMPY, heavy)[0, 0] < 1.4826 * 100
 
 
 def test_a_column_of_counts_has_the_scale_of_its_counts():
@@ -38,9 +43,22 @@ def test_a_column_of_counts_has_the_scale_of_its_counts():
     x[0, :4] = 1.0
     x[0, 50] = 1e6
     z, scale = tame(x)
-    np.testing.assert_allclose(scale, 1.4826)
-    np.testing.assert_allclose(z[0, :4], 1 / 1.4826)
+    np.testing.assert_allclose(scale, 0.42 * 1.4826)
+    np.testing.assert_allclose(z[0, :4], 1 / scale[0])
     assert z[0, 50] in (0.0, z[0, 0])
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+@pytest.mark.parametrize("kind", ["counts", "binary"])
+def test_far_rows_of_counts_are_no_structure(kind):
+    """Two rows that reach five deviations further, in all of 40 columns of low counts or of zeros and ones."""
+    rng = np.random.default_rng(0)
+    X = rng.poisson(0.3, size=(100, 40)) if kind == "counts" else rng.random((100, 40)) < 0.2
+    X = X.astype(float)
+    X[:2] += 5 * X.std()
+    fitted = DUFS(random_state=0, max_iter=50).fit(X)
+    assert not fitted.support_.any()
+    assert (fitted.evidence_ > fitted.decoy_evidence_.max(axis=0)).mean() < 0.35
 
 
 # --- far cells
@@ -101,11 +119,12 @@ def test_rows_of_a_group_are_treated_alike():
     """Another order of the rows within groups gives the same values in that order, where nothing is far."""
     rng = np.random.default_rng(6)
     group = np.repeat([0, 1, 2], [30, 12, 4])
-    x = rng.uniform(size=(5, 46)) * np.array([1.0, 2, 0.5])[group]
+    even = np.concatenate([np.linspace(-1, 1, size) for size in (30, 12, 4)])
+    x = np.stack([even * slope + np.array([1.0, 20, 5])[group] for slope in (1, -2, 3, 0.5, 7)])
     order = np.concatenate([rng.permutation(30), 30 + rng.permutation(12), 42 + rng.permutation(4)])
     within = Within(np, group, 46)
-    first = standardised(within, tame(x, group).z)
-    second = standardised(within, tame(x[:, order], group).z)
+    first = clipped(within, tame(x, group).z)
+    second = clipped(within, tame(x[:, order], group).z)
     np.testing.assert_allclose(second, first[:, order], rtol=1e-10, atol=1e-10)
 
 

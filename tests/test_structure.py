@@ -18,6 +18,7 @@ from dufs_core.backend.blas import one_blas_thread
 from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.significance import pairs, structure
+from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.rows import Rows
 from dufs_core.significance.structure import (
     ROWS,
@@ -63,7 +64,7 @@ def mixed(n=50, d=24, seed=0):
 def pool_of(X, seed=0, dtype="float64", scaling="columns", columns=None):
     data = scale_columns(X, scaling, dtype)
     columns = np.flatnonzero(~data.constant) if columns is None else columns
-    return build_pool(bk, data.X, columns, Rows(len(X)), seed, one_scale=scaling == "columns")
+    return build_pool(bk, data.X, columns, Exchange.of(bk, Rows(len(X)), seed), scaling == "columns")
 
 
 def groups(pool):
@@ -138,8 +139,8 @@ def test_what_is_not_judged_changes_nothing():
 def test_the_pool_is_a_function_of_the_seed_and_of_the_positions():
     X = mixed(d=12)
     first, again, other = pool_of(X, 3), pool_of(X, 3), pool_of(X, 4)
-    for a, b in zip(first, again, strict=True):
-        np.testing.assert_array_equal(a, b)
+    for name in ("X", "columns", "scale", "tiebreak"):
+        np.testing.assert_array_equal(getattr(first, name), getattr(again, name))
     normal = np.arange(0, 12, 4)  # without far cells, which are drawn anew
     np.testing.assert_array_equal(groups(other)[0][normal], groups(first)[0][normal])
     assert not np.array_equal(groups(other)[1], groups(first)[1])
@@ -160,7 +161,7 @@ def test_scales_are_those_of_the_data():
 def test_how_many_decoys():
     assert [n_decoys(d) for d in (1, 2, 1000, 1777, 1779, 4000, 8000, 10**6)] == [5, 5, 5, 5, 4, 2, 1, 1]
     assert [n_calibration(d) for d in (1, 400, 700, 1000, 10**6)] == [400, 400, 700, 1000, 1000]
-    wide = build_pool(bk, np.random.default_rng(0).normal(size=(5, 1300)), np.arange(1300), Rows(5), 0)
+    wide = build_pool(bk, np.random.default_rng(0).normal(size=(5, 1300)), np.arange(1300), Exchange.of(bk, Rows(5), 0))
     calibration = np.sort(wide.X[wide.competing :], axis=1)  # of every 1.3rd column
     np.testing.assert_array_equal(calibration, np.sort(wide.X[np.arange(1000) * 1300 // 1000], axis=1))
 
@@ -170,12 +171,12 @@ def test_decoys_are_the_same_on_all_rows(n):
     """Members for gates that are trained on all rows: those of the pool where it has rows, shuffled in all of them."""
     X = scale_columns(mixed(n=n, d=12), "columns", "float64").X
     table = Rows(n)
-    pool = build_pool(bk, X, np.arange(12), table, 5)
+    pool = build_pool(bk, X, np.arange(12), Exchange.of(bk, table, 5))
     members = np.array([0, 2, 11, 12, 12 + 7, 2 * 12 + 1, 5 * 12 + 11])
     data = on_all_rows(bk, X, table, pool, members)
     assert data.shape == (n, len(members))
     assert data.flags.f_contiguous
-    rows = np.arange(n) if n <= ROWS else pool.rows
+    rows = pool.exchange.sampled
     assert len(np.unique(rows)) == min(n, ROWS)
     of_pool = pool.X[members] * pool.scales(members)[:, None]
     if n <= ROWS:

@@ -20,7 +20,8 @@ _ROWS_SHOWN = 20  # most rows of the printed table
 _FITTED = ("scores", "n_iter", "converged", "constant_features")  # attributes of the result
 _MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1}  # arguments of two_moons, in order
 _READING: dict[str, Any] = {
-    "variable": None, "labels": None, "groups": None, "transpose": False, "header": None, "index_column": [],
+    "variable": None, "labels": None, "groups": None, "covariates": [], "transpose": False, "header": None,
+    "index_column": [],
 }  # fmt: skip
 _UNSAID = ("callbacks", "verbose")  # parameters without influence on the result
 
@@ -33,6 +34,7 @@ class Data(NamedTuple):
     informative: Sequence[int] | None  # ground truth, where known
     labels: Any  # (n,) or None; only colours of a picture
     groups: Any  # (n,) or None; rows are exchanged within them alone
+    covariates: Any  # (n, c) or None; their part is taken out of the columns
     source: dict[str, Any]
     notes: tuple[str, ...]
 
@@ -68,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         if data.names:  # for the sentences of the fit
             selector.var_names_ = data.names
         started = time.perf_counter()
-        selector.fit(data.X, groups=data.groups)
+        selector.fit(data.X, groups=data.groups, covariates=data.covariates)
     ended = time.perf_counter()
 
     explained = selector._explanation(data.X.shape[0])
@@ -108,7 +110,7 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
         moons = _MOONS | moons | {"seed": seed}
         X, labels, informative = two_moons(*moons.values())
         source = {"source": "two-moons", **moons, "sha256": fingerprint.array_fingerprint(X)}
-        return Data(X, None, informative.tolist(), labels, None, source, ())
+        return Data(X, None, informative.tolist(), labels, None, None, source, ())
     if moons:
         raise UsageError(f"--{next(iter(moons))} is for two-moons, not for a file")
     from dufs_core.data.files import read_table
@@ -119,7 +121,7 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
     if not is_on_disk(table.X):  # the fit checks the others while it reads them
         _check_finite(args.file, table.X, table.feature_names)
     source = {"source": args.file, **table.read_as, "sha256": fingerprint.file_fingerprint(args.file)}
-    return Data(table.X, table.feature_names, None, table.labels, table.groups, source, table.notes)
+    return Data(table.X, table.feature_names, None, table.labels, table.groups, table.covariates, source, table.notes)
 
 
 def _check_finite(path: str, X: Any, names: tuple[str, ...] | None) -> None:

@@ -33,7 +33,7 @@ examples:
   dufs-core fit two-moons
   dufs-core fit two-moons --features 20 --noise 0.05 --seed 3 --json
   dufs-core fit measurements.csv --labels species --out result
-  dufs-core fit cells.csv --groups donor
+  dufs-core fit cells.csv --groups donor --covariates age
   dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
   dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
 
@@ -99,10 +99,12 @@ _RANKINGS = ("diverse", "evidence", "gates")
 _SCALINGS = ("columns", "global", "none")
 _ENGINES = ("auto", "reference", "dense", "streaming", "sparse", "cuda")
 _ORDER = "order of the selected features: evidence with decoys alone, gates with --method gates alone"
+_ROWS = "with decoys alone; series: rows are in the order of time, evenly spaced"
 _PRICE = "cost of an open gate: a number, calibrated on shuffled features, or none: the loss without lambda"
 _B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
 OPTIONS = {  # defaults: with decoys; with --method gates
     "fdr": Option("0.1", "false discovery rate, with decoys alone", _rate, "RATE"),
+    "rows": Option("independent", _ROWS, choices=("independent", "series")),
     "lam": Option("calibrated; none", _PRICE, _LAM, "NUMBER|calibrated|none"),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
     "ranking": Option("diverse; gates", _ORDER, choices=_RANKINGS),
@@ -170,6 +172,8 @@ def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:
     data.add_argument("--labels", metavar="Y", help="variable or column of labels, which is no feature")
     groups = "variable or column of the batch, donor or plate of each row; rows are exchanged within it alone"
     data.add_argument("--groups", metavar="COL", help=groups)
+    covariates = "variable or column of numbers (age, depth) whose part is taken out of the features; may be repeated"
+    data.add_argument("--covariates", metavar="COL", action="append", default=[], help=covariates)
     data.add_argument("--transpose", action="store_true", help="the file holds features as rows")
     header = "a first line of names (default: detected)"
     data.add_argument("--header", action=argparse.BooleanOptionalAction, help=header)

@@ -295,8 +295,8 @@ def _check_frame(X: Any, module: str) -> None:
         raise ValueError(
             f"{len(bad)} of the {X.shape[1]} columns of X do not hold numbers: {', '.join(names)} (the first begins "
             f"with {reprlib.repr(example)}). Leave out what identifies samples or is their label, "
-            f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder (the columns of "
-            f"one category depend on one another, and are found for that)"
+            f"X.drop(columns=[...]), and encode the others, as with sklearn.preprocessing.OneHotEncoder (those of one "
+            f"category depend on one another, and are found for that)"
         )
 
 

@@ -13,6 +13,16 @@ _PRIOR = 5  # rows with the column's deviation, added to each group: that of two
 _MISSING = ("NAType", "NaTType")  # of pandas
 
 
+class Told(NamedTuple):
+    """What users say of rows beside X, as they give it."""
+
+    groups: Any = None
+    covariates: Any = None
+
+
+NOTHING_TOLD = Told()
+
+
 class Groups(NamedTuple):
     """The groups of the rows of a table, those without a second row left out."""
 

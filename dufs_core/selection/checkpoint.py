@@ -244,6 +244,8 @@ def _identity(bk: Backend, selector: Any, engine: str, seed: int, X: Array, rows
     data = fingerprint.describe(bk, X)
     if rows.group is not None:
         data["groups"] = fingerprint.array_fingerprint(rows.group[:, None].astype(np.int64))
+    if rows.covariates is not None:
+        data["covariates"] = fingerprint.array_fingerprint(rows.covariates)
     return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": data})
 
 

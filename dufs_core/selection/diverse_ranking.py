@@ -16,7 +16,6 @@ from sklearn.utils import gen_batches
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
 from dufs_core.data.matrix import dense_block
-from dufs_core.significance.rows import Rows, RowSample
 
 ROWS = 1024  # more rows are sampled down to this many: n^2 (n + d') operations, and n d' a column, stay seconds
 CANDIDATES = 16384  # of more columns those with the largest mu: 134 MB of float64 with 1,024 rows
@@ -59,9 +58,8 @@ def neighbour_walk(bk: Backend, G: Array) -> Array:
 
 
 def diverse_order(
-    bk: Backend, X: Array, mu: Array, count: int, threads: int = 1, table: Rows | None = None,
-    read: Callable[[RowSample, Array], Array] | None = None,
-) -> Array:  # fmt: skip
+    bk: Backend, X: Array, mu: Array, count: int, threads: int = 1, read: Callable[[Array], Array] | None = None
+) -> Array:
     """The first `count` columns by greedy ridge regression of the smooth part of all columns that take part.
 
     With the weighted data Xt = X * z, z = clip(mu, 0, 1), centred on the rows that are read, and the walk P of
@@ -83,10 +81,8 @@ def diverse_order(
         NumPy. Columns with mu > 0 take part; of more than 16,384 those with the largest mu.
     count : int
         At least 1; fewer are returned where fewer columns take part.
-    table : Rows, optional
-        The rows, of which some are read where they are many; default n that may be exchanged.
     read : callable, optional
-        Gives some columns of X on such rows, (d', n'); default: as they are.
+        Gives columns of X on the rows that are read, (d', n'); default: as they are, on at most 1,024 rows.
 
     Returns
     -------
@@ -101,15 +97,19 @@ def diverse_order(
     n = X.shape[0]
     if not count or n < 2:
         return np.asarray(candidates[:count])
-    sample = (Rows(n) if table is None else table).sample(bk, 0, random.Stream.PERMUTATION, 1, ROWS)
-    if not isinstance(sample.rows, slice):
-        n = len(sample.rows)
+    if read is None:
+        rows = random.sample(bk, 0, random.Stream.PERMUTATION, 1, n, ROWS)
+
+        def read(columns: Array) -> Array:
+            return dense_block(bk, X, rows, columns).T
+
     z = bk.to_device(np.clip(mu[candidates], 0, 1).astype(np.float64))
-    X_o = xp.empty((len(candidates), n), dtype=xp.float64)  # a column in each row
-    for block in gen_batches(len(candidates), BLOCK):
-        columns = candidates[block]
-        x = dense_block(bk, X, sample.rows, columns).T if read is None else read(sample, columns)
-        X_o[block] = x * z[block, None]
+    first = read(candidates[:BLOCK])
+    X_o = xp.empty((len(candidates), first.shape[1]), dtype=xp.float64)  # a column in each row
+    X_o[:BLOCK] = first * z[:BLOCK, None]
+    for start in range(BLOCK, len(candidates), BLOCK):
+        block = slice(start, start + BLOCK)
+        X_o[block] = read(candidates[block]) * z[block, None]
     varies = X_o.max(axis=1) > X_o.min(axis=1)
     X_o -= X_o.mean(axis=1, keepdims=True)
     # the order does not depend on units; an exact change to others, in which fourth powers neither overflow nor vanish

@@ -15,7 +15,9 @@ from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
+from dufs_core.data.groups import NOTHING_TOLD, Told
 from dufs_core.data.scaling import ScaledData
+from dufs_core.data.times import check_times
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import get_engine
 from dufs_core.objective.optimizers import get_optimizer
@@ -41,45 +43,44 @@ class FitTask:
     procedure: Procedure
     accepted: Accepted  # without rows that are alone in their group
     rows: Rows
-    groups: Any  # as they were given, of all rows
+    told: Told  # of all rows, as it was given
     threads: int
 
     @classmethod
-    def begin(cls, selector: Any, X: Any, y: Any = None, groups: Any = None, threads: int | None = None) -> Self:
-        """Check X (n, d), labels y, groups of rows, and the parameters; threads: by default those of n_jobs.
+    def begin(cls, selector: Any, X: Any, y: Any = None, told: Told = NOTHING_TOLD, threads: int | None = None) -> Self:
+        """Check X (n, d), labels y, what is told of the rows, and the parameters; threads: by default those of n_jobs.
 
         Raises ValueError or TypeError for what cannot be computed with.
         """
         settings = copy(selector)
         accepted = accept(settings, X, y, backend=settings.backend, batch_size=settings.batch_size)
-        rows = Rows.of(groups, accepted.X.shape[0])
+        is_series = getattr(settings, "rows", "independent") == "series"
+        if is_series:
+            check_times(accepted.given, told.groups)
+        rows = Rows.of(accepted.X.shape[0], told, is_series)
         if rows.kept is not None:
             accepted = accepted.rows(rows.kept)
         threads = n_threads(settings.n_jobs) if threads is None else threads
-        return cls._checked(settings, accepted, rows, groups, threads)
+        return cls._checked(settings, accepted, rows, told, threads)
 
     def for_selector(self, selector: Any) -> Self:
         """The same data for another selector."""
         settings = copy(selector)
         validate_data(settings, self.accepted.given, skip_check_array=True)  # names and number of features
-        return self._checked(settings, self.accepted, self.rows, self.groups, self.threads)
+        return self._checked(settings, self.accepted, self.rows, self.told, self.threads)
 
     def part(self, rows: Array) -> Self:
         """The fit of some of the rows (NumPy positions, increasing)."""
         return replace(self, accepted=self.accepted.rows(rows), rows=self.rows.take(rows))
 
     @classmethod
-    def _checked(cls, settings: Any, accepted: Accepted, rows: Rows, groups: Any, threads: int) -> Self:
+    def _checked(cls, settings: Any, accepted: Accepted, rows: Rows, told: Told, threads: int) -> Self:
         n, d = accepted.X.shape
         procedure = settings._procedure()
         check_shared(settings, n, d)
         procedure.check(n, d, accepted.is_sparse)
-        if groups is not None and procedure.scales_groups and not accepted.kind.startswith("dense"):
-            raise ValueError(
-                f"{type(settings).__name__} takes groups with dense data in memory, whose columns it centres within "
-                f"groups; this X is {accepted.kind}: use DUFS, which takes groups with any data, or X.toarray() or X[:]"
-            )
-        return cls(settings, procedure, accepted, rows, groups, threads)
+        _check_rows(settings, accepted, rows, procedure.scales_groups)
+        return cls(settings, procedure, accepted, rows, told, threads)
 
     @property
     def bk(self) -> Backend:
@@ -210,3 +211,25 @@ class FitTask:
     def findings(self, data: ScaledData) -> tuple[Finding, ...]:
         """What says that the rows may not be exchanged."""
         return findings(self.bk, data.X, self.rows, self.seed, names_of(self.settings))
+
+
+def _check_rows(settings: Any, accepted: Accepted, rows: Rows, in_data: bool) -> None:
+    """Raise ValueError for what is told of rows, and cannot be used with this data or selector.
+
+    in_data: whether groups are taken out of the scaled data, and not of the columns that are read.
+    """
+    who = type(settings).__name__
+    if in_data and rows.covariates is not None:
+        raise ValueError(f"{who} takes no covariates: use DUFS, whose columns are freed of them")
+    if in_data and rows.group is not None and not accepted.kind.startswith("dense"):
+        raise ValueError(
+            f"{who} takes groups with dense data in memory, whose columns it centres within groups; this X is "
+            f"{accepted.kind}: use DUFS, which takes groups with any data, or X.toarray() or X[:]"
+        )
+    size = settings.batch_size
+    if size is not None and size < rows.n and (rows.is_series or rows.covariates is not None):
+        what = 'rows="series" needs' if rows.is_series else "covariates need"
+        raise ValueError(
+            f"{what} all rows at once, and batch_size={size} trains gates on some of {rows.n:,}: leave "
+            f"batch_size=None, which reads at most 512 rows or means of rows"
+        )

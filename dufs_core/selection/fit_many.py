@@ -17,6 +17,7 @@ from joblib.parallel import get_active_backend
 
 from dufs_core.backend import random
 from dufs_core.backend.memory import available_bytes
+from dufs_core.data.groups import NOTHING_TOLD, Told
 from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
 from dufs_core.errors import DufsWarning, InterruptedFit, user_stacklevel
@@ -39,7 +40,9 @@ class Cancelled(Exception):
     """Another fit failed, or the user ended all."""
 
 
-def fit_many(selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None) -> list[GatedSelector]:
+def fit_many(
+    selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None, covariates: Any = None
+) -> list[GatedSelector]:
     """Fit selectors that differ in lam and random_state on the same data, together.
 
     Parameters
@@ -49,7 +52,7 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None) 
         scaled once. On the CPU, n_jobs is the number of concurrent fits. Each selector is fitted, in place.
     X : array-like (n_samples, n_features)
         As in `DUFS.fit`.
-    groups : array-like (n_samples,), optional
+    groups, covariates : array-like, optional
         As in `DUFS.fit`.
 
     Returns
@@ -77,7 +80,7 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None) 
     callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
     """
     selectors = list(selectors)
-    results = fit_results(selectors, X, groups)
+    results = fit_results(selectors, X, Told(groups, covariates))
     for selector, result in zip(selectors, results, strict=True):
         selector._keep(result.attributes())
     for doubt in (doubt for result in results for doubt in result.doubts):
@@ -85,23 +88,23 @@ def fit_many(selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None) 
     return selectors
 
 
-def fit_results(selectors: Sequence[GatedSelector], X: Any, groups: Any = None) -> list[FitResult]:
+def fit_results(selectors: Sequence[GatedSelector], X: Any, told: Told = NOTHING_TOLD) -> list[FitResult]:
     """The results of `fit_many`; no selector is touched."""
     if not selectors:
         return []
-    tasks = _tasks(selectors, X, groups)
+    tasks = _tasks(selectors, X, told)
     if tasks[0].bk.name == "cupy":
         return _on_gpu(tasks)
     chosen = get_active_backend(prefer="threads")[0]  # threads, unless the caller has chosen otherwise
     return _in_threads(tasks) if getattr(chosen, "supports_sharedmem", False) else _in_processes(tasks)
 
 
-def stack_size(selector: GatedSelector, X: Any, count: int, groups: Any = None) -> int:
+def stack_size(selector: GatedSelector, X: Any, count: int, told: Told = NOTHING_TOLD) -> int:
     """How many of `count` fits like this one advance as one stack on X, each with the bits that it has alone.
 
     1 where they cannot, or where cuBLAS would multiply: its rounding may depend on how many matrices there are.
     """
-    task = FitTask.begin(selector, X, groups=groups, threads=1)
+    task = FitTask.begin(selector, X, told=told, threads=1)
     if task.bk.name == "numpy" or not _can_stack(task):
         return 1
     with task.accepted.device():
@@ -136,7 +139,7 @@ def bytes_together(task: FitTask, engine: str, fits: int) -> int:
     return data + fits * own + steps
 
 
-def _tasks(selectors: Sequence[GatedSelector], X: Any, groups: Any) -> list[FitTask]:
+def _tasks(selectors: Sequence[GatedSelector], X: Any, told: Told) -> list[FitTask]:
     """A task for each selector. Raises ValueError if they cannot be fitted together."""
     for selector in selectors:
         if not isinstance(selector, GatedSelector):
@@ -156,7 +159,7 @@ def _tasks(selectors: Sequence[GatedSelector], X: Any, groups: Any) -> list[FitT
                     f"Selectors that are fitted together differ in {', '.join(sorted(_FREE))} alone; {name} is "
                     f"{expected[name]!r} in the first and {value!r} in number {position}. Fit those apart."
                 )
-    first = FitTask.begin(selectors[0], X, groups=groups, threads=1)
+    first = FitTask.begin(selectors[0], X, told=told, threads=1)
     _refuse_shared_callbacks(selectors)
     tasks = [first, *(first.for_selector(selector) for selector in selectors[1:])]
     for task in tasks:
@@ -222,15 +225,15 @@ def _in_processes(tasks: Sequence[FitTask]) -> list[FitResult]:
                 f"Fits in other processes call copies of callbacks, and what {called} keeps or does would stay there: "
                 f"take it out of callbacks, or fit in threads (joblib.parallel_config(backend='threading'))"
             )
-    jobs = (delayed(_fit_there)(task.settings, task.accepted.given, task.groups, task.seed) for task in tasks)
+    jobs = (delayed(_fit_there)(task.settings, task.accepted.given, task.told, task.seed) for task in tasks)
     results: list[FitResult] = Parallel()(jobs)
     return results
 
 
-def _fit_there(settings: Any, X: Any, groups: Any, seed: int) -> FitResult:
+def _fit_there(settings: Any, X: Any, told: Told, seed: int) -> FitResult:
     """A fit in a process of its own, whose warnings are in its result."""
     with warnings.catch_warnings(action="ignore", category=DufsWarning):
-        return FitTask.begin(settings.set_params(random_state=seed), X, groups=groups).run()
+        return FitTask.begin(settings.set_params(random_state=seed), X, told=told).run()
 
 
 def _on_gpu(tasks: Sequence[FitTask]) -> list[FitResult]:

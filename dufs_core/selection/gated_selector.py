@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
+from dufs_core.data.groups import Told
 from dufs_core.errors import CheckpointError, did_you_mean, user_stacklevel
 from dufs_core.selection.base import ColumnSelector
 from dufs_core.selection.settings import Graph, Settings, check_group, flat_settings, set_flat
@@ -91,7 +92,7 @@ class GatedSelector(ColumnSelector, ABC):
     def _procedure(self) -> Procedure:
         """What is done between scaled data and a selection: the one place where the two selectors part."""
 
-    def fit(self, X: Any, y: Any = None, *, groups: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, *, groups: Any = None, covariates: Any = None) -> Self:
         """Learn the gates.
 
         Parameters
@@ -108,6 +109,10 @@ class GatedSelector(ColumnSelector, ABC):
             Labels of any kind: batch, donor, plate, subject of each row. Columns are centred and scaled, and rows
             exchanged, within groups alone; rows that are alone in theirs take no part. `dufs_core.GatedLaplacian` takes
             groups with dense data in memory. In pipelines: ``set_fit_request(groups=True)`` (metadata routing).
+        covariates : array-like (n_samples,) or (n_samples, c), optional
+            Numbers that rows are known to differ by: age, depth, the total of counts. What splines of them explain is
+            taken out of the columns, and rows that are alike in them are exchanged
+            (`dufs_core.significance.covariates`); approximate. Of `dufs_core.DUFS` alone.
 
         Raises
         ------
@@ -120,7 +125,7 @@ class GatedSelector(ColumnSelector, ABC):
         """
         from dufs_core.selection.fit import FitTask  # engines, procedures, tests: loaded with the first fit
 
-        result = FitTask.begin(self, X, y, groups).run()
+        result = FitTask.begin(self, X, y, Told(groups, covariates)).run()
         self._keep(result.attributes())
         for doubt in result.doubts:
             warnings.warn(doubt, stacklevel=user_stacklevel())
@@ -133,7 +138,7 @@ class GatedSelector(ColumnSelector, ABC):
         self.__dict__.update(attributes)
 
     @classmethod
-    def resume(cls, path: Any, X: Any, *, groups: Any = None, **parameters: Any) -> Self:
+    def resume(cls, path: Any, X: Any, *, groups: Any = None, covariates: Any = None, **parameters: Any) -> Self:
         """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
 
         Parameters
@@ -142,8 +147,8 @@ class GatedSelector(ColumnSelector, ABC):
             Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
         X : array-like (n_samples, n_features)
             The data that the fit was started with.
-        groups : array-like (n_samples,), optional
-            The groups that it was started with.
+        groups, covariates : array-like, optional
+            Those that it was started with.
         **parameters
             n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
             the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
@@ -174,4 +179,4 @@ class GatedSelector(ColumnSelector, ABC):
         if unknown := settings.keys() - flat_settings(cls()):
             raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
         selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
-        return selector.fit(X, groups=groups)
+        return selector.fit(X, groups=groups, covariates=covariates)

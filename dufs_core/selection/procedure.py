@@ -9,7 +9,7 @@ from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
 from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import GateTrainer
-from dufs_core.significance.rows import Rows, RowSample
+from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
 
 
@@ -25,7 +25,7 @@ class Found(NamedTuple):
     support: Array  # (d,) bool: what is selected where no number is asked for
     judged: Any  # NamedTuple: the procedure's own attributes of the selector
     doubt: str | None  # what is doubtful about the selection
-    read: Callable[[RowSample, Array], Array] | None  # some columns (d', n') for the diverse order; None: as they are
+    read: Callable[[Array], Array] | None  # some columns (d', n') for the diverse order; None: as they are
 
 
 class FitSize(NamedTuple):

@@ -78,7 +78,7 @@ def complete(
         )
 
     with stage(settings.verbose, "ranking"):
-        order, support = _ordered(settings, found, trainer, data.X, rows, threads)
+        order, support = _ordered(settings, found, trainer, data.X, threads)
     constant = np.flatnonzero(data.constant)
     is_broad = found.support.mean() > SELECTED_SHARE
     diagnosis = tuple(finding for finding in findings if is_broad or finding.what != "one factor")
@@ -107,16 +107,14 @@ def complete(
     )
 
 
-def _ordered(
-    settings: Any, found: Found, trainer: GateTrainer, X: Any, rows: Rows, threads: int
-) -> tuple[Array, Array]:
+def _ordered(settings: Any, found: Found, trainer: GateTrainer, X: Any, threads: int) -> tuple[Array, Array]:
     """All columns, best first, and the selection."""
     d = len(found.order_by)
     wanted = settings.n_features_to_select
     count = None if wanted is None else n_wanted(wanted, d)
     order = np.argsort(-found.order_by, kind="stable")
     if settings.ranking == "diverse":
-        first = diverse_order(trainer.bk, X, found.weights, count or _DIVERSE, threads, rows, found.read)
+        first = diverse_order(trainer.bk, X, found.weights, count or _DIVERSE, threads, found.read)
         order = np.concatenate([first, order[~np.isin(order, first)]])
     if count is None:
         return order, found.support

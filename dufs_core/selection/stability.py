@@ -12,7 +12,9 @@ from sklearn.utils.validation import check_array
 
 from dufs_core.backend import Array, get_backend, random
 from dufs_core.data.accept import check_values, unwrap
+from dufs_core.data.groups import Told
 from dufs_core.selection import checkpoint
+from dufs_core.selection.decoys.dufs import DUFS
 from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.gates.lambda_path import LambdaPath, one_of_each
 from dufs_core.selection.parameters import check_whole, graph_for, is_whole, seed_of
@@ -43,8 +45,9 @@ class Stability(NamedTuple):
 
 
 def stability_selection(
-    selector: Any, X: Any, *, groups: Any = None, n_subsamples: int = 50, random_state: Any = None, verbose: int = 0
-) -> Stability:
+    selector: Any, X: Any, *, groups: Any = None, covariates: Any = None, n_subsamples: int = 50,
+    random_state: Any = None, verbose: int = 0,
+) -> Stability:  # fmt: skip
     """Fit a selector on random halves of the rows, and count how often it selects each column.
 
     The halves come in complementary pairs (Shah and Samworth, JRSS B 75, 2013), the last of an odd number alone; each
@@ -56,8 +59,9 @@ def stability_selection(
         Not changed. Half of the rows show weaker structure: a DUFS that finds columns at its fdr on all of them may
         find none on any half; with n_features_to_select every fit takes exactly that many.
     X : array-like or sparse matrix (n_samples, n_features)
-    groups : array-like (n_samples,), optional
-        As in `DUFS.fit`. Halves take whole groups; one with more than a quarter of the rows is halved.
+    groups, covariates : array-like, optional
+        As in `DUFS.fit`. Halves take whole groups; one with more than a quarter of the rows is halved. Of a series one
+        half is a stretch of consecutive rows, the other what is before and after it.
     n_subsamples : int, default 50
     random_state : int, RandomState instance or None, default None
     verbose : int, default 0
@@ -83,7 +87,9 @@ def stability_selection(
     seed = seed_of(random_state)
     if groups is not None and not isinstance(selector, (GatedSelector, LambdaPath)):
         raise ValueError(f"groups are used by DUFS, GatedLaplacian and LambdaPath; got {type(selector).__name__}")
-    table = Rows.of(groups, X.shape[0])
+    if covariates is not None and not isinstance(selector, DUFS):
+        raise ValueError(f"covariates are used by DUFS; got {type(selector).__name__}")
+    table = Rows.of(X.shape[0], Told(groups, covariates), getattr(selector, "rows", "independent") == "series")
     X = X if table.kept is None else X[table.kept]
     n = X.shape[0]
     bk = get_backend("numpy")
@@ -98,8 +104,10 @@ def stability_selection(
     supports = []
     with one_of_each(), progress_bar(verbose, n_subsamples, "fit") as bar:
         for i in range(n_subsamples):
-            rows = table.halves(seed, i // 2)[i % 2]
-            own = {} if table.group is None else {"groups": table.group[rows]}
+            rows, group = table.halves(seed, i // 2)[i % 2]
+            own = {} if group is None else {"groups": group}
+            if table.covariates is not None:
+                own["covariates"] = table.covariates[rows]
             fit = clone(selector)
             if seeded:
                 fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)

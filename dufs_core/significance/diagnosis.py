@@ -47,9 +47,8 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.special import bdtrc, gammaln
 
 from dufs_core.backend import Array, Backend, get_backend, random
-from dufs_core.data.groups import Within
-from dufs_core.data.matrix import dense_block
 from dufs_core.errors import printable
+from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.rows import Rows
 
 DIAGNOSED = 1 << 22  # entries of a fit that are asked: of very many columns some, spread evenly
@@ -96,7 +95,8 @@ _APART = 10.0  # ranges of the other values: a value like -9999
 _EQUAL_CHANCE = 1e-3
 _MOST_COMPARED = 512
 
-_WITHIN = ("neighbours", "one factor", "far rows")  # what groups that are told explain, asked within these
+_WITHIN = ("neighbours", "one factor")  # what groups or time, where they are told, may explain
+_AS_GIVEN = ("copies", "far rows", "row counter", "equal cells")  # what they do not
 _LISTED = 5
 
 
@@ -145,25 +145,23 @@ _NONE = np.zeros(0, dtype=np.intp)
 def findings(bk: Backend, X: Any, table: Rows, seed: int, names: Sequence[Any] | None) -> tuple[Finding, ...]:
     """What says that the rows that a fit looks at may not be exchanged; of up to 512 rows the same for any seed.
 
-    X: scaled, (n, d); names (d,) of the columns. Where rows are exchanged within groups, what rows have in common is
-    asked within these. "one factor" is asked, whatever is selected.
+    X: scaled, (n, d); names (d,) of the columns. What groups, covariates or time explain, where they are told, is taken
+    out before it is asked what rows have in common. "one factor" is asked, whatever is selected.
     """
-    n, d = X.shape
-    rows, group = table.sample(bk, seed, random.Stream.DECOYS, 1, random.MOST_ROWS)
-    most = DIAGNOSED // min(n, random.MOST_ROWS)
+    d = X.shape[1]
+    exchange = Exchange.of(bk, table, seed)
+    most = min(d, DIAGNOSED // len(exchange.sampled))
     columns = np.arange(d) if d <= most else np.linspace(0, d - 1, most).astype(np.intp)
-    block = bk.to_host(dense_block(bk, X, rows, columns))
-    positions = np.arange(n) if isinstance(rows, slice) else bk.to_host(rows)
-    if table.kept is not None:
-        positions = table.kept[positions]
     called = None if names is None else [str(names[k]) for k in columns]
-    found = diagnose(block, positions, 1.0, names=called)
-    if group is not None:
-        within = Within(np, group, len(block))
-        levelled = np.ascontiguousarray(within.levelled(within.from_medians(block.T)).T)
-        in_groups = diagnose(levelled, positions, 1.0, names=called)
-        found = tuple(finding for finding in found if finding.what not in _WITHIN)
-        found += tuple(finding for finding in in_groups if finding.what in _WITHIN)
+    x = exchange.read(X, columns)
+    positions = exchange.sampled if table.kept is None else table.kept[exchange.sampled]
+    found = diagnose(bk.to_host(x.T), positions, 1.0, names=called)
+    if not (exchange.is_plain and exchange.group is None):
+        some = np.linspace(0, len(columns) - 1, min(len(columns), MOST_COLUMNS)).astype(np.intp)
+        freed = bk.to_host(exchange.prepared(x[bk.xp.asarray(some)], columns[some]).values.T)
+        there = diagnose(freed, exchange.positions, 1.0, names=None if called is None else [called[k] for k in some])
+        found = tuple(finding for finding in found if finding.what in _AS_GIVEN)
+        found += tuple(f._replace(columns=some[f.columns]) for f in there if f.what in _WITHIN)
     return tuple(finding._replace(columns=columns[finding.columns]) for finding in found)
 
 

@@ -41,7 +41,7 @@ class PairwiseHSIC:
         self.columns = np.sort(ranking[:COLUMNS])
         self._has_all = len(ranking) <= COLUMNS
         table = Rows(X.shape[0]) if table is None else table
-        rows, self._group = table.sample(bk, 0, random.Stream.PERMUTATION, 1, ROWS)
+        rows, self._group, _ = table.sample(bk, 0, random.Stream.PERMUTATION, 1, ROWS)
         self._bk, self._X = bk, dense_block(bk, X, rows, self.columns)
 
     @lazy

@@ -90,7 +90,7 @@ def shuffled_scores(
     xp = bk.xp
     keys = np.asarray(subset if columns is None else columns[subset])
     table = Rows(X.shape[0]) if table is None else table
-    rows, group = table.sample(bk, seed, random.Stream.PERMUTATION, 1, TEST_ROWS)
+    rows, group, _ = table.sample(bk, seed, random.Stream.PERMUTATION, 1, TEST_ROWS)
     n = X.shape[0] if isinstance(rows, slice) else len(rows)
     G = [xp.zeros((n, n), dtype=X.dtype) for _ in range(1 + n_permutations)]
     width = max(2, 2 * WORDS // (n * (1 + n_permutations)))

@@ -13,10 +13,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dufs_core.backend import Array, Backend, get_backend, random
-from dufs_core.data.groups import accept_groups
+from dufs_core.data.groups import Told, accept_groups
 from dufs_core.errors import RowsWarning
+from dufs_core.significance.covariates import accept_covariates
+from dufs_core.significance.series import long_enough
 
 _TOGETHER = 16  # rows of a group at least, where it has so many, are sampled or left together
+_FEWEST_OF_SERIES = 20  # rows: fewer say nothing about a past
 _LARGE = 0.25  # of the rows: a larger group is halved, a smaller one goes to one half as a whole
 
 
@@ -28,39 +31,67 @@ class RowsUsed(NamedTuple):
     n_rows : int
         Rows that took part.
     n_groups : int or None
-        Groups within which rows were exchanged; None: all rows were exchanged with one another.
+        Groups within which rows were exchanged, or series; None: all rows are one.
     n_left_out : int
-        Rows that were alone in their group, and took no part.
+        Rows that took no part: alone in their group, or of a series too short to tell its past.
+    n_covariates : int
+        Covariates whose part was taken out of the columns.
+    n_averaged : int
+        Consecutive rows of a series whose means were taken, 1: each row is one; 0: rows are no series.
     """
 
     n_rows: int
     n_groups: int | None
     n_left_out: int
+    n_covariates: int
+    n_averaged: int
 
     @property
     def sentence(self) -> str | None:
-        """What groups did; None where there are none."""
-        if self.n_groups is None:
-            return None
-        said = (
-            f"Columns were centred and scaled, and rows exchanged, within {self.n_groups:,} group"
-            f"{'s' * (self.n_groups != 1)} of {self.n_rows:,} rows"
-        )
-        return f"{said}; {left_out_text(self.n_left_out)}." if self.n_left_out else f"{said}."
+        """What was done to rows; None where nothing was."""
+        count = 1 if self.n_groups is None else self.n_groups
+        said = []
+        if self.n_averaged:
+            series = "one series" if count == 1 else f"{count:,} series"
+            means = f", means of {self.n_averaged} at a time" if self.n_averaged > 1 else ""
+            said.append(f"{self.n_rows:,} rows were taken as {series}, evenly spaced{means}")
+            said.append("columns were freed of what their own past says of them, which is approximate")
+        elif self.n_groups is not None:
+            groups = f"{count:,} group{'s' * (count != 1)}"
+            said.append(f"columns were centred and scaled, and rows exchanged, within {groups} of {self.n_rows:,} rows")
+        if self.n_covariates:
+            explained = "1 covariate explains" if self.n_covariates == 1 else f"{self.n_covariates} covariates explain"
+            said.append(f"what {explained} was taken out, and similar rows were exchanged, which is approximate")
+        if self.n_left_out:
+            said.append(left_out_text(self.n_left_out, bool(self.n_averaged)))
+        text = "; ".join(said)
+        return f"{text[0].upper()}{text[1:]}." if said else None
 
 
-def left_out_text(count: int) -> str:
-    """That so many rows are alone in their group."""
-    if count == 1:
-        return "1 row alone in its group took no part"
-    return f"{count:,} rows, each alone in its group, took no part"
+def left_out_text(count: int, is_series: bool) -> str:
+    """That so many rows took no part."""
+    rows = "1 row" if count == 1 else f"{count:,} rows"
+    if is_series:
+        return f"{rows} of series too short to tell their past took no part"
+    return f"{rows} alone in {'its' if count == 1 else 'their'} group took no part"
 
 
 class RowSample(NamedTuple):
     """Rows that are looked at."""
 
-    rows: Any  # a slice (all), or their positions, where the backend computes
+    rows: Any  # a slice (all), or positions where the backend computes: (n',), or (n', k), whose means are taken
     group: Array | None  # (n',) of each of them, as in `Rows`; NumPy
+    positions: Array  # (n',) or (n', k) of them; NumPy
+
+    @property
+    def first(self) -> Array:
+        """The position (n',) of each, or of the first of those whose means are taken."""
+        return self.positions if self.positions.ndim == 1 else self.positions[:, 0]
+
+    def of(self, values: Array) -> Array:
+        """Values (n, c) of all rows, or their means, on these (n', c); NumPy."""
+        taken: Array = values[self.positions]
+        return taken if self.positions.ndim == 1 else taken.mean(axis=1)
 
 
 class Rows(NamedTuple):
@@ -68,42 +99,56 @@ class Rows(NamedTuple):
 
     n: int
     group: Array | None = None  # (n,) NumPy int, the number of each row's group; None: all may be exchanged
+    covariates: Array | None = None  # (n, c) NumPy
+    is_series: bool = False  # whether rows of a group are in the order of time
     kept: Array | None = None  # (n,) NumPy, positions in the user's table; None: all of it
     n_left_out: int = 0
 
     @classmethod
-    def of(cls, groups: Any, n: int) -> Rows:
-        """The n rows of a table; groups: as users give them (`dufs_core.data.groups.accept_groups`), or None."""
-        if groups is None:
-            return cls(n)
-        number, kept = accept_groups(groups, n)
-        return cls(len(kept), number, kept if len(kept) < n else None, n - len(kept))
+    def of(cls, n: int, told: Told, is_series: bool = False) -> Rows:
+        """The n rows of a table, of which users say these things (`accept_groups`, `accept_covariates`)."""
+        Z = None if told.covariates is None else accept_covariates(told.covariates, n)
+        group = kept = None
+        if told.groups is not None:
+            group, kept = accept_groups(told.groups, n)
+        if is_series:
+            group, kept = _long_series(n, group, kept)
+        if kept is None or len(kept) == n:
+            return cls(n, group, Z, is_series)
+        return cls(len(kept), group, None if Z is None else Z[kept], is_series, kept, n - len(kept))
 
     @property
     def used(self) -> RowsUsed:
         """The counts, for the result of a fit."""
         n_groups = None if self.group is None else len(np.unique(self.group))
-        return RowsUsed(self.n, n_groups, self.n_left_out)
+        n_covariates = 0 if self.covariates is None else self.covariates.shape[1]
+        return RowsUsed(self.n, n_groups, self.n_left_out, n_covariates, averaged(self.n) if self.is_series else 0)
 
     def doubts(self) -> tuple[RowsWarning, ...]:
         """What the user did not ask for."""
         if not self.n_left_out:
             return ()
-        advice = "such rows cannot be exchanged with any other: join small groups that are alike, if that is right"
-        text = left_out_text(self.n_left_out)
-        return (RowsWarning(f"{text[0].upper()}{text[1:]}: {advice}."),)
+        text = left_out_text(self.n_left_out, self.is_series)
+        advice = "join small groups that are alike, if that is right"
+        return (RowsWarning(f"{text[0].upper()}{text[1:]}" + ("." if self.is_series else f": {advice}.")),)
 
     def take(self, rows: Array) -> Rows:
         """Some of the rows (NumPy positions), which are a table of their own then."""
-        return Rows(len(rows), None if self.group is None else self.group[rows])
+        group = None if self.group is None else self.group[rows]
+        covariates = None if self.covariates is None else self.covariates[rows]
+        return Rows(len(rows), group, covariates, self.is_series)
 
     def sample(self, bk: Backend, seed: int, stream: random.Stream, step: int, most: int) -> RowSample:
         """All rows, or, where they are more than `most`, about that many drawn without replacement.
 
         Of groups 16 rows and more are drawn together, and all of a smaller one, so that there is something to exchange.
+        Series are never drawn from: they come one after the other, as means of consecutive rows where they are long.
         """
+        if self.is_series:
+            return self._in_order(bk)
         if self.group is None or self.n <= most:
-            return RowSample(random.sample(bk, seed, stream, step, self.n, most), self.group)
+            rows = random.sample(bk, seed, stream, step, self.n, most)
+            return RowSample(rows, self.group, np.arange(self.n) if isinstance(rows, slice) else bk.to_host(rows))
         host = get_backend("numpy")
 
         # rows in random order within their groups, and parts of 16 to 31 of them
@@ -121,18 +166,33 @@ class Rows(NamedTuple):
         taken = np.zeros(len(shuffled), dtype=bool)
         taken[shuffled] = np.cumsum(rows_of[shuffled]) <= most
         rows = np.sort(order[taken[part]])
-        return RowSample(bk.xp.asarray(rows), self.group[rows])
+        return RowSample(bk.xp.asarray(rows), self.group[rows], rows)
 
-    def halves(self, seed: int, number: int) -> tuple[Array, Array]:
-        """Random halves of the rows, positions (NumPy, increasing); groups go as a whole, unless one is very large.
+    def _in_order(self, bk: Backend) -> RowSample:
+        """All rows, series by series, or the means of as many consecutive ones as leave at most 512."""
+        together = averaged(self.n)
+        group = np.zeros(self.n, dtype=np.intp) if self.group is None else self.group
+        order = np.argsort(group, kind="stable")
+        ends = np.cumsum(np.bincount(group))
+        parts = [part[: len(part) // together * together] for part in np.split(order, ends[:-1])]
+        positions = np.concatenate(parts).reshape(-1, together)
+        if together == 1:
+            positions = positions[:, 0]
+        sample = RowSample(bk.xp.asarray(positions), None, positions)
+        return sample if self.group is None else sample._replace(group=self.group[sample.first])
 
-        A group with more than a quarter of the rows is halved itself. Sizes are as equal as that allows.
+    def halves(self, seed: int, number: int) -> tuple[Half, Half]:
+        """Random halves of the rows; groups go as a whole, unless one is very large.
+
+        A group with more than a quarter of the rows is halved itself. Sizes are as equal as that allows. Of a series
+        one half is a stretch that begins anywhere, the other what is before and what is after it.
         """
         host = get_backend("numpy")
         order = random.permutation(host, seed, random.Stream.PARTITION, number, self.n)
+        if self.is_series:
+            return self._stretches(order)
         if self.group is None:
-            first, second = order[: self.n // 2], order[self.n // 2 :]
-            return np.sort(first), np.sort(second)
+            return Half(np.sort(order[: self.n // 2]), None), Half(np.sort(order[self.n // 2 :]), None)
 
         # a large group: the half of it that comes first in the random order
         size = np.bincount(self.group)
@@ -148,4 +208,48 @@ class Rows(NamedTuple):
         small = small[np.sort(np.unique(small, return_index=True)[1])]
         middle = np.cumsum(size[small]) - size[small] / 2
         in_first |= np.isin(self.group, small[middle <= size[small].sum() / 2])
-        return np.flatnonzero(in_first), np.flatnonzero(~in_first)
+        first, second = np.flatnonzero(in_first), np.flatnonzero(~in_first)
+        return Half(first, self.group[first]), Half(second, self.group[second])
+
+    def _stretches(self, order: Array) -> tuple[Half, Half]:
+        """A stretch of half of each series, and what is left of it: one piece, or two that are series of their own."""
+        group = np.zeros(self.n, dtype=np.intp) if self.group is None else self.group
+        size = np.bincount(group)
+        position = np.empty(self.n, dtype=np.intp)  # of each row in its series
+        by_series = np.argsort(group, kind="stable")
+        position[by_series] = np.arange(self.n) - (np.cumsum(size) - size)[group[by_series]]
+        begin = position[order[np.unique(group[order], return_index=True)[1]]] % (size - size // 2 + 1)
+        end = begin + size // 2
+        inside = (position >= begin[group]) & (position < end[group])
+        first, second = np.flatnonzero(inside), np.flatnonzero(~inside)
+        after = position[second] >= end[group[second]]
+        return Half(first, group[first]), Half(second, 2 * group[second] + after)
+
+
+class Half(NamedTuple):
+    """Half of the rows."""
+
+    rows: Array  # positions, NumPy, increasing
+    group: Array | None  # (n',) of each: groups, or pieces of series
+
+
+def averaged(n: int) -> int:
+    """How many consecutive rows of series of n rows are one value: so many that at most 512 are left."""
+    return -(-n // random.MOST_ROWS)
+
+
+def _long_series(n: int, group: Array | None, kept: Array | None) -> tuple[Array | None, Array | None]:
+    """Groups and positions of the rows whose series can tell their past. Raises ValueError if there are none."""
+    labels = np.zeros(n, dtype=np.intp) if group is None or kept is None else group
+    size = np.bincount(labels)
+    lengths = size // averaged(len(labels))
+    is_long = long_enough(lengths)
+    if not is_long.any() or lengths[is_long].sum() < _FEWEST_OF_SERIES:
+        raise ValueError(
+            f'rows="series" needs {_FEWEST_OF_SERIES} rows in series that are long enough to tell their past; the '
+            f"longest of {len(size):,} has {size.max():,} rows"
+        )
+    if group is None or kept is None:
+        return None, None
+    long_rows = is_long[labels]
+    return np.unique(labels[long_rows], return_inverse=True)[1], kept[long_rows]

@@ -1,26 +1,27 @@
 """The scale on which columns compete: within groups, and such that one or two far cells decide nothing.
 
 A far cell (a glitch, a -9999) inflates a column's own deviation, and a far row is shared by all columns, so that
-independent ones look dependent. Every column is therefore measured by a scale that a cell cannot move, its two farthest
-cells, where they are farther than 4 of it, are drawn anew from its other cells, and others are moved to 4. Twenty rows
-that lie far out together remain; docs/guide.md has the curve between. All this is done to each column by itself, and
+independent ones look dependent. Every column is therefore measured by a scale that a cell cannot move. Its two farthest
+cells are drawn anew from its other cells where they are farther than 4 of the scale, or than 1.5 of the third farthest
+cell; other cells beyond 4 are moved to 4. Twenty rows that lie far out together remain; docs/guide.md has the curve
+between. All this is done to each column by itself, and
 treats the rows of a group alike, so that a column and its decoys stay exchangeable.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.data.groups import Within
-from dufs_core.data.matrix import dense_block
-from dufs_core.significance.rows import RowSample
 
 FAR = 4.0  # scales from the median
 MOST_FAR = 2  # cells of a column that are drawn anew
+_GAP = 1.5  # times the third farthest cell of a column: a 2 among zeros and ones is far
 _SHARE_FAR = 0.1  # of the rows at most are
+_LEAST = 0.42  # of the scale by the median: at 0.22 the ones of a word that few texts have would be far
 _NORMAL = 1.4826  # deviation of a normal column by its median distance from the median
 _OWN_SCALE = 10  # rows of a group that has a scale of its own; of fewer a cell could move it
 _CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
@@ -36,16 +37,20 @@ class Tamed(NamedTuple):
 
 
 def spread(bk: Backend, size: Array) -> Array:
-    """A deviation (..., 1) that no single cell moves, from distances `size` (..., n): 1.4826 of their median.
+    """A deviation (..., 1) that two cells do not move, from distances `size` (..., n) to the median.
 
-    Distances of 0 are left out: a column that is mostly one value (counts) has the scale of its other values.
+    That of all cells but the two farthest, and within 0.42 and 1 of 1.4826 median of the distances. Distances of 0 have
+    no part in the median: a column that is mostly one value (counts, words) has about the scale of its other values.
     """
     xp = bk.xp
     n = size.shape[-1]
     in_order = xp.sort(size, axis=-1)
     zeros = (in_order == 0).sum(axis=-1, keepdims=True)
     middle = xp.minimum((zeros + n) // 2, n - 1)
-    return _NORMAL * xp.take_along_axis(in_order, middle, axis=-1)
+    of_median = _NORMAL * xp.take_along_axis(in_order, middle, axis=-1)
+    near = in_order[..., : max(1, n - MOST_FAR)]
+    of_most = xp.sqrt((near * near).mean(axis=-1, keepdims=True))
+    return xp.clip(of_most, _LEAST * of_median, of_median)
 
 
 def tamed(bk: Backend, within: Within, x: Array, keys: Array, seed: int) -> Tamed:
@@ -75,13 +80,18 @@ def _without_far(bk: Backend, z: Array, keys: Array, seed: int) -> Array:
     xp = bk.xp
     n = z.shape[1]
     count = min(MOST_FAR, int(_SHARE_FAR * n))
-    some = np.flatnonzero(bk.to_host((abs(z) > FAR).any(axis=1)))
+    if not count:
+        return xp.clip(z, -FAR, FAR)
+    third = xp.partition(abs(z), n - 1 - MOST_FAR, axis=1)[:, n - 1 - MOST_FAR]
+    limit = xp.minimum(FAR, _GAP * third).astype(z.dtype)  # third is 0 where a column is judged nowhere
+    some = np.flatnonzero(bk.to_host((abs(z) > limit[:, None]).any(axis=1)))
     together = max(1, random.WORDS // n)
-    for start in range(0, len(some) if count else 0, together):
+    for start in range(0, len(some), together):
         block = slice(start, start + together)
         columns = xp.asarray(some[block])
         own = z[columns]
         size = abs(own)
+        far = limit[columns]
         each = xp.arange(len(own))
         at_random = xp.asarray(keys[some[block]])[:, None]
         drawn = random.words(bk, seed, random.Stream.DECOYS, _STEP, 0, xp.arange(n), at_random)
@@ -89,8 +99,8 @@ def _without_far(bk: Backend, z: Array, keys: Array, seed: int) -> Array:
         for _ in range(count):
             at = rank.argmax(axis=1)
             source = (drawn[each, at] % xp.uint64(n)).astype(xp.int64)
-            new = xp.where(size[each, source] > FAR, 0, own[each, source])  # 0: the median
-            own[each, at] = xp.where(size[each, at] > FAR, new, own[each, at])
+            new = xp.where(size[each, source] > far, 0, own[each, source])  # 0: the median
+            own[each, at] = xp.where(size[each, at] > far, new, own[each, at])
             rank[each, at] = 0
         z[columns] = own
     return xp.clip(z, -FAR, FAR)
@@ -104,17 +114,6 @@ def scaled(within: Within, z: Array) -> Array:
     return z / xp.where(deviation > 0, deviation, 1)
 
 
-def standardised(within: Within, z: Array) -> Array:
+def clipped(within: Within, z: Array) -> Array:
     """Tamed z (d, n), `scaled`, clipped at 2, and `scaled` again."""
     return scaled(within, within.xp.clip(scaled(within, z), -_CLIP, _CLIP))
-
-
-def tamed_columns(bk: Backend, X: Any, seed: int, one_scale: bool, sample: RowSample, columns: Array) -> Array:
-    """Columns (positions, NumPy) of scaled X on some rows, (d', n'), tamed and centred within groups; not clipped.
-
-    one_scale: variance 1 for each, else in the units of X.
-    """
-    x = dense_block(bk, X, sample.rows, columns).T
-    within = Within(bk.xp, sample.group, x.shape[1])
-    z, scale = tamed(bk, within, within.from_medians(x), columns, seed)
-    return scaled(within, z) if one_scale else within.levelled(z) * scale[:, None]

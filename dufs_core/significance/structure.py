@@ -17,19 +17,16 @@ from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
-from dufs_core.data.groups import Within
-from dufs_core.data.matrix import dense_block
 from dufs_core.objective.chain import Objective, open_walk
 from dufs_core.objective.ops import bandwidth, distances, gaussian
+from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.pairs import pair_dependence
-from dufs_core.significance.rows import Rows
-from dufs_core.significance.scale import standardised, tamed
+from dufs_core.significance.rows import Rows, RowSample
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
 _DECOYS = 8000  # of all columns, about
 _CALIBRATION = (400, 1000)  # fewest and most calibration columns
-_FEWEST_ROWS = 3  # that differ from a column's median: a rarer column cannot be told from its decoys
 _TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
@@ -41,7 +38,7 @@ _TOGETHER = 1 << 17  # entries of matrices that are handled together: of few row
 
 
 class Pool(NamedTuple):
-    """Columns, decoys and calibration columns on at most 512 rows, on one scale (`dufs_core.significance.scale`).
+    """Columns, decoys and calibration columns on at most 512 rows, on one scale (`dufs_core.significance.exchange`).
 
     Row p of X is column p for p < d, decoy number p // d of column p % d for p < (1 + M) d, else calibration.
     """
@@ -50,7 +47,7 @@ class Pool(NamedTuple):
     columns: Array  # (d,) positions in the data, NumPy
     scale: Array  # (d,) weight: standard deviation in the scaled data, its median taken as 1, or 1 each; NumPy
     n_decoys: int  # M
-    rows: Array | slice  # of the data
+    exchange: Exchange  # of the rows
     tiebreak: Array  # (D,) NumPy, random order of equal values: position must not favour columns over decoys
     seed: int
 
@@ -86,77 +83,52 @@ def n_calibration(d: int) -> int:
     return int(np.clip(d, *_CALIBRATION))
 
 
-def build_pool(
-    bk: Backend, X: Any, columns: Array, table: Rows, seed: int, threads: int = 1, one_scale: bool = False
-) -> Pool:
+def build_pool(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scale: bool = False) -> Pool:
     """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary too little are left out.
 
-    table: which rows may be exchanged; one_scale: whether columns weigh the same, whatever their deviation.
+    one_scale: whether columns weigh the same, whatever their deviation.
     """
     xp = bk.xp
-    rows, group = table.sample(bk, seed, random.Stream.DECOYS, 1, ROWS)
-    x = xp.ascontiguousarray(dense_block(bk, X, rows, columns).T)  # (d, n)
-    n = x.shape[1]
-    within = Within(xp, group, n)
-    x = within.from_medians(x)
-    varies = bk.to_host((x != 0).sum(axis=1) >= _FEWEST_ROWS)
-    columns, x = columns[varies], x[xp.asarray(varies)]
-    x, deviation = _competing(bk, within, x, columns, seed)
+    values, deviation, varies = exchange.prepared(exchange.read(X, columns), columns)
 
     # beside columns 1e20 times as large the squares of others vanish
-    weighs = deviation.astype(X.dtype) ** 2 > 0
-    if not weighs.all():
-        columns, x, deviation = columns[weighs], x[xp.asarray(weighs)], deviation[weighs]
+    kept = varies & (deviation.astype(X.dtype) ** 2 > 0)
+    columns, deviation, values = columns[kept], deviation[kept], values[xp.asarray(kept)]
     d = len(columns)
     M, C = n_decoys(d), n_calibration(d)
-    copies = [x]
+    copies = [exchange.finished(values)]
     if d:
-        count = M + -(-C // d)
-        order = random.orders(bk, seed, random.Stream.DECOYS, 0, count, n, xp.asarray(columns), threads, group)
-        copies += [xp.take_along_axis(x, order[m], axis=1) for m in range(M)]
+        order = exchange.orders(M + -(-C // d), columns)
+        copies += [exchange.finished(xp.take_along_axis(values, order[m], axis=1)) for m in range(M)]
         number = np.arange(C)  # calibration columns: of evenly spread columns, or of every column several times
         at, source = (M + number // d, number % d) if d <= C else (np.full(C, M), number * d // C)
         at, source = xp.asarray(at), xp.asarray(source)
-        copies.append(xp.take_along_axis(x[source], order[at, source], axis=1))
+        copies.append(exchange.finished(xp.take_along_axis(values[source], order[at, source], axis=1)))
     middle = float(np.median(deviation)) if d else 1.0
     scale = np.ones(d) if one_scale else deviation / middle
-    tiebreak = random.permutation(bk, seed, random.Stream.DECOYS, 2, d * (1 + M) + C)
-    return Pool(xp.concatenate(copies), columns, scale, M, rows, bk.to_host(tiebreak), seed)
-
-
-def _competing(bk: Backend, within: Within, x: Array, keys: Array, seed: int) -> tuple[Array, Array]:
-    """Columns (d, n) on the scale on which they compete, and their deviations (d,), NumPy.
-
-    x: from the medians of their groups.
-    """
-    z, scale = tamed(bk, within, x, keys, seed)
-    centred = within.each(lambda part: part - part.mean(axis=2, keepdims=True), z)
-    deviation = bk.to_host(scale).astype(np.float64) * bk.to_host(centred.std(axis=1))
-    return standardised(within, z), deviation
+    tiebreak = bk.to_host(random.permutation(bk, exchange.seed, random.Stream.DECOYS, 2, d * (1 + M) + C))
+    return Pool(xp.concatenate(copies), columns, scale, M, exchange, tiebreak, exchange.seed)
 
 
 def on_all_rows(bk: Backend, X: Any, table: Rows, pool: Pool, members: Array) -> Array:
-    """Some columns and decoys of the pool on all rows, (n, m), in Fortran order.
+    """Some columns and decoys of the pool on all rows, (n, m), in Fortran order; rows may be in groups, no more.
 
     A decoy's rows that are not in the pool are shuffled among themselves, within their groups.
     """
     xp = bk.xp
     source, copy = members % len(pool.columns), members // len(pool.columns)
     columns = pool.columns[source]
-    x = xp.ascontiguousarray(dense_block(bk, X, slice(None), columns).T)
-    within = Within(xp, table.group, table.n)
-    x, _ = _competing(bk, within, within.from_medians(x), columns, pool.seed)
+    everything = RowSample(slice(None), table.group, np.arange(table.n))
+    exchange = Exchange(bk, table, everything, pool.seed)
+    x = exchange.prepared(exchange.read(X, columns), columns).values
     x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]
 
-    # rows of the pool and the others, each with the group of its row
-    rows = np.arange(table.n) if isinstance(pool.rows, slice) else bk.to_host(pool.rows)
+    # rows of the pool, and the others by their groups
+    rows = pool.exchange.sampled
     others = np.setdiff1d(np.arange(table.n), rows)
-    group = None if table.group is None else table.group[rows]
     places = np.zeros(len(others), dtype=np.intp) if table.group is None else table.group[others]
     in_groups = xp.asarray(others[np.argsort(places, kind="stable")])
-    order = random.orders(
-        bk, pool.seed, random.Stream.DECOYS, 0, pool.n_decoys, len(rows), xp.asarray(columns), group=group
-    )
+    order = pool.exchange.orders(pool.n_decoys, columns)
     rows, others, places = xp.asarray(rows), xp.asarray(others), xp.asarray(places)
     for i in np.flatnonzero(copy > 0):
         own = x[i].copy()

@@ -81,6 +81,29 @@ def test_groups_are_a_part_of_the_identity_where_they_are_given(job):
     assert numbered.id == job(text + 'groups = "1"\n').fits[0].id
 
 
+def test_covariates_are_a_part_of_the_identity_where_they_are_given(job):
+    text = '[[data]]\npath = "x.csv"\nindex_column = 0\n'
+    more = ("", 'covariates = "a"\n', "covariates = 1\n", 'covariates = ["a", 1]\n')
+    plain, named, numbered, both = (job(text + line).fits[0] for line in more)
+    assert "covariates" not in dict(plain.data.reading)
+    assert dict(named.data.reading) == {"index_column": ("0",), "covariates": ("a",)}
+    assert dict(both.data.reading)["covariates"] == ("a", "1")
+    assert len({fit.id for fit in (plain, named, numbered, both)}) == 4
+    assert numbered.id == job(text + 'covariates = ["1"]\n').fits[0].id
+
+
+def test_rows_are_a_setting_of_decoys(job):
+    (plain,) = job(MOONS).fits
+    (said,) = job(MOONS + '[settings]\nrows = "independent"\n').fits
+    (series,) = job(MOONS + '[settings]\nrows = "series"\n').fits
+    assert plain.id == said.id != series.id
+    found = job(MOONS + '[grid]\nrows = ["independent", "series"]\n')
+    assert [fit.id for fit in found.fits] == [plain.id, series.id]
+    assert found.varied == ("rows",)
+    (gates,) = job(MOONS + '[settings]\nmethod = "gates"\n').fits
+    assert "rows" not in gates.settings  # and so the identities of gates are those from before there were rows
+
+
 def test_identities_stay_what_they_are(job, monkeypatch):
     """Of a fit without groups: one that is done is found again. The number is that of an earlier commit."""
     monkeypatch.setattr("dufs_core.cli.sweep.job_file.__version__", "1")
@@ -190,6 +213,16 @@ MISTAKES = {
     "groups of a type": (
         '[[data]]\npath = "x.csv"\ngroups = ["a", "b"]',
         r"groups must be the name or number of a column; got \['a', 'b'\]",
+    ),
+    "covariates of a type": (
+        '[[data]]\npath = "x.csv"\ncovariates = 0.5',
+        r"covariates must be the name or number of a column, or a list of them; got 0.5",
+    ),
+    "covariates of moons": (MOONS + 'covariates = "a"', "number 1 has no 'covariates'"),
+    "rows of no kind": (MOONS + '[settings]\nrows = "serie"', "rows must be .*; got 'serie'"),
+    "rows of gates": (
+        MOONS + '[settings]\nmethod = "gates"\nrows = "series"',
+        """method "gates" has no parameter 'rows'""",
     ),
     "groups of moons": (MOONS + 'groups = "a"', "number 1 has no 'groups'"),
     "reading of a type": ('[[data]]\npath = "x.npy"\ntranspose = 1', "transpose must be true or false; got 1"),

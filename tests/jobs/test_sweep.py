@@ -167,12 +167,47 @@ def test_fits_with_groups_are_those_of_the_same_fits_alone(job, grouped, tmp_pat
             assert not np.array_equal(archive["history/loss"], without.history_["loss"])
 
 
+@pytest.mark.parametrize("told", ["covariates", "rows"])
+def test_fits_that_are_told_of_rows_are_those_of_the_same_fits_alone(job, tmp_path, told):
+    """Covariates in two columns of a file, the first given by its number; and a series in the order of the file."""
+    X = two_moons(60, 6, random_state=0).X
+    Z = np.random.default_rng(0).normal(50, 9, (60, 2))
+    X = X + 0.3 * Z[:, :1]
+    lines = [",".join(map(repr, [*z, *row])) for z, row in zip(Z.tolist(), X.tolist(), strict=True)]
+    (job.parent / "cells.csv").write_text("\n".join(["age,depth,a,b,c,d,e,f", *lines]))
+    text = DECOYS.replace(
+        'path = "two-moons"\nsamples = 40\nfeatures = 6',
+        'path = "cells.csv"\n'
+        + ('covariates = [0, "depth"]' if told == "covariates" else 'index_column = [0, "depth"]'),
+    )
+    job.write_text(text if told == "covariates" else text.replace("fdr = 0.2", 'fdr = 0.2\nrows = "series"'))
+    assert main(["sweep", str(job), "--out", str(tmp_path / "out"), "-q"]) == 0
+    for fit in read_job(job).fits:
+        with np.load(tmp_path / "out" / "fits" / f"{fit.id}.npz", allow_pickle=False) as archive:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DufsWarning)
+                alone = new_selector(fit).fit(X, covariates=Z if told == "covariates" else None)
+                without = new_selector(fit).set_params(rows="independent").fit(X)
+            np.testing.assert_array_equal(archive["evidence"], alone.evidence_)
+            np.testing.assert_array_equal(archive["history/loss"], alone.history_["loss"])
+            assert not np.array_equal(archive["evidence"], without.evidence_)
+
+
+def test_a_dry_run_has_the_errors_of_covariates(job, capsys):
+    (job.parent / "cells.csv").write_text("age,a,b,c\n" + "".join(f"5,{i},{i % 3},{i % 5}\n" for i in range(20)))
+    text = DECOYS.replace('path = "two-moons"\nsamples = 40\nfeatures = 6', 'path = "cells.csv"\ncovariates = "age"')
+    job.write_text(text)
+    assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
+    fits = json.loads(capsys.readouterr().out)["fits"]
+    assert all("covariate 0 is 5 in every row: leave it out" in fit["error"] for fit in fits)
+
+
 def test_fits_that_may_be_a_stack_have_the_groups_as_well(job, grouped, tmp_path, monkeypatch):
     """As on a GPU, where several fits are computed together."""
     sizes = []
 
-    def stack_size(selector, X, count, groups):
-        sizes.append((count, groups.tolist()))
+    def stack_size(selector, X, count, told):
+        sizes.append((count, told.groups.tolist()))
         return count
 
     monkeypatch.setattr("dufs_core.cli.sweep.worker.stack_size", stack_size)

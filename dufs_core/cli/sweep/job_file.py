@@ -18,6 +18,7 @@ from dufs_core.cli.common import UsageError, single_line
 from dufs_core.cli.sweep import selector
 from dufs_core.data.files import read_table
 from dufs_core.data.fingerprint import array_fingerprint, file_fingerprint
+from dufs_core.data.groups import Told
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsError, did_you_mean
 from dufs_core.selection.atomic_io import os_reason
@@ -30,8 +31,8 @@ _COLUMN = ((str, int), "the name or number of a column")
 _COLUMNS = ((str, int, list), "the name or number of a column, or a list of them")
 _MOONS_OPTIONS: dict[str, Any] = dict.fromkeys(_MOONS_DEFAULTS, _NUMBER)
 _FILE_OPTIONS: dict[str, Any] = {
-    "variable": _TEXT, "labels": _TEXT, "groups": _COLUMN, "transpose": _TRUTH, "header": _TRUTH,
-    "index_column": _COLUMNS,
+    "variable": _TEXT, "labels": _TEXT, "groups": _COLUMN, "covariates": _COLUMNS, "transpose": _TRUTH,
+    "header": _TRUTH, "index_column": _COLUMNS,
 }  # fmt: skip
 
 
@@ -63,18 +64,18 @@ class DataSet:
         """All that a result depends on: neither name nor folder."""
         return {"reading": dict(self.reading), "sha256": self.sha256}
 
-    def read(self, on_disk: bool) -> tuple[Any, Any]:
-        """X (n, d), and the groups (n,) of its rows or None.
+    def read(self, on_disk: bool) -> tuple[Any, Told]:
+        """X (n, d), and what is told of its rows.
 
         Raises ValueError if the file is not a table, or has changed since the job file was read.
         """
         reading = dict(self.reading)
         if self.path == MOONS:
-            return two_moons(*reading.values()).X, None
+            return two_moons(*reading.values()).X, Told()
         if file_fingerprint(self.path) != self.sha256:
             raise ValueError(f"{self.path} has changed since the sweep was started")
         table = read_table(self.path, **reading, on_disk=on_disk)
-        return table.X, table.groups
+        return table.X, Told(table.groups, table.covariates)
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,10 @@ def _data(entry: Any, where: str, folder: Path) -> tuple[DataSet, dict[str, Any]
             given = _MOONS_DEFAULTS | given
             digest = array_fingerprint(two_moons(*given.values()).X)
         else:
-            if "index_column" in given:
-                columns = given["index_column"]
-                given["index_column"] = tuple(map(str, columns if isinstance(columns, list) else [columns]))
+            for key in ("covariates", "index_column"):
+                if key in given:
+                    columns = given[key]
+                    given[key] = tuple(map(str, columns if isinstance(columns, list) else [columns]))
             if "groups" in given:
                 given["groups"] = str(given["groups"])
             if "$" in (path := os.path.expandvars(path)):

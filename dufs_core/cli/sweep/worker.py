@@ -21,6 +21,7 @@ from dufs_core.cli.common import single_line
 from dufs_core.cli.sweep.job_file import DataSet, Fit
 from dufs_core.cli.sweep.results import Result, Store, error_line, failure, result_of
 from dufs_core.cli.sweep.selector import new_selector, same_in_a_stack
+from dufs_core.data.groups import Told
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
 from dufs_core.selection.atomic_io import disk_is_full
@@ -65,8 +66,8 @@ def work(task: Task) -> list[Result]:
     return results
 
 
-def load(fit: Fit) -> tuple[Any, Any]:
-    """X (n, d) of a fit, and the groups (n,) of its rows or None, cached for the next fit.
+def load(fit: Fit) -> tuple[Any, Told]:
+    """X (n, d) of a fit, and what is told of its rows, cached for the next fit.
 
     With batch_size X stays on the disk.
     """
@@ -82,8 +83,8 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
         return 1
     with warnings.catch_warnings(action="ignore"):
         try:
-            X, groups = load(fits[0])
-            return stack_size(new_selector(fits[0]), X, len(fits), groups)
+            X, told = load(fits[0])
+            return stack_size(new_selector(fits[0]), X, len(fits), told)
         except Exception:  # the first fit reports the error in the data or settings
             return 1
 
@@ -116,13 +117,13 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
     doubts: list[Sequence[Any]] = [()]
     with warnings.catch_warnings(record=True, action="always") as caught:
         try:
-            X, groups = load(some[0])
+            X, told = load(some[0])
             shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
             selectors = [_unfitted(fit, task, alone=len(some) == 1) for fit in some]
             if len(some) == 1:
-                found = [FitTask.begin(selectors[0], X, groups=groups).run()]
+                found = [FitTask.begin(selectors[0], X, told=told).run()]
             else:
-                found = fit_results(selectors, X, groups)
+                found = fit_results(selectors, X, told)
             for selector, fitted in zip(selectors, found, strict=True):
                 selector._keep(fitted.attributes())
             results = list(map(result_of, selectors))
@@ -157,8 +158,8 @@ def predict(fits: Sequence[Fit]) -> dict[str, dict[str, Any]]:
 def _predicted(fit: Fit, together: int) -> dict[str, Any]:
     try:
         with warnings.catch_warnings(action="ignore"):
-            X, groups = load(fit)
-            task = FitTask.begin(new_selector(fit), X, groups=groups)
+            X, told = load(fit)
+            task = FitTask.begin(new_selector(fit), X, told=told)
             engine = task.engine().name
         memory = bytes_together(task, engine, together) if together > 1 else needed_bytes(engine, *task.memory)
         return {"bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}

@@ -47,6 +47,7 @@ def read_table(
     variable: str | None = None,
     labels: str | None = None,
     groups: str | None = None,
+    covariates: str | Sequence[str] = (),
     transpose: bool = False,
     header: bool | None = None,
     index_column: str | Sequence[str] = (),
@@ -66,6 +67,9 @@ def read_table(
     groups : str, optional
         Variable, or column of a text file, that holds the group of each row (batch, donor, plate): it is not a
         feature. It may be that of the labels, and has no default.
+    covariates : str or sequence of str
+        Variables (n,) or (n, c), or columns of a text file, that hold numbers by which rows are known to differ (age,
+        depth): they are not features.
     transpose : bool
         The file holds features as rows. A text file is turned first: its first column then is the header.
     header : bool, optional
@@ -104,17 +108,19 @@ def read_table(
         ("--variable", variable is not None, (".npz", ".mat", ".h5", ".hdf5")),
         ("--labels", labels is not None, (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
         ("--groups", groups is not None, (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
+        ("--covariates", bool(covariates), (".npz", ".mat", ".h5", ".hdf5", *_TEXT)),
         ("--header or --index-column", header is not None or bool(index_column), _TEXT),
     ):
         if given and suffix not in meant:
             raise FileFormatError(f"{option} is for files that end with {', '.join(meant)}; got {path}")
 
+    told = (covariates,) if isinstance(covariates, str) else tuple(covariates)
     with _reading(path):
         if suffix in _TEXT:
             columns = (index_column,) if isinstance(index_column, str) else tuple(index_column)
-            return read_text(path, labels, groups, transpose, header, columns)
+            return read_text(path, labels, groups, told, transpose, header, columns)
         if suffix != ".npy":
-            return read_arrays(path, head, variable, labels, groups, transpose, on_disk and not transpose)
+            return read_arrays(path, head, variable, labels, groups, told, transpose, on_disk and not transpose)
         if head[:2] == b"PK":
             raise FileFormatError("it is an .npz file by its contents; rename it")
         return read_npy(path, transpose, on_disk)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ def read_arrays(
     variable: str | None,
     labels: str | None,
     groups: str | None,
+    covariates: Sequence[str],
     transpose: bool,
     on_disk: bool,
 ) -> Table:
@@ -48,23 +49,24 @@ def read_arrays(
     with ExitStack() as stack:
         form, stored = _contents(path, head, stack)
         on_disk = on_disk and form == "hdf5"
-        for name in (variable, labels, groups):
+        asked = (variable, labels, groups, *covariates)
+        for name in asked:
             if name is not None and name not in stored:
                 held = shorten(", ".join(stored) or "nothing", 500, placeholder=" ...")
                 raise FileFormatError(f'it has no variable "{name}"; it holds {held}')
         arrays = {}
         for name, read in stored.items():
-            if variable is not None and name not in (variable, labels, groups, *_LABEL_NAMES):
+            if variable is not None and name not in (*asked, *_LABEL_NAMES):
                 continue
             try:
                 array = read()
             except ValueError as error:
-                if name in (variable, labels, groups, "X") or "allow_pickle" not in str(error):
+                if name in (*asked, "X") or "allow_pickle" not in str(error):
                     raise
                 continue
             if array is not None:
                 arrays[name] = checked(array) if sparse.issparse(array) else array
-        table = _choose(path, form, arrays, variable, labels, groups, transpose, on_disk)
+        table = _choose(path, form, arrays, variable, labels, groups, covariates, transpose, on_disk)
         if on_disk:
             stack.pop_all()  # the file closes with the dataset that is handed out
         return table
@@ -128,10 +130,10 @@ def _check_promise(X: Any) -> None:
 
 def _choose(
     path: Path, form: str, arrays: Mapping[str, Any], variable: str | None, labels: str | None, groups: str | None,
-    transpose: bool, on_disk: bool,
+    covariates: Sequence[str], transpose: bool, on_disk: bool,
 ) -> Table:  # fmt: skip
-    """Pick the table, the labels and the groups."""
-    name = _default_table(arrays, (labels, groups)) if variable is None else variable
+    """Pick the table, the labels, the groups and the covariates."""
+    name = _default_table(arrays, (labels, groups, *covariates)) if variable is None else variable
     X = _check(name, arrays.get(name))
     shape = X.shape[::-1] if transpose else X.shape
     sizes = {k: math.prod(array.shape) for k, array in arrays.items() if k != name}
@@ -145,37 +147,45 @@ def _choose(
         if (size := sizes[given]) != shape[0]:
             hint = f" (it has {shape[1]} features; are they samples? see --transpose)" if size == shape[1] else ""
             raise FileFormatError(f"{what} {given} have {size} entries, but {name} has {shape[0]} samples{hint}")
+    for given in covariates:
+        if given in (name, groups):
+            raise FileFormatError(f'"{given}" cannot hold covariates and be the table or the groups at once')
+    told = [_covariates(path, given, arrays.get(given), shape[0], name) for given in covariates]
     if labels is None:
-        labels = next((k for k in _LABEL_NAMES if k != groups and sizes.get(k) == shape[0]), None)
+        apart = (groups, *covariates)
+        labels = next((k for k in _LABEL_NAMES if k not in apart and sizes.get(k) == shape[0]), None)
     notes = []
     if len(arrays) > 1 and variable is None:
-        left_out = ", ".join(k for k in arrays if k not in (name, labels, groups))
+        left_out = ", ".join(k for k in arrays if k not in (name, labels, groups, *covariates))
         note = f"{path.name}: {name} ({_size(X)}) is the table{f', {labels} are labels and not used' * bool(labels)}"
         note += f", {groups} are groups" * bool(groups)
+        note += f", {', '.join(covariates)} are covariates" * bool(covariates)
         notes.append(note + (f", left out: {left_out}" if left_out else ""))
     if hasattr(X, "toarray"):
         notes.append(
             f"{path.name}: {name} is sparse and is made dense here, {math.prod(shape):,} numbers; in Python "
             f"DUFS().fit takes it sparse, read by scipy.sparse.load_npz (.npz) or scipy.io.loadmat (.mat)"
         )
-        check_room(f"{path}: {name} ({_size(X)}), made dense,", math.prod(shape) * X.dtype.itemsize)
-        X = X.toarray()
+        X = _dense(path, name, X)
     elif on_disk:
         _check_promise(X)
     else:
         X = _whole(X)
-    read_as = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
+    read_as: dict[str, Any] = {"format": form, "variable": name, "labels": labels, "transposed": transpose}
     if groups is not None:
         read_as["groups"] = groups
+    if covariates:
+        read_as["covariates"] = list(covariates)
     found = None if labels is None else _flat_labels(path, arrays[labels])
     found_groups = None if groups is None else _flat_groups(path, arrays[groups])
-    return Table(X.T if transpose else X, read_as, None, found, tuple(notes), found_groups)
+    found_covariates = np.concatenate(told, axis=1) if told else None
+    return Table(X.T if transpose else X, read_as, None, found, tuple(notes), found_groups, found_covariates)
 
 
 def _default_table(arrays: Mapping[str, Any], apart: tuple[str | None, ...]) -> str:
     """X, or else the only table: of several columns and rows, of one, or at last with a name of labels.
 
-    apart: the labels and groups that were named, if any.
+    apart: the labels, groups and covariates that were named, if any.
     """
     if "X" in arrays and "X" not in apart:
         return "X"
@@ -201,6 +211,12 @@ def _check(name: str, X: Any) -> Any:
             f"samples and features. Images become rows of pixels by X.reshape(len(X), -1)"
         )
     return X
+
+
+def _dense(path: Path, name: str, X: Any) -> Array:
+    """The entries of a sparse array. Raises MemoryLimitError if there is no room for them."""
+    check_room(f"{path}: {name} ({_size(X)}), made dense,", math.prod(X.shape) * X.dtype.itemsize)
+    return np.asarray(X.toarray())
 
 
 def _size(X: Any) -> str:
@@ -235,3 +251,19 @@ def _flat_groups(path: Path, values: Any) -> Array:
         return flat
     texts = flat.tolist()
     return np.array([None if text.lower() in (*MISSING, "[]") else text for text in texts], dtype=object)
+
+
+def _covariates(path: Path, name: str, values: Any, n: int, table: str) -> Array:
+    """Covariates (n, c), float64, of the n samples of a table."""
+    if values is None or values.dtype.kind not in "biuf":
+        raise FileFormatError(
+            f"{name} holds {_kind(values)}, and covariates are numbers: a class (batch, donor) belongs into --groups"
+        )
+    shape = values.shape[1:] if len(values.shape) == 2 and values.shape[0] == 1 else values.shape  # MATLAB's rows
+    if len(shape) not in (1, 2) or shape[0] != n or 0 in shape:
+        raise FileFormatError(
+            f"covariates {name} ({_size(values)}) need one number or more for each of the {n} samples of {table}, as "
+            f"{n} or {n} x c values"
+        )
+    found = _dense(path, name, values) if hasattr(values, "toarray") else _whole(values)
+    return np.asarray(found, dtype=np.float64).reshape(n, -1)

@@ -26,6 +26,8 @@ class Table(NamedTuple):
         Decisions that were taken without being asked, one sentence each.
     groups : ndarray (n,) or None
         The group of each row, left out of X: text from text files; None for missing entries of a text array.
+    covariates : ndarray (n, c) of float64, or None
+        Numbers that were told to be covariates of the rows, left out of X.
     """
 
     X: Array
@@ -34,3 +36,4 @@ class Table(NamedTuple):
     labels: Array | None = None
     notes: tuple[str, ...] = ()
     groups: Array | None = None
+    covariates: Array | None = None

@@ -34,6 +34,7 @@ def read_text(
     path: Path,
     labels: str | None,
     groups: str | None,
+    covariates: Sequence[str],
     transpose: bool,
     header: bool | None,
     index_columns: Sequence[str],
@@ -69,11 +70,17 @@ def read_text(
     group_column = None if groups is None else _column(groups, names, width)
     if group_column in left_out:
         raise FileFormatError(f'"{groups}" cannot hold groups and identifiers at once')
+    covariate_columns = [_column(c, names, width) for c in covariates]
+    for given, j in zip(covariates, covariate_columns, strict=True):
+        if j in (*left_out, group_column):
+            other = "groups" if j == group_column else "identifiers"
+            raise FileFormatError(f'"{given}" cannot hold covariates and {other} at once')
     notes = []
-    if names and width > 1 and names[0] == "" and 0 not in (*left_out, label_column, group_column):
+    told = (label_column, group_column, *covariate_columns)
+    if names and width > 1 and names[0] == "" and 0 not in (*left_out, *told):
         left_out.append(0)
         notes.append(f"{path.name}: the first column has no name and is left out as the names of the samples")
-    apart = {*left_out, label_column, group_column} - {None}
+    apart = {*left_out, *told} - {None}
     features: Sequence[int] = [j for j in range(width) if j not in apart] if apart else range(width)
     if not features:
         raise FileFormatError("it has no columns left that could be features")
@@ -92,6 +99,7 @@ def read_text(
 
     label_cells = []
     group_cells = []
+    covariate_cells = []
 
     def numbers() -> Iterator[Array]:
         for place, cells in chain(sample, rows):
@@ -99,6 +107,8 @@ def read_text(
                 label_cells.append(cells[label_column])
             if group_column is not None:
                 group_cells.append(_group(place, cells[group_column], _which(names, group_column)))
+            if covariate_columns:
+                covariate_cells.append([_covariate(place, cells[j], names, j, decimal) for j in covariate_columns])
             own = [cells[j] for j in features] if apart else cells
             yield _convert(place, own, features, names, decimal)
 
@@ -112,11 +122,14 @@ def read_text(
     }  # fmt: skip
     if group_column is not None:
         read_as["groups"] = _called(names, group_column)
+    if covariate_columns:
+        read_as["covariates"] = [_called(names, j) for j in covariate_columns]
     feature_names = tuple(names[j] or f"x{j}" for j in features) if names else None
     whole = all(re.fullmatch(r"[+-]?\d{1,18}", cell) for cell in label_cells)
     found = np.array(label_cells, dtype=int if whole else str) if label_cells else None
     found_groups = np.array(group_cells) if group_cells else None  # as they are written: 01 may not be 1
-    return Table(X, read_as, feature_names, found, tuple(notes), found_groups)
+    found_covariates = np.array(covariate_cells, dtype=np.float64) if covariate_cells else None
+    return Table(X, read_as, feature_names, found, tuple(notes), found_groups, found_covariates)
 
 
 def _group(place: str, cell: str, which: str) -> str:
@@ -127,6 +140,22 @@ def _group(place: str, cell: str, which: str) -> str:
             f"there if they are one group"
         )
     return cell
+
+
+def _covariate(place: str, cell: str, names: Sequence[str], j: int, decimal: str) -> float:
+    """The number in a cell of a covariate, if it is one."""
+    number = _number(cell, decimal)
+    which = _which(names, j)
+    if number is None:
+        raise FileFormatError(
+            f'{place}: column {which} holds text ("{cell[:30]}"), and covariates are numbers: a class (batch, donor) '
+            f'belongs into --groups "{_called(names, j)}"'
+        )
+    if np.isnan(number):
+        raise FileFormatError(
+            f'{place}: column {which} has no number ("{cell}"), and is a covariate; leave such rows out of the file'
+        )
+    return number
 
 
 def _warn(sentence: str) -> None:

@@ -7,16 +7,18 @@ has the phases of docs/guide.md, by their numbers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dufs_core.backend import Array, Backend
+from dufs_core.backend import Array, Backend, random
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
+from dufs_core.selection import diverse_ranking
 from dufs_core.selection.decoys.explanation import doubt_of_decoys
 from dufs_core.selection.memory import decoy_bytes
 from dufs_core.selection.parameters import check_choice, check_rate, check_regularisation, graph_for
@@ -25,8 +27,8 @@ from dufs_core.selection.settings import Conventions
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
+from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.rows import Rows
-from dufs_core.significance.scale import tamed_columns
 from dufs_core.training.loop import Run
 from dufs_core.training.progress import stage
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from dufs_core.selection.decoys.dufs import DUFS
 
 RANKINGS = ("diverse", "evidence")
+ROWS = ("independent", "series")
 _QUANTILE = 0.99  # lambda closes this share of the calibration columns
 _SMALLEST_LAM = 1e-3
 
@@ -75,6 +78,7 @@ class DecoyCompetition:
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         settings = self._settings
+        check_choice("rows", settings.rows, ROWS)
         check_rate(settings.fdr)
         check_choice("ranking", settings.ranking, RANKINGS)
         check_regularisation(settings.lam, settings.dtype, "calibrated")
@@ -96,10 +100,10 @@ class DecoyCompetition:
 
         # 1: rows and decoys
         with stage(trainer.verbose, "decoys") as bar:
-            one_scale = self._settings.scaling == "columns"
-            pool = structure.build_pool(bk, X, columns, rows, trainer.seed, threads, one_scale)
+            exchange = Exchange.of(bk, rows, trainer.seed, threads)
+            pool = structure.build_pool(bk, X, columns, exchange, self._settings.scaling == "columns")
             if len(pool.columns) < 2 or pool.X.shape[1] < 3:
-                return self._nothing(trainer, X, pool)
+                return self._nothing(trainer, X, rows, pool)
 
             # 2 and 3: pairs of columns, which need no gates to see each other; the set that structure is found among
             bar.set_description_str("dependence of pairs")
@@ -119,19 +123,26 @@ class DecoyCompetition:
         # 6: the competition of every column with its decoys
         evidence = evidence_of_all(pool, start, score)
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
-        return self._found(trainer, X, pool, start.members, run, score[: len(pool.columns)], evidence, q)
+        return self._found(trainer, X, rows, pool, start.members, run, score[: len(pool.columns)], evidence, q)
 
-    def _nothing(self, trainer: GateTrainer, X: Any, pool: structure.Pool) -> Found:
+    def _nothing(self, trainer: GateTrainer, X: Any, rows: Rows, pool: structure.Pool) -> Found:
         """The result where fewer than two columns can compete."""
         members = np.zeros(0, dtype=np.intp)
         run = _trained(trainer, np.empty((0, 0), self._settings.dtype), members)
         count = len(pool.columns)
         evidence = np.full((1 + pool.n_decoys, count), np.nan)
         evidence[0] = 0.0
-        return self._found(trainer, X, pool, members, run, np.zeros(count), evidence, np.ones(count))
+        return self._found(trainer, X, rows, pool, members, run, np.zeros(count), evidence, np.ones(count))
+
+    def _read(self, trainer: GateTrainer, X: Any, rows: Rows, pool: structure.Pool) -> Callable[[Array], Array]:
+        """How the diverse order reads columns: on more rows than the pool, where they are drawn."""
+        bk = trainer.bk
+        sample = rows.sample(bk, 0, random.Stream.PERMUTATION, 1, diverse_ranking.ROWS)
+        exchange = pool.exchange if rows.is_series else Exchange(bk, rows, sample, trainer.seed)
+        return partial(exchange.unclipped, X, self._settings.scaling == "columns")
 
     def _found(
-        self, trainer: GateTrainer, X: Any, pool: structure.Pool, members: Array, run: Run, score: Array,
+        self, trainer: GateTrainer, X: Any, rows: Rows, pool: structure.Pool, members: Array, run: Run, score: Array,
         evidence: Array, q: Array,
     ) -> Found:  # fmt: skip
         """The result for all columns of X; those that could not compete have less evidence than any that could."""
@@ -159,7 +170,7 @@ class DecoyCompetition:
             support=support,
             judged=judged,
             doubt=doubt_of_decoys(judged),
-            read=partial(tamed_columns, trainer.bk, X, trainer.seed, self._settings.scaling == "columns"),
+            read=self._read(trainer, X, rows, pool),
         )
 
 

@@ -34,6 +34,10 @@ class DUFS(GatedSelector):
     fdr : float, default 0.1
         **What to select.** False discovery rate: the expected share, among the selected columns, of columns that are
         independent of all others (in finite samples, if these are independent of one another, too).
+    rows : "independent" or "series", default "independent"
+        "series": rows are in the order of time, evenly spaced, as one series or as several by the `groups` of fit.
+        Columns are freed of what their own past says of them first (`dufs_core.significance.series`): approximate, for
+        stationary columns, trends and random walks. Of more than 512 rows means of consecutive ones are taken.
     n_features_to_select : int, float or None, default None
         An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
         those that `fdr` admits.
@@ -137,6 +141,7 @@ class DUFS(GatedSelector):
     """
 
     fdr: float = 0.1
+    rows: Literal["independent", "series"] = "independent"
     ranking: Literal["diverse", "evidence"] = "diverse"
     lam: float | Literal["calibrated"] = "calibrated"
 

@@ -21,6 +21,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import validate_data
 
 from dufs_core.backend import Array, get_backend, random
+from dufs_core.data.groups import Told
 from dufs_core.errors import RowsWarning, SelectionWarning, all_constant, user_stacklevel
 from dufs_core.selection import checkpoint
 from dufs_core.selection.base import ColumnSelector, Drawn, Explanation
@@ -152,7 +153,7 @@ class LambdaPath(ColumnSelector):
             raise TypeError(f"A path fits GatedLaplacian(...) at several lambdas; got {type(selector).__name__}")
         checkpoint.refuse(selector, "A path")
         selector.set_params(lam=0.0, n_features_to_select=None, verbose=0)
-        task = FitTask.begin(selector, X, y, groups)
+        task = FitTask.begin(selector, X, y, Told(groups))
         task.settings.backend = task.bk.name  # a matrix from a GPU is on the host now
         self._check(task)
         task.settings.ranking = "gates"  # another order of all columns would not be used
@@ -247,7 +248,7 @@ class LambdaPath(ColumnSelector):
         bar.total = bar.n + 2 * self.n_splits * len(lowest)
         for split in range(self.n_splits if len(lowest) else 0):
             bar.set_postfix_str(f"split {split + 1} of {self.n_splits}")
-            halves = [task.part(rows) for rows in task.rows.halves(seed, split)]
+            halves = [task.part(half.rows) for half in task.rows.halves(seed, split)]
             # draws of their own: with the same ones all halves would err alike
             seeds = [random.derived_seed(host, seed, 2 * split + half) >> 32 for half in (1, 2)]
             found = []
