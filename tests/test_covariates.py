@@ -48,7 +48,7 @@ def test_decoys_are_shuffled_within_strata():
     order = exchange.orders(3, np.arange(5))
     assert (exchange.exchanged[order] == exchange.exchanged).all()
     values = exchange.prepared(np.random.default_rng(3).normal(size=(5, 64)), np.arange(5)).values
-    finished = exchange.finished(np.take_along_axis(values, order[0], axis=1))
+    finished = exchange.finished(np.take_along_axis(values, order[0], axis=1), 0)
     Q = directions(z[:, None], None)
     # clipped once, and that little is left of the covariate
     assert abs(finished @ Q).max() < 0.1 * np.sqrt(64)

@@ -115,7 +115,7 @@ def test_a_nuisance_column_wins_against_its_decoys_as_often_as_each_of_them(monk
 @pytest.mark.parametrize("clusters", [0, 4])
 def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, clusters):
     """Where column and decoys change places, and the gates have (as good as) no noise, so does the evidence alone."""
-    with_gates, build_pool = 0, structure.build_pool
+    with_gates, build_pools = 0, structure.build_pools
     for seed in range(4):
         rng = np.random.default_rng([seed, clusters])
         X = rng.normal(size=(30, 12))
@@ -123,13 +123,13 @@ def test_decoys_have_gates_and_are_treated_as_their_columns(monkeypatch, cluster
         places = rng.permuted(np.arange(6 * 12).reshape(6, 12), axis=0)
 
         def renamed(*arguments, places=places):
-            pool = build_pool(*arguments)
+            (pool,) = build_pools(*arguments)
             old = np.concatenate([places.ravel(), np.arange(pool.competing, len(pool.X))])
-            return pool._replace(X=pool.X[old], tiebreak=pool.tiebreak[old])
+            return [pool._replace(X=pool.X[old], tiebreak=pool.tiebreak[old])]
 
         fits = []
-        for build in (build_pool, renamed):
-            monkeypatch.setattr(structure, "build_pool", build)
+        for build in (build_pools, renamed):
+            monkeypatch.setattr(structure, "build_pools", build)
             fits.append(fit_quietly(X, dtype="float64", gate_sigma=1e-9, max_iter=60, tol=0.0))
         a, b = (np.vstack([m.evidence_, m.decoy_evidence_]) for m in fits)
         np.testing.assert_allclose(b, a.ravel()[places], rtol=1e-6, atol=1e-6)
@@ -421,7 +421,7 @@ def test_a_far_row_is_named_in_every_layout(make, batch_size, tmp_path):
 def test_rows_in_the_order_of_time_are_said_by_name_of_what_to_do():
     """The columns are independent walks: nothing is to be found, and everything is."""
     X = np.random.default_rng(1).normal(size=(200, 30)).cumsum(axis=0)
-    with pytest.warns(RowsWarning, match=r"Neighbouring rows are more alike .* take every k-th row"):
+    with pytest.warns(RowsWarning, match=r"Neighbouring rows are more alike .*rows="series""):
         fitted = selector().fit(X)
     assert fitted.support_.all()
     notes = fitted._explanation(200).notes

@@ -14,7 +14,7 @@ from dufs_core.errors import CheckpointError, RowsWarning
 from dufs_core.significance import series
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.rows import Rows, averaged
-from dufs_core.significance.series import COLOUR, Pieces, coloured, long_enough, n_lags, whitened
+from dufs_core.significance.series import COLOURS, Pieces, coloured, detrended, long_enough, n_lags, whitened
 
 NUMPY = get_backend("numpy")
 STREAM = random.Stream.DECOYS
@@ -66,10 +66,10 @@ def test_innovations_are_those_that_the_columns_were_made_of():
 def test_the_bias_of_the_fit_is_removed():
     """Least squares pull an AR(1) of 0.95 at 60 rows to 0.83 or so: innovations would remember."""
     x = autoregression((0.95,), 60, 3000)
-    plain, _ = series._autoregression([series._detrended(x)], 7, np.ones(3000, dtype=int))
+    plain, _ = series._autoregression([detrended(np, x)], 7, np.ones(3000, dtype=int))
     assert plain[:, 0].mean() < 0.88
     corrected = lagged(white(x), 1)
-    biased = lagged(series._innovations(series._detrended(x), plain), 1)
+    biased = lagged(series._innovations(detrended(np, x), plain), 1)
     assert abs(corrected) < abs(biased) - 0.02
 
 
@@ -108,14 +108,19 @@ def test_lags(sizes, lags):
 # --- the common filter
 
 
-def test_the_filter_by_a_recursion():
+@pytest.mark.parametrize("colour", COLOURS)
+def test_the_filter_by_a_recursion(colour):
     e = np.random.default_rng(3).normal(size=(4, 90))
     pieces = Pieces((0, 40), (40, 50))
-    out = coloured(e, pieces)
+    out = coloured(np, e, pieces, colour)
     for start, stop in ((0, 40), (40, 90)):
         part = e[:, start:stop]
-        mirrored = np.concatenate([part[:, :30][:, ::-1], part], axis=1)
-        expected = lfilter([1.0], [1.0, -COLOUR], mirrored)[:, 30:]
+        mirrored = np.concatenate([part[:, ::-1], part], axis=1)
+        expected = lfilter([1.0], [1.0, -colour], mirrored)[:, stop - start :]
+        expected -= expected.mean(axis=1, keepdims=True)
+        if stop - start > 40:
+            time = np.arange(stop - start)
+            expected -= np.stack([np.polyval(np.polyfit(time, row, 1), time) for row in expected])
         np.testing.assert_allclose(out[:, start:stop], expected, atol=1e-5)
     assert (e == np.random.default_rng(3).normal(size=(4, 90))).all()
 

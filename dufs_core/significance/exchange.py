@@ -122,11 +122,16 @@ class Exchange:
         values = clipped(within, z) if self.is_plain else within.levelled(z)
         return Prepared(values, deviation, varies)
 
-    def finished(self, values: Array) -> Array:
+    @property
+    def n_views(self) -> int:
+        """In how many ways values are finished: of series fast and slow."""
+        return 1 if self._pieces is None else len(series.COLOURS)
+
+    def finished(self, values: Array, view: int) -> Array:
         """What is scored, from prepared values (d, n') in any order."""
         if self.is_plain:
             return values
-        return clipped(self.within, self._filtered(values))
+        return clipped(self.within, self._filtered(values, view))
 
     def unclipped(self, X: Any, one_scale: bool, columns: Array) -> Array:
         """Columns (positions, NumPy) of scaled X as they are scored, but for the clip, (d', n').
@@ -136,7 +141,7 @@ class Exchange:
         x = self.read(X, columns)
         if not self.is_plain:
             found = self.prepared(x, columns)
-            z = scaled(self.within, self._filtered(found.values))
+            z = scaled(self.within, self._filtered(found.values, 0))
             return z if one_scale else z * self._bk.xp.asarray(found.deviation.astype(z.dtype))[:, None]
         z, scale = tamed(self._bk, self.within, self.within.from_medians(x), columns, self.seed)
         return scaled(self.within, z) if one_scale else self.within.levelled(z) * scale[:, None]
@@ -148,10 +153,11 @@ class Exchange:
         on_device = bk.xp.asarray(keys)
         return random.orders(bk, self.seed, stream, 0, count, self.n, on_device, self._threads, self.exchanged)
 
-    def _filtered(self, values: Array) -> Array:
+    def _filtered(self, values: Array, view: int) -> Array:
         """Prepared values in some order, as their column would be."""
         if self._pieces is not None:
-            return series.coloured(values, self._pieces.shortened(self._lags))
+            pieces = self._pieces.shortened(self._lags)
+            return series.coloured(self._bk.xp, values, pieces, series.COLOURS[view])
         return residuals(values, self._explained.astype(values.dtype))
 
     def _without_past(self, x: Array, keys: Array, pieces: series.Pieces) -> Array:

@@ -83,10 +83,11 @@ def n_calibration(d: int) -> int:
     return int(np.clip(d, *_CALIBRATION))
 
 
-def build_pool(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scale: bool = False) -> Pool:
+def build_pools(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scale: bool = False) -> list[Pool]:
     """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary too little are left out.
 
-    one_scale: whether columns weigh the same, whatever their deviation.
+    One for each view of the exchange, with the same columns and the same orders of their values. one_scale: whether
+    columns weigh the same, whatever their deviation.
     """
     xp = bk.xp
     values, deviation, varies = exchange.prepared(exchange.read(X, columns), columns)
@@ -96,18 +97,24 @@ def build_pool(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scal
     columns, deviation, values = columns[kept], deviation[kept], values[xp.asarray(kept)]
     d = len(columns)
     M, C = n_decoys(d), n_calibration(d)
-    copies = [exchange.finished(values)]
-    if d:
-        order = exchange.orders(M + -(-C // d), columns)
-        copies += [exchange.finished(xp.take_along_axis(values, order[m], axis=1)) for m in range(M)]
-        number = np.arange(C)  # calibration columns: of evenly spread columns, or of every column several times
-        at, source = (M + number // d, number % d) if d <= C else (np.full(C, M), number * d // C)
-        at, source = xp.asarray(at), xp.asarray(source)
-        copies.append(exchange.finished(xp.take_along_axis(values[source], order[at, source], axis=1)))
     middle = float(np.median(deviation)) if d else 1.0
     scale = np.ones(d) if one_scale else deviation / middle
     tiebreak = bk.to_host(random.permutation(bk, exchange.seed, random.Stream.DECOYS, 2, d * (1 + M) + C))
-    return Pool(xp.concatenate(copies), columns, scale, M, exchange, tiebreak, exchange.seed)
+
+    # decoys, and calibration columns: of evenly spread columns, or of every column several times
+    number = np.arange(C if d else 0)
+    at, source = (M + number // d, number % d) if 0 < d <= C else (np.full(len(number), M), number * d // C)
+    order = exchange.orders(M + -(-C // d), columns) if d else None
+
+    def pool(view: int) -> Pool:
+        copies = [exchange.finished(values, view)]
+        if order is not None:
+            copies += [exchange.finished(xp.take_along_axis(values, order[m], axis=1), view) for m in range(M)]
+            shuffled = xp.take_along_axis(values[xp.asarray(source)], order[xp.asarray(at), xp.asarray(source)], axis=1)
+            copies.append(exchange.finished(shuffled, view))
+        return Pool(xp.concatenate(copies), columns, scale, M, exchange, tiebreak, exchange.seed)
+
+    return [pool(view) for view in range(exchange.n_views)]
 
 
 def on_all_rows(bk: Backend, X: Any, table: Rows, pool: Pool, members: Array) -> Array:

@@ -61,6 +61,7 @@ class Start(NamedTuple):
     scales: Array  # (m,) standard deviation of each in the scaled data
     score: Array  # (D,) of every column of the pool, on the graph of the members
     dependence: Array  # (D,) evidence of every column's strongest dependence on another one
+    above_chance: float  # the members' evidence above chance
 
 
 class DecoyCompetition:
@@ -101,14 +102,17 @@ class DecoyCompetition:
         # 1: rows and decoys
         with stage(trainer.verbose, "decoys") as bar:
             exchange = Exchange.of(bk, rows, trainer.seed, threads)
-            pool = structure.build_pool(bk, X, columns, exchange, self._settings.scaling == "columns")
+            pools = structure.build_pools(bk, X, columns, exchange, self._settings.scaling == "columns")
+            pool = pools[0]
             if len(pool.columns) < 2 or pool.X.shape[1] < 3:
                 return self._nothing(trainer, X, rows, pool)
 
             # 2 and 3: pairs of columns, which need no gates to see each other; the set that structure is found among
             bar.set_description_str("dependence of pairs")
             objective = trainer.objective
-            start = find_start(bk, pool, objective, threads)
+            starts = [find_start(bk, each, objective, threads) for each in pools]
+            before = np.max([evidence_at_start(*each) for each in zip(pools, starts, strict=True)], axis=0)
+            pool, start = max(zip(pools, starts, strict=True), key=lambda each: each[1].above_chance)
 
         # 4: gates of this set, at a price that keeps shuffled columns shut
         if self._settings.lam == "calibrated":
@@ -121,7 +125,7 @@ class DecoyCompetition:
             score = score_columns(bk, pool, start, bk.to_host(run.mu), objective, threads)
 
         # 6: the competition of every column with its decoys
-        evidence = evidence_of_all(pool, start, score)
+        evidence = structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, len(pool.columns))
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
         return self._found(trainer, X, rows, pool, start.members, run, score[: len(pool.columns)], evidence, q)
 
@@ -179,7 +183,7 @@ def find_start(bk: Backend, pool: structure.Pool, objective: Objective, threads:
     found = structure.find_structure(bk, pool, threads, objective)
     scales = pool.scales(found.members)
     score = structure.scores(bk, pool, found.members, scales**2, objective, threads)
-    return Start(found.members, scales, score, found.dependence)
+    return Start(found.members, scales, score, found.dependence, found.above_chance)
 
 
 def calibrated_lam(pool: structure.Pool, start: Start) -> float:
@@ -222,7 +226,6 @@ def score_columns(
     return structure.scores(bk, pool, start.members[is_open], weights[is_open], objective, threads)
 
 
-def evidence_of_all(pool: structure.Pool, start: Start, score: Array) -> Array:
-    """What competes, (1 + M, columns): evidence of the first graph, the last, or of pairs, whichever says most."""
-    before = structure.evidence_of(pool, start.score, start.dependence)
-    return structure.evidence_of(pool, score, before)[: pool.competing].reshape(-1, len(pool.columns))
+def evidence_at_start(pool: structure.Pool, start: Start) -> Array:
+    """Evidence (D,) of the first graph or of pairs, whichever says more."""
+    return structure.evidence_of(pool, start.score, start.dependence)
