@@ -10,7 +10,7 @@ factor" is asked too. real: the data sets there are, as they are stored and shuf
 with its number, the share being a fit's. time: of one diagnosis of noise, all columns taken as selected. Thresholds
 were chosen on the kinds of half A and on the real sets; what half B showed has changed none. Fits that are told the
 groups, and those of far rows, are the parts of `bench.rows_told`, cost among them, which needs --against FOLDER with
-the code before.
+the code before; those that are told times or covariates are the parts of `bench.rows_time`.
 
 FILE has the records, a table of them is written beside it, with the ending .md. With --only, the records of other parts
 stay as they are in FILE. --quick: 3 sets of each kind, 15 of the silent ones, three real sets; one set of kinds that
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bench import rows_told
+from bench import rows_time, rows_told
 from bench.common import available, generator, markdown, matlab, number_of_runs, parser, required, save
 from bench.guarantee import binary, blocks, chain, counts, curve, moons, ring
 from bench.planted import load as load_planted
@@ -490,7 +490,7 @@ def main(argv: list[str] | None = None) -> None:
     p.add_argument(
         "--half", choices=("A", "B"), help="of the simulated kinds of rows that nothing is told about, alone"
     )
-    everything = (*PARTS, *rows_told.PARTS)
+    everything = (*PARTS, *rows_told.PARTS, *rows_time.PARTS)
     p.add_argument("--only", nargs="+", choices=everything, metavar="PART", help=", ".join(everything))
     p.add_argument("--against", metavar="FOLDER", help="a checkout of other code, for the part cost")
     a = p.parse_args(argv)
@@ -513,9 +513,11 @@ def main(argv: list[str] | None = None) -> None:
     names = rows_told.BATCHES if "batches" in parts and not a.quick else ()
     there, without_batches = available(names, rows_told.known)
     keep(rows_told.records(parts, a.sets or (1 if a.quick else SETS), a.quick, a.against, there))
+    keep(rows_time.records(parts, a.sets or (1 if a.quick else SETS), a.quick))
     if a.only:
         found = kept(a.json, parts) + found
-    tables = "\n\n".join(filter(None, [table(found), rows_told.table(found)]))
+    made = [table(found), rows_told.table(found, rows_told.TABLES), rows_told.table(found, rows_time.TABLES)]
+    tables = "\n\n".join(filter(None, made))
     save(a.json, {"sets": sets, "records": found, "left_out": left_out | without_batches}, tables)
     print(tables)
 

@@ -1,22 +1,27 @@
 """Rows in the order of time, and rows that differ by covariates, told to the fit: nulls and planted columns.
 
-Run by `python -m bench.rows`. Every column of a null is drawn by itself. Half of the kinds, those of half A, chose the
-constants of `dufs_core.significance.series` and `.covariates` (those of the design that they came from were chosen on
-all); the others have changed none.
+The parts series, planted series and covariates of `python -m bench.rows`. Every column of a null is drawn by itself. The
+constants of `dufs_core.significance.series` and `.covariates` are those of the design that they came from, but for the
+second filter, of 0.9, which was added for "2,000 rows, regimes of 200" alone; what was seen of any other kind, of half A
+or B, has changed none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from bench.common import generator
+from bench.rows_told import RATE, SAID, Record, Tables, field, fitted, summary, with_error
 
 Array = np.ndarray[Any, Any]
 Generator = np.random.Generator
 Draw = Callable[[Generator, int, int], Array]
 ROWS, COLUMNS = 200, 100
 REAL = 12  # of the columns, where there are any
+PARTS = ("series", "planted series", "covariates")
 
 
 # --- columns that remember their past
@@ -155,22 +160,29 @@ class Planted(NamedTuple):
     half: str
 
 
+def quick_regimes(rng: Generator, n: int, d: int) -> Array:
+    return common_regimes(rng, n, d, 6.0)
+
+
 def steps(rng: Generator, n: int, d: int) -> Array:
     """Increments in common, which random walks add up."""
-    return 1.2 * rng.normal(size=(n, 1)) * rng.choice([-1, 1], d)
+    return (1.2 * rng.normal(size=(n, 1)) * rng.choice([-1, 1], d)).cumsum(axis=0)
 
 
 PLANTED: dict[str, Planted] = {
-    "regimes, AR(1) of 0.5": Planted(common_regimes, autoregression(0.5), "A"),
-    "regimes, independent rows": Planted(common_regimes, autoregression(0.0), "B"),
+    "regimes of 6 rows, AR(1) of 0.5": Planted(quick_regimes, autoregression(0.5), "A"),
+    "regimes of 6 rows, independent rows": Planted(quick_regimes, autoregression(0.0), "B"),
     "AR(1) factor, AR(1) of 0.5": Planted(factor, autoregression(0.5), "A"),
     "fast factor, AR(1) of 0.5": Planted(fast, autoregression(0.5), "B"),
     "fast factor, AR(1) of 0.9": Planted(fast, autoregression(0.9), "A"),
     "slow factor, independent rows": Planted(slow, autoregression(0.0), "B"),
     "oscillating factor, oscillations": Planted(swinging, OSCILLATION, "A"),
     "heavy-tailed factor, AR(1) of 0.5": Planted(heavy_factor, autoregression(0.5), "B"),
-    "curve, AR(1) of 0.3": Planted(curve, autoregression(0.3), "A"),
+    "increments in common, random walks": Planted(steps, walks, "A"),
     "fast factor, all kinds mixed": Planted(fast, mixture, "B"),
+    "beyond the ten: curve, AR(1) of 0.3": Planted(curve, autoregression(0.3), "A"),
+    "beyond the ten: regimes of 25 rows, AR(1) of 0.5": Planted(common_regimes, autoregression(0.5), "A"),
+    "beyond the ten: regimes of 25 rows, independent rows": Planted(common_regimes, autoregression(0.0), "B"),
 }
 
 
@@ -178,15 +190,26 @@ def planted(kind: str, rng: Generator, n: int = ROWS, d: int = COLUMNS) -> Array
     """Twelve columns with something in common, the first ones, among others of the same kind."""
     about = PLANTED[kind]
     X = about.own(rng, n, d)
-    X[:, :REAL] += about.common(rng, n, REAL) * (X.std(axis=0).mean() if about.own is not walks else 1.0)
+    size = 1.0 if about.own is walks else X.std(axis=0).mean()
+    X[:, :REAL] += size * about.common(rng, n, REAL)
     return X
 
 
-def walks_with_steps(rng: Generator, n: int, d: int) -> Array:
-    """Random walks of which twelve have increments in common."""
-    e = rng.normal(size=(n, d))
-    e[:, :REAL] += steps(rng, n, REAL)
-    return e.cumsum(axis=0)
+def long_regimes(rng: Generator) -> Array:
+    """2,000 rows, AR(1) of 0.5, twelve columns with regimes of 200 rows."""
+    X = autoregression(0.5)(rng, 2000, COLUMNS)
+    X[:, :REAL] += common_regimes(rng, 2000, REAL, 200.0)
+    return X
+
+
+SEVERAL = {"4 series of 50 rows": (50,) * 4, "10 series of 20 rows": (20,) * 10, "of 20 to 100 rows": (20, 30, 50, 100)}
+
+
+def several(kind: str, rng: Generator) -> tuple[Array, Array]:
+    """AR(1) of 0.8 in several series, and the series of each row."""
+    sizes = SEVERAL[kind]
+    X = np.concatenate([autoregression(0.8)(rng, size, COLUMNS) for size in sizes])
+    return X, np.repeat(np.arange(len(sizes)), sizes)
 
 
 # --- covariates
@@ -216,4 +239,82 @@ COVARIATES: dict[str, tuple[Callable[[Generator, int, int], tuple[Array, Array]]
     "counts, log of the total": (counts, "A"),
     "variance grows with age": (spreading, "A"),
     "mean is a curve of age": (curves, "B"),
+}
+
+
+def with_clusters(kind: str, rng: Generator) -> tuple[Array, Array]:
+    """The same, with three clusters in the first columns; of counts by factors of their means."""
+    X, z = COVARIATES[kind][0](rng, ROWS, COLUMNS)
+    shift = 2 * rng.normal(size=(3, REAL))[rng.integers(3, size=ROWS)]
+    if COVARIATES[kind][0] is counts:
+        depth = np.exp(z - z.mean())[:, None]
+        X[:, :REAL] = rng.poisson(X[:, :REAL].mean(axis=0) * depth * np.exp(0.5 * shift))
+    else:
+        X[:, :REAL] += shift * X[:, :REAL].std(axis=0)
+    return X, z
+
+
+# --- records
+
+
+def of_series(part: str, kind: str, half: str, draw: Callable[[Generator], Any], real: int, sets: int) -> Record:
+    """Fits that are told that rows are series; draw: X, or X and the series of each row."""
+    fits = []
+    for number in range(sets):
+        drawn = draw(generator(part, kind, number))
+        X, groups = drawn if isinstance(drawn, tuple) else (drawn, None)
+        fits.append(fitted(X, number, groups, rows="series"))
+    return {"part": part, "kind": kind, "half": half, **summary(fits, real)}
+
+
+def of_covariates(kind: str, real: int, sets: int) -> Record:
+    """Fits that are told the covariate."""
+    draw, half = COVARIATES[kind]
+    fits = []
+    for number in range(sets):
+        rng = generator("covariates", f"{kind} {real}", number)
+        X, z = with_clusters(kind, rng) if real else draw(rng, ROWS, COLUMNS)
+        fits.append(fitted(X, number, covariates=z))
+    return {"part": "covariates", "kind": kind, "half": half, "planted": real, **summary(fits, real)}
+
+
+def records(parts: Sequence[str], sets: int, quick: bool) -> Iterator[Record]:
+    """All records of some parts; quick: one kind of each."""
+    some = slice(0, 1) if quick else slice(None)
+    if "series" in parts:
+        for kind, (draw, half) in list(NULLS.items())[some]:
+            yield of_series("series", kind, half, lambda rng, draw=draw: draw(rng, ROWS, COLUMNS), 0, sets)
+        for kind in [] if quick else SEVERAL:
+            yield of_series("series", kind, "B", lambda rng, kind=kind: several(kind, rng), 0, sets)
+    if "planted series" in parts:
+        for kind, about in list(PLANTED.items())[some]:
+            yield of_series("planted series", kind, about.half, lambda rng, kind=kind: planted(kind, rng), REAL, sets)
+        if not quick:
+            yield of_series("planted series", "2,000 rows, regimes of 200", "A", long_regimes, REAL, sets)
+    if "covariates" in parts:
+        for kind in list(COVARIATES)[some]:
+            yield of_covariates(kind, 0, sets)
+            yield of_covariates(kind, REAL, sets)
+
+
+TABLES: Tables = {
+    "series": (
+        "Independent series that are told, 200 x 100, at 0.1",
+        {"rows": field("kind"), "half": field("half"), **RATE, **SAID},
+    ),
+    "planted series": (
+        "Series of which twelve have something in common, 200 x 100, at 0.1",
+        {"rows": field("kind"), "half": field("half"), **RATE, "power": with_error("power"), **SAID},
+    ),
+    "covariates": (
+        "Covariates that are told, 200 x 100, at 0.1",
+        {
+            "rows": field("kind"),
+            "half": field("half"),
+            "planted": field("planted"),
+            **RATE,
+            "power": with_error("power"),
+            **SAID,
+        },
+    ),
 }

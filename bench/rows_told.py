@@ -54,6 +54,8 @@ TOP = (20, 100)  # columns whose overlap is asked
 COST = {"300 x 2000": (300, 2000, 5), "512 x 20000": (512, 20_000, 2)}  # rows, columns, pairs of fits
 PARTS = ("groups", "far", "curve", "cells", "wine", "batches", "cost")
 
+Tables = dict[str, tuple[str, dict[str, Callable[[dict[str, Any]], Any]]]]  # title and columns of each part
+
 
 # --- a fit
 
@@ -70,11 +72,14 @@ class Seen(NamedTuple):
     warned: bool  # of its rows
 
 
-def fitted(X: Array, seed: int, groups: Array | None = None) -> Seen:
+def fitted(
+    X: Array, seed: int, groups: Array | None = None, covariates: Array | None = None, rows: Any = "independent"
+) -> Seen:
     """One fit, and what it says of its rows."""
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
-        model = DUFS(random_state=seed, n_jobs=1, backend="numpy").fit(X, groups=groups)
+        model = DUFS(rows=rows, random_state=seed, n_jobs=1, backend="numpy")
+        model.fit(X, groups=groups, covariates=covariates)
     decoys = model.decoy_evidence_
     return Seen(
         selected=model.support_,
@@ -458,10 +463,10 @@ def records(
 # --- tables
 
 
-def table(records: Sequence[Record]) -> str:
+def table(records: Sequence[Record], tables: Tables) -> str:
     """The tables of the parts that there are."""
     made = []
-    for part, (title, columns) in TABLES.items():
+    for part, (title, columns) in tables.items():
         chosen = [r for r in records if r["part"] == part]
         lines = [[cell(r) for cell in columns.values()] for r in chosen]
         if lines:
@@ -515,7 +520,7 @@ RATE = {
 SAID = {"selected": field("selected"), "diagnosed": of_sets("diagnosed"), "warned": of_sets("warned")}
 MOONS = {"sets": field("sets"), "all found": of_sets("contained"), "and nothing else": of_sets("exact"),
          "warned": of_sets("warned")}  # fmt: skip
-TABLES: dict[str, tuple[str, dict[str, Callable[[Record], Any]]]] = {
+TABLES: Tables = {
     "groups": (
         "Groups that are told, 200 x 100, at 0.1",
         {"rows": field("kind"), "planted": field("planted"), **RATE, "power": with_error("power"), **SAID},

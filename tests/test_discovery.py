@@ -421,7 +421,7 @@ def test_a_far_row_is_named_in_every_layout(make, batch_size, tmp_path):
 def test_rows_in_the_order_of_time_are_said_by_name_of_what_to_do():
     """The columns are independent walks: nothing is to be found, and everything is."""
     X = np.random.default_rng(1).normal(size=(200, 30)).cumsum(axis=0)
-    with pytest.warns(RowsWarning, match=r"Neighbouring rows are more alike .*rows="series""):
+    with pytest.warns(RowsWarning, match=r"Neighbouring rows are more alike .*rows=.series."):
         fitted = selector().fit(X)
     assert fitted.support_.all()
     notes = fitted._explanation(200).notes

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from bench import rows, rows_told
+from bench import rows, rows_time, rows_told
 from bench.common import ROOT, generator
 
 
@@ -100,7 +100,7 @@ def test_batches_told_and_not_told(monkeypatch):
     assert (record["batches"], record["told"], record["untold"], record["both"]) == (2, 1, 2, 1)
     assert record["overlap"] == [3, 3]
     assert "| here | 4 x 3 | 2 | 1 | 2 | 1 | 3, 3 | 3, 3 | one factor 0.01 | one factor 0.01 |" in rows_told.table(
-        [record]
+        [record], rows_told.TABLES
     )
 
 
@@ -116,7 +116,7 @@ def test_cost_takes_turns(monkeypatch):
     here = str(ROOT)
     assert turns == [here, "/before", "/before", here, here, "/before"]  # the first two are not counted
     assert record["ratio"] == 1.5
-    assert "/before" not in rows_told.table([record])
+    assert "/before" not in rows_told.table([record], rows_told.TABLES)
 
 
 def test_seconds_of_a_fit():
@@ -147,3 +147,28 @@ def test_quick_records_and_the_tables(tmp_path, monkeypatch, capsys):
     assert "| times 1000 | 1 | 0 of 1 | 0 of 1 | 1 of 1 |" in table
     assert "| 30 x 40 | 0.1 |" in table
     assert table.strip() in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", rows_time.PLANTED)
+def test_the_first_columns_have_something_in_common(kind):
+    """In what is left when each is freed of its past by differences, or as it is."""
+    X = rows_time.planted(kind, generator("planted series", kind, 0))
+    assert X.shape == (200, 100)
+    related = [abs(np.corrcoef(x.T) - np.eye(100)) for x in (X, np.diff(X, axis=0))]
+    assert max(r[:12, :12].mean() - r[12:, 12:].mean() for r in related) > 0.1
+
+
+@pytest.mark.parametrize("kind", rows_time.NULLS)
+def test_nulls_are_drawn_anew(kind):
+    draw, half = rows_time.NULLS[kind]
+    X = draw(np.random.default_rng(0), 120, 14)
+    assert X.shape == (120, 14)
+    assert half in "AB"
+    assert np.isfinite(X).all()
+    assert (draw(np.random.default_rng(1), 120, 14) != X).all()
+
+
+def test_a_record_of_each_part_of_time():
+    found = list(rows_time.records(rows_time.PARTS, 1, quick=True))
+    assert [record["part"] for record in found] == ["series", "planted series", "covariates", "covariates"]
+    assert "independent rows" in rows_told.table(found, rows_time.TABLES)

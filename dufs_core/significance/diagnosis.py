@@ -267,8 +267,8 @@ def _neighbours(rows: _Rows, seed: int) -> Finding | None:
         return None
     sentence = (
         f"Neighbouring rows are more alike than rows two to four apart (z = {z:.1f} against shuffled rows, limit "
-        f"{NEIGHBOURS_Z:g}): if the rows are in an order, of time or place, columns that are independent look dependent, "
-        f'so fit rows in the order of time by DUFS(rows="series"), or take rows that are far enough apart to be '
+        f"{NEIGHBOURS_Z:g}): if the rows are in an order, of time or place, columns that are independent look "
+        f'dependent, so fit rows in the order of time by DUFS(rows="series"), or take rows that are far enough apart to be '
         f"independent, or treat the selection as unproven."
     )
     return Finding("neighbours", z, sentence, _NONE, _NONE)
@@ -341,8 +341,9 @@ def _one_factor(rows: _Rows, seed: int) -> Finding | None:
     sentence = (
         f"Few factors explain nearly all columns about equally (without {count} principal components {left:.1%} of "
         f"their squared correlation is left, limit {FACTOR_LEFT:.0%}): if it is a batch, a donor, an age or the total "
-        f"of a row's counts, independent columns are selected for it, so give the batch or donor of each row as groups, "
-        f"an age or a depth as covariates, scale counts to the median total, or treat the selection as unproven."
+        f"of a row's counts, independent columns are selected for it, so give the batch or donor of each row as "
+        f"groups, an age or a depth as covariates, scale counts to the median total, or treat the selection as "
+        f"unproven."
     )
     return Finding("one factor", left, sentence, _NONE, _NONE)
 
