@@ -1,9 +1,9 @@
 """Rows in the order of time, and rows that differ by covariates, told to the fit: nulls and planted columns.
 
-The parts series, planted series and covariates of `python -m bench.rows`. Every column of a null is drawn by itself. The
-constants of `dufs_core.significance.series` and `.covariates` are those of the design that they came from, but for the
-second filter, of 0.9, which was added for "2,000 rows, regimes of 200" alone; what was seen of any other kind, of half A
-or B, has changed none.
+The parts series, planted series and covariates of `python -m bench.rows`. Every column of a null is drawn by itself.
+The constants of `dufs_core.significance.series` and `.covariates` are those of the design that they came from, but for
+the second filter, of 0.9, which was added for "2,000 rows, regimes of 200"; what was seen of other kinds has changed
+none.
 """
 
 from __future__ import annotations

@@ -407,6 +407,7 @@ def test_records_and_tables(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(bench, "QUICK_REAL", ("here",))
     monkeypatch.setattr(bench, "TIMED", ((30, 40),))
     monkeypatch.setattr(bench.rows_told, "records", lambda *settings: iter(()))
+    monkeypatch.setattr(bench.rows_time, "records", lambda *settings: iter(()))
     monkeypatch.setattr(bench, "selected_share", lambda X, seed: 0.7)
     monkeypatch.setattr(bench, "load", lambda name: (bench.autoregression(0.9, 600, 20)(generator(0)), np.zeros(600)))
     bench.main(["--quick", "--json", str(tmp_path / "rows.json")])

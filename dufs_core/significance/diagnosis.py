@@ -268,8 +268,8 @@ def _neighbours(rows: _Rows, seed: int) -> Finding | None:
     sentence = (
         f"Neighbouring rows are more alike than rows two to four apart (z = {z:.1f} against shuffled rows, limit "
         f"{NEIGHBOURS_Z:g}): if the rows are in an order, of time or place, columns that are independent look "
-        f'dependent, so fit rows in the order of time by DUFS(rows="series"), or take rows that are far enough apart to be '
-        f"independent, or treat the selection as unproven."
+        f'dependent, so fit rows in the order of time by DUFS(rows="series"), or take rows that are far enough apart '
+        f"to be independent, or treat the selection as unproven."
     )
     return Finding("neighbours", z, sentence, _NONE, _NONE)
 
