@@ -184,9 +184,10 @@ def chance(null: Array) -> Callable[[Array], Array]:
     null = np.sort(null.astype(np.float64))
     count = len(null)
     start = float(null[int((1 - _TAIL) * (count - 1))])
-    mean_excess = float((null[null > start] - start).mean()) if (null > start).any() else 0.0
-    mean_excess = max(mean_excess, 1e-9 * max(1.0, abs(start)))
-    below = null[null <= start]
+    rounding = 1e-9 * max(1.0, abs(start))  # of few rows many values are equal, but for the order of sums
+    beyond = null > start + rounding
+    mean_excess = max(float((null[beyond] - start).mean()) if beyond.any() else 0.0, rounding)
+    below = null[~beyond]
     level = -np.log1p(-(np.arange(len(below)) + 0.5) / count)
 
     def evidence(s: Array) -> Array:

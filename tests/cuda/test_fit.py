@@ -327,6 +327,20 @@ def test_decoys(on_gpu, how):
         assert got.lam_ == pytest.approx(want.lam_, rel=1e-8)
 
 
+@pytest.mark.parametrize("what", ["groups", "series", "covariates"])
+def test_decoys_of_rows_that_are_told(on_gpu, what):
+    """Groups of two sizes, two series, a covariate: the numbers of the CPU."""
+    X = planted(45)
+    told = {"covariates": np.linspace(0, 1, 45)} if what == "covariates" else {"groups": np.repeat([0, 1], [22, 23])}
+    rows = "series" if what == "series" else "independent"
+    settings = {"max_iter": 2, "dtype": "float64", "random_state": 1, "rows": rows, "n_features_to_select": 2}
+    want = DUFS(**settings, backend="numpy").fit(X, **told)
+    got = DUFS(**settings, backend="cupy").fit(on_gpu.xp.asarray(X), **told)
+    for name in ("scores_", "evidence_", "decoy_evidence_"):
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-6, atol=1e-8, err_msg=name)
+    np.testing.assert_array_equal(got.order_, want.order_)
+
+
 def test_a_population_with_decoys(on_gpu):
     """Every fit has decoys of its own, and what it finds alone."""
     X = planted(45)
