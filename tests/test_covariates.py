@@ -29,6 +29,14 @@ def test_a_class_of_two_or_three_values_is_explained():
     np.testing.assert_allclose(residuals(x - x.mean(), Q), 0, atol=1e-10)
 
 
+def test_covariates_that_are_constant_in_groups_explain_nothing():
+    group = np.repeat([0, 1, 3], 20)
+    Q = directions(np.array([0.1, 0.7, 0.0, 0.3])[group][:, None], group)
+    assert Q.shape == (60, 0)
+    x = np.random.default_rng(0).normal(size=(2, 60))
+    np.testing.assert_array_equal(residuals(x, Q), x)
+
+
 def test_strata_have_similar_rows():
     rng = np.random.default_rng(1)
     Z = rng.uniform(size=(100, 2))
@@ -91,10 +99,11 @@ def test_nuisance_wins_about_one_in_six():
         (np.zeros(5), r"covariates have shape \(5,\), and X 6 rows"),
         (np.zeros((2, 6)), r"covariates have shape \(2, 6\), and X 6 rows"),
         (list("abcdef"), "covariates must be numbers .* belongs into groups"),
-        ([1, 2, 3, np.nan, 5, np.inf], "missing or infinite in 2 of 6 rows"),
-        (np.ones((6, 1)), "covariate 0 is 1 in every row: leave it out"),
+        ([1, 2, 3, np.nan, 5, np.inf] * 10, "missing or infinite in 20 of 60 rows"),
+        (np.eye(6)[:, :1], "covariates have 7 splines in all, more than half of the 6 rows"),
+        (np.ones((60, 1)), "covariate 0 is 1 in every row: leave it out"),
     ],
 )
 def test_covariates_that_are_none(covariates, sentence):
     with pytest.raises(ValueError, match=sentence):
-        accept_covariates(covariates, 6)
+        accept_covariates(covariates, 60 if len(covariates) == 60 else 6)

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from dufs_core.backend import Array
+from dufs_core.backend import Array, random
 
 STRATUM = 8  # rows at least; of 20 rows strata are too coarse for the size of cells
 _KNOTS = 4
 _FEW_VALUES = 3  # of a covariate that is a class rather than a number
+_MOST_EXPLAINED = 0.5  # splines, in rows
 _SINGULAR = 1e-6
 
 
@@ -32,6 +33,12 @@ def accept_covariates(covariates: Any, n: int) -> Array:
     if Z.ndim != 2 or len(Z) != n or not Z.shape[1]:
         raise ValueError(
             f"covariates have shape {np.shape(covariates)}, and X {n:,} rows: give one number or more a row"
+        )
+    functions = (3 + _KNOTS) * Z.shape[1]
+    if functions > _MOST_EXPLAINED * min(n, random.MOST_ROWS):
+        raise ValueError(
+            f"covariates have {functions} splines in all, more than half of the {min(n, random.MOST_ROWS)} rows that "
+            f"are looked at: give fewer covariates"
         )
     if not np.isfinite(Z).all():
         missing = int((~np.isfinite(Z)).any(axis=1).sum())
@@ -50,17 +57,21 @@ def directions(Z: Array, group: Array | None) -> Array:
     labels = np.zeros(len(Z), dtype=np.intp) if group is None else group
     sums = np.zeros((labels.max() + 1, basis.shape[1]))
     np.add.at(sums, labels, basis)
-    basis -= (sums / np.bincount(labels)[:, None])[labels]
+    before = np.sqrt((basis * basis).sum(axis=0))
+    basis -= (sums / np.maximum(np.bincount(labels), 1)[:, None])[labels]
     length = np.sqrt((basis * basis).sum(axis=0))
-    basis = basis[:, length > 0] / length[length > 0]
+    varies = length > _SINGULAR * before  # within some group
+    basis = basis[:, varies] / length[varies]
     u, s, _ = np.linalg.svd(basis, full_matrices=False)
     return np.asarray(u[:, s > _SINGULAR * s.max(initial=0.0)])
 
 
 def _splines(z: Array) -> Array:
     """Cubic splines (n, 7) of a covariate with four knots at its quantiles; of two or three values the values."""
-    z = (z - z.mean()) / z.std()
     values = np.unique(z)
+    if len(values) > 1:
+        z = (z - z.mean()) / z.std()
+        values = np.unique(z)
     if len(values) <= _FEW_VALUES:
         return (z[:, None] == values[1:]).astype(np.float64)
     knots = np.quantile(z, np.linspace(0, 1, _KNOTS + 2)[1:-1])
