@@ -80,32 +80,40 @@ def log_of_share(X: Array, total: float | None) -> Array:
     return np.log1p(X * (np.median(sums) if total is None else total) / sums)
 
 
+DEPTH = "the same, and the logarithm of the total as a covariate"
 SCALED: dict[str, Callable[[Array, Generator], Array]] = {
     "as they are": lambda X, rng: X,
     "log1p of counts scaled to 10,000": lambda X, rng: log_of_share(X, 1e4),
     "log1p of counts scaled to the median total": lambda X, rng: log_of_share(X, None),
+    DEPTH: lambda X, rng: log_of_share(X, None),
 }
 
 
 # --- measuring
 
 
-def measured(draw: Callable[[Generator, bool], Array], prepare: Callable[[Array, Generator], Array], sets: int) -> Any:
+def measured(
+    draw: Callable[[Generator, bool], Array], prepare: Callable[[Array, Generator], Array], has_depth: bool, sets: int
+) -> Any:
     """Columns selected of noise, the share of real ones found, and of false ones beside them; means over sets."""
     found = []
     for number in range(sets):
         rng = np.random.default_rng(number)
-        noise = select(prepare(draw(rng, False), rng), number)
-        beside = select(prepare(draw(rng, True), rng), number)
+        selections = []
+        for planted in (False, True):
+            X = draw(rng, planted)
+            depth = np.log(np.maximum(X.sum(axis=1), 1)) if has_depth else None
+            selections.append(select(prepare(X, rng), depth, number))
+        noise, beside = selections
         false = beside[REAL:].sum() / max(beside.sum(), 1)
         found.append((noise.sum(), beside[:REAL].mean(), false))
     return [round(float(value), 3) for value in np.mean(found, axis=0)]
 
 
-def select(X: Array, seed: int) -> Array:
+def select(X: Array, depth: Array | None, seed: int) -> Array:
     """The columns selected at a rate of 0.1."""
     with warnings.catch_warnings(action="ignore", category=DufsWarning):
-        support: Array = DUFS(random_state=seed, backend="numpy", n_jobs=1).fit(X).support_
+        support: Array = DUFS(random_state=seed, backend="numpy", n_jobs=1).fit(X, covariates=depth).support_
     return support
 
 
@@ -134,7 +142,7 @@ def main(argv: list[str] | None = None) -> None:
     sets = a.sets or (QUICK_SETS if a.quick else SETS)
     records = []
     for (table, how), (draw, prepare) in kinds().items():
-        selected, recall, fdp = measured(draw, prepare, sets)
+        selected, recall, fdp = measured(draw, prepare, how == DEPTH, sets)
         records.append({"table": table, "done": how, "selected_of_noise": selected, "recall": recall, "fdp": fdp})
         print(records[-1], flush=True)
     head = ["table", "what is done", "selected where nothing is", "share of ten real ones found", "false share then"]

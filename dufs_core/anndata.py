@@ -97,7 +97,7 @@ def select_features(
     covariates = [covariate_keys] if isinstance(covariate_keys, str) else list(covariate_keys or ())
     batches = [] if batch_key is None else [batch_key]
     for key in [*batches, *covariates]:
-        if key not in adata.obs:
+        if not isinstance(key, str) or key not in adata.obs:
             known = ", ".join(map(repr, adata.obs)) or "none"
             raise ValueError(f"adata.obs has no column {key!r}; its columns are {known}")
     for key in covariates:

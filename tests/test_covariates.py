@@ -98,10 +98,11 @@ def test_nuisance_wins_about_one_in_six():
     [
         (np.zeros(5), r"covariates have shape \(5,\), and X 6 rows"),
         (np.zeros((2, 6)), r"covariates have shape \(2, 6\), and X 6 rows"),
+        (np.arange(6).astype("datetime64[D]"), "not times or complex ones"),
         (list("abcdef"), "covariates must be numbers .* belongs into groups"),
         ([1, 2, 3, np.nan, 5, np.inf] * 10, "missing or infinite in 20 of 60 rows"),
         (np.eye(6)[:, :1], "covariates have 7 splines in all, more than half of the 6 rows"),
-        (np.ones((60, 1)), "covariate 0 is 1 in every row: leave it out"),
+        (np.ones((60, 1)), "covariate 0 has one value in all rows: leave it out"),
     ],
 )
 def test_covariates_that_are_none(covariates, sentence):

@@ -7,6 +7,7 @@ from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.data.groups import Within
 from dufs_core.datasets import two_moons
+from dufs_core.errors import RowsWarning
 from dufs_core.significance.scale import FAR, clipped, spread, tamed
 
 NUMPY = get_backend("numpy")
@@ -150,6 +151,18 @@ def test_a_far_cell_does_not_hide_two_moons(value):
         X = two_moons(n_features=8, random_state=seed).X
         X[17, seed % 2] = value
         assert DUFS(random_state=seed, backend="numpy").fit(X).get_support(indices=True).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("value", [1e9, 1e12, 1e30])
+def test_a_row_beyond_the_digits_of_float32(value):
+    """All other cells would be one value."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(120, 20))
+    X[:, :3] += 2.5 * rng.choice([-1, 1], size=(120, 1))
+    X[5] = value
+    with pytest.warns(RowsWarning, match="Row 5 lies more than 8 standard deviations"):
+        fitted = DUFS(random_state=0).fit(X)
+    assert fitted.get_support(indices=True).tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("scaling", ["columns", "global"])

@@ -10,7 +10,7 @@ from dufs_core import DUFS, Checkpoint, fit_many, stability_selection
 from dufs_core.backend import get_backend, random
 from dufs_core.data.groups import Told
 from dufs_core.data.times import check_times
-from dufs_core.errors import CheckpointError, RowsWarning
+from dufs_core.errors import CheckpointError, RowsWarning, SelectionWarning
 from dufs_core.significance import series
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.rows import Rows, averaged
@@ -237,6 +237,62 @@ def test_together_resumed_and_on_stretches(tmp_path):
         DUFS(rows="series", n_features_to_select=4), x, groups=groups, n_subsamples=2, random_state=0
     )
     assert stable.frequencies[:4].min() == 1.0
+
+
+# --- what cannot be taken out
+
+
+def two_levels(rng, n, d):
+    return (np.cumsum(rng.random((n, d)) < 0.05, axis=0) % 2).astype(float)
+
+
+def held(rng, n, d):
+    """Each column keeps its value for ten rows on the mean."""
+    values = rng.normal(size=(n, d))
+    since = np.where(rng.random((n, d)) < 0.1, np.arange(n)[:, None], 0)
+    return np.take_along_axis(values, np.maximum.accumulate(since, axis=0), axis=0)
+
+
+def coarse(rng, n, d):
+    return np.rint(rng.normal(size=(n, d)).cumsum(axis=0) / 5)
+
+
+@pytest.mark.parametrize("draw", [two_levels, held, coarse])
+def test_columns_that_remember_too_much_are_not_judged(draw):
+    X = draw(np.random.default_rng(0), 300, 20)
+    with pytest.warns(SelectionWarning, match="No feature was judged"):
+        fitted = DUFS(rows="series", random_state=0).fit(X)
+    assert not fitted.support_.any()
+    (finding,) = [found for found in fitted.diagnosis_ if found.what == "memory"]
+    assert finding.number > 0.9
+    assert "remember more of the past than could be taken out" in finding.sentence
+    assert "treat the selection as unproven" in finding.sentence
+
+
+def test_few_columns_that_remember_leave_the_others_judged():
+    rng = np.random.default_rng(1)
+    X = autoregression((0.6,), 300, 30).T
+    X[:, :5] += 2 * rng.normal(size=(300, 1))
+    X[:, 29] = two_levels(rng, 300, 1)[:, 0]
+    with pytest.warns(RowsWarning, match="Column 29 remembers more .* and is not judged"):
+        fitted = DUFS(rows="series", random_state=0).fit(X)
+    assert fitted.support_[:5].all()
+    assert np.isnan(fitted.decoy_evidence_[:, 29]).all()
+    assert not np.isnan(fitted.decoy_evidence_[:, :29]).any()
+
+
+def test_innovations_of_normal_series_do_not_remember():
+    e = white(autoregression((0.9,), 200, 400))
+    assert series.remembers(e).mean() < 0.02
+    assert series.remembers(autoregression((0.9,), 200, 50)).mean() > 0.95
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+@pytest.mark.parametrize("rows", [1, 3, 5])
+def test_an_outage_is_no_structure(rows):
+    X = np.random.default_rng(1).normal(size=(200, 30))
+    X[50 : 50 + rows] = -9999
+    assert not DUFS(rows="series", random_state=0, max_iter=50).fit(X).support_.any()
 
 
 # --- times

@@ -63,10 +63,13 @@ class Accepted(NamedTuple):
             return self.bk.device_of(self.given.data)  # the matrix itself does not say where it is
         return self.bk.device_of(self.X) if self.kind == "dense device" else nullcontext()
 
-    def scaled(self, scaling: str, dtype: Any, by_rows: bool = False, group: Array | None = None) -> ScaledData:
+    def scaled(
+        self, scaling: str, dtype: Any, by_rows: bool = False, group: Array | None = None, is_calm: bool = False
+    ) -> ScaledData:
         """The scaled data where the backend computes; by_rows: whether rows will be taken (minibatches).
 
-        group (n,): the number of each row's group, for dense data in memory, which are scaled within groups then.
+        Of dense data in memory: group (n,), the number of each row's group, which they are scaled within then; is_calm:
+        `dufs_core.data.dense.scale_columns`.
         """
         if self.is_on_disk:
             source = OnDiskMatrix(self.bk, self.X, scaling, dtype)
@@ -74,7 +77,7 @@ class Accepted(NamedTuple):
         elif self.is_sparse:
             data = scale_sparse(self.X, scaling, dtype, by_rows=by_rows, bk=self.bk)
         else:
-            X, constant = dense.scale_columns(self.X, scaling, dtype, self.xp, group)
+            X, constant = dense.scale_columns(self.X, scaling, dtype, self.xp, group, is_calm)
             data = ScaledData(self.bk.to_device(X), self.bk.to_host(constant))
         if scaling == "none" and self.xp is np:
             check_scales(self.X)

@@ -17,14 +17,19 @@ FILL = (  # what to do about missing values
     "Drop those rows or columns, or fill every such cell with a value of its column that is drawn for it alone: what "
     "means and models fill in makes independent columns look dependent"
 )
+_FEW_CELLS = 3.0  # sum of squares, in units of the largest
+_MOST_DEVIATIONS = 1e4
 _BLOCK_ELEMENTS = 1 << 22  # entries of one float64 block: 32 MiB
 
 
-def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np, group: Array | None = None) -> ScaledData:
+def scale_columns(
+    X: Array, scaling: str, dtype: Any, xp: Any = np, group: Array | None = None, is_calm: bool = False
+) -> ScaledData:
     """Centre and scale the columns of X (n, d), as `dufs_core.data.scaling` says; find the constant ones.
 
     With group (n,), the number of the group of each row, columns are centred within the groups, which have one
-    deviation then; constant is what has one value in each.
+    deviation then; constant is what has one value in each. is_calm: bring one or two cells that are farther than 10^4
+    others from them to there, where `dtype` would round all others to one value.
 
     X, of any real dtype, is cast to float64 before anything is subtracted, and never written to; the result, in Fortran
     order (the chain gathers columns), has `dtype`, float32 or float64. xp: numpy, or cupy for X on a device. Raises
@@ -40,6 +45,8 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np, group: Array
         low, high = block.min(axis=0), block.max(axis=0)
         constant[columns] = low == high if within.is_one else within.constant(block.T)
         block /= safe_unit(scaling, low, high, largest, xp)
+        if is_calm:
+            _calm(block, scaling, xp)
         if within.is_one:
             block -= block.mean(axis=0)
         else:
@@ -59,6 +66,23 @@ def scale_columns(X: Array, scaling: str, dtype: Any, xp: Any = np, group: Array
     elif scaling == "none":
         check_peaks(peaks, n, dtype)
     return ScaledData(out, constant)
+
+
+def _calm(block: Array, scaling: str, xp: Any) -> None:
+    """Bring cells of a block (n, c) to 10^4 deviations of the others, where few cells make the whole deviation."""
+    size = abs(block - block.mean(axis=0))
+    peak = size.max(axis=0)
+    size /= xp.where(peak > 0, peak, 1)
+    for k in xp.flatnonzero((size * size).sum(axis=0) < _FEW_CELLS).tolist():
+        middle = float(xp.median(block[:, k]))
+        distance = abs(block[:, k] - middle)
+        differs = distance[distance > 0]
+        if not len(differs):
+            continue
+        limit = _MOST_DEVIATIONS * float(xp.median(differs))
+        block[:, k] = xp.clip(block[:, k], middle - limit, middle + limit)
+        if scaling == "columns":
+            block[:, k] /= max(abs(middle) + limit, float(np.finfo(np.float64).tiny))
 
 
 def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:

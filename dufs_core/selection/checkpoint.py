@@ -230,6 +230,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
         a, b = then.get(name), now.get(name)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found += differences(a, b, f"{where}{name} ")
+        elif name in ("groups", "covariates"):
+            if a != b:
+                found.append(f"its {name} {'are others' if a and b else 'are missing' if a else 'were not there'}")
         elif a != b:
             found.append(f"{where}{name} was {a!r} and is now {b!r}")
     return found

@@ -107,7 +107,8 @@ class FitTask:
         """The data scaled, where the backend computes."""
         by_rows = self.step_rows < self.X.shape[0]
         group = self.rows.group if self.procedure.scales_groups else None
-        return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows, group)
+        is_calm = not self.procedure.scales_groups
+        return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows, group, is_calm)
 
     @lazy
     def memory(self) -> tuple[StepSize, int]:

@@ -107,7 +107,10 @@ def stability_selection(
             rows, group = table.halves(seed, i // 2)[i % 2]
             own = {} if group is None else {"groups": group}
             if table.covariates is not None:
-                own["covariates"] = table.covariates[rows]
+                Z = table.covariates[rows]
+                varies = (Z[0] != Z).any(axis=0)  # in this half
+                if varies.any():
+                    own["covariates"] = Z[:, varies]
             fit = clone(selector)
             if seeded:
                 fit.set_params(random_state=random.derived_seed(bk, seed, i + 1) >> 32)

@@ -23,6 +23,9 @@ _SINGULAR = 1e-6
 
 def accept_covariates(covariates: Any, n: int) -> Array:
     """Covariates of n rows as float64 (n, c). Raises ValueError if they are no finite numbers for each row."""
+    kind = getattr(np.asarray(covariates), "dtype", np.dtype(object)).kind
+    if kind in "mMc":
+        raise ValueError("covariates must be real numbers, not times or complex ones: give days since a date, say")
     try:
         Z = np.asarray(covariates, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -45,9 +48,10 @@ def accept_covariates(covariates: Any, n: int) -> Array:
         raise ValueError(
             f"covariates are missing or infinite in {missing:,} of {n:,} rows: leave these rows out of X, too"
         )
+    Z = Z / np.maximum(abs(Z).max(axis=0), np.finfo(np.float64).tiny)  # squares of 1e300 would overflow
     constant = np.flatnonzero((Z[0] == Z).all(axis=0))
     if len(constant):
-        raise ValueError(f"covariate {constant[0]} is {Z[0, constant[0]]:g} in every row: leave it out")
+        raise ValueError(f"covariate {constant[0]} has one value in all rows: leave it out")
     return Z
 
 

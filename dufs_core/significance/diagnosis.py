@@ -95,6 +95,7 @@ _APART = 10.0  # ranges of the other values: a value like -9999
 _EQUAL_CHANCE = 1e-3
 _MOST_COMPARED = 512
 
+_MUCH_MEMORY = 0.1  # of the columns
 _WITHIN = ("neighbours", "one factor")  # what groups or time, where they are told, may explain
 _AS_GIVEN = ("copies", "far rows", "row counter", "equal cells")  # what they do not
 _LISTED = 5
@@ -105,11 +106,11 @@ class Finding(NamedTuple):
 
     Attributes
     ----------
-    what : {"neighbours", "one factor", "copies", "far rows", "row counter", "equal cells"}
+    what : {"neighbours", "one factor", "copies", "far rows", "row counter", "equal cells", "memory"}
     number : float
         What triggered it: z of neighbouring rows; share of the squared correlation that is left without few factors;
         share of the rows that repeat an earlier one; largest share of the columns in which a row is far; share of the
-        steps that are equal; share of the rows that have the common value.
+        steps that are equal; share of the rows that have the common value; share of the columns that remember.
     sentence : str
         With the number, and what to do.
     columns : ndarray of int
@@ -158,11 +159,38 @@ def findings(bk: Backend, X: Any, table: Rows, seed: int, names: Sequence[Any] |
     found = diagnose(bk.to_host(x.T), positions, 1.0, names=called)
     if not (exchange.is_plain and exchange.group is None):
         some = np.linspace(0, len(columns) - 1, min(len(columns), MOST_COLUMNS)).astype(np.intp)
-        freed = bk.to_host(exchange.prepared(x[bk.xp.asarray(some)], columns[some]).values.T)
-        there = diagnose(freed, exchange.positions, 1.0, names=None if called is None else [called[k] for k in some])
+        freed = exchange.prepared(x[bk.xp.asarray(some)], columns[some])
+        there = diagnose(bk.to_host(freed.values[bk.xp.asarray(~freed.remembers)].T), exchange.positions, 1.0)
         found = tuple(finding for finding in found if finding.what in _AS_GIVEN)
-        found += tuple(f._replace(columns=some[f.columns]) for f in there if f.what in _WITHIN)
+        found += tuple(
+            _of_series(finding) if table.is_series else finding for finding in there if finding.what in _WITHIN
+        )
+        if freed.remembers.any():
+            found += (_memory(some[freed.remembers], len(some), called),)
     return tuple(finding._replace(columns=columns[finding.columns]) for finding in found)
+
+
+def _of_series(finding: Finding) -> Finding:
+    """What is said of rows that were told to be series: the advice to do so is taken out."""
+    if finding.what != "neighbours":
+        return finding
+    sentence = (
+        f"Neighbouring rows are more alike than others (z = {finding.number:.1f}, limit {NEIGHBOURS_Z:g}) even after "
+        f"each column was freed of its past: treat the selection as unproven."
+    )
+    return finding._replace(sentence=sentence)
+
+
+def _memory(columns: Array, d: int, names: Sequence[str] | None) -> Finding:
+    one = len(columns) == 1
+    sentence = (
+        f"{_columns(columns, names)} {'remembers' if one else 'remember'} more of the past than could be taken out "
+        f"({len(columns)} of {d} columns: few values, values that are held, bursts) and "
+        f"{'is' if one else 'are'} not judged"
+    )
+    share = len(columns) / d
+    more = ", and others may be like them: treat the selection as unproven" if share > _MUCH_MEMORY else ""
+    return Finding("memory", share, f"{sentence}{more}.", columns, _NONE)
 
 
 def diagnose(
@@ -447,8 +475,8 @@ def _far_rows(rows: _Rows) -> Finding | None:
     one = len(at) == 1
     sentence = (
         f"{_listed('row', at)} {'lies' if one else 'lie'} more than {FAR:g} standard deviations from the others in "
-        f"up to {share:.0%} of the columns: far rows make independent columns dependent where they are more than the "
-        f"two that DUFS sets aside, without decoys one does, so look at {'it' if one else 'them'}, and drop "
+        f"up to {share:.0%} of the columns: a glitch, or a number for missing? DUFS sets one or two aside, more make "
+        f"independent columns dependent, and so does one without decoys: look at {'it' if one else 'them'}, and drop "
         f"{'it' if one else 'them'} unless what few rows say is wanted."
     )
     return Finding("far rows", share, sentence, rows.columns[far[:, found].any(axis=1)], at)

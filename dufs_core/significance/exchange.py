@@ -35,6 +35,7 @@ class Prepared(NamedTuple):
     values: Array  # (d, n')
     deviation: Array  # (d,) of the columns in the units of X, NumPy
     varies: Array  # (d,) bool, NumPy: whether a column differs from its median in three rows
+    remembers: Array  # (d,) bool, NumPy: whether what is left of a series still depends on its past
 
 
 class Exchange:
@@ -120,7 +121,10 @@ class Exchange:
         centred = within.each(lambda part: part - part.mean(axis=2, keepdims=True), z)
         deviation = bk.to_host(scale).astype(np.float64) * bk.to_host(centred.std(axis=1))
         values = clipped(within, z) if self.is_plain else within.levelled(z)
-        return Prepared(values, deviation, varies)
+        remembers = np.zeros(len(varies), dtype=bool)
+        if self._pieces is not None:
+            remembers = series.remembers(bk.to_host(values))
+        return Prepared(values, deviation, varies, remembers)
 
     @property
     def n_views(self) -> int:

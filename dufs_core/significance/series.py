@@ -31,9 +31,11 @@ _FEWEST_PASTS = 3  # rows of a series, in lags: shorter ones are left out
 _TREND_ROWS = 40  # fewer have no trend that could be told from a slow swing
 _COPIES = 6
 _STEP = 8  # of the random numbers of the copies, and those after it
-_WINDOW = 5  # rows that a glitch is told from
-_GLITCH = 4.0  # local deviations
-_MOST_GLITCHES = 2
+_WINDOW = 11  # rows that a glitch is told from
+_GLITCH = 5.0  # local deviations
+_MOST_GLITCHES = 5
+_MEMORY = 3.5  # standard errors
+_REMEMBERED = 3  # lags
 
 
 class Pieces(NamedTuple):
@@ -68,7 +70,8 @@ def whitened(x: Array, pieces: Pieces, lags: int, keys: Array, seed: int) -> Arr
 
     keys (d,): positions of the columns in the data, which the simulated copies are drawn by.
     """
-    series = [detrended(np, _without_glitches(part)) for part in pieces.of(x)]
+    cleaned = [_without_glitches(part) for part in pieces.of(x)]
+    series = [detrended(np, part) for part, _ in cleaned]
     coefficients, order = _autoregression(series, lags, None)
     innovations = [_innovations(part, coefficients) for part in series]
 
@@ -82,8 +85,23 @@ def whitened(x: Array, pieces: Pieces, lags: int, keys: Array, seed: int) -> Arr
         bias += (_autoregression(copies, lags, order)[0] - coefficients) / _COPIES
     has_lag = np.arange(lags) < order[:, None]
     coefficients = _stationary(np.where(has_lag, coefficients - bias, 0.0))
-    parts = [_innovations(part, coefficients) for part in series]
-    return np.concatenate([part - part.mean(axis=1, keepdims=True) for part in parts], axis=1)
+    parts = []
+    for number, (part, (_, is_glitch)) in enumerate(zip(series, cleaned, strict=True)):
+        e = _drawn_anew(_innovations(part, coefficients), is_glitch[:, lags:], keys, seed, number)
+        parts.append(e - e.mean(axis=1, keepdims=True))
+    return np.concatenate(parts, axis=1)
+
+
+def _drawn_anew(e: Array, is_glitch: Array, keys: Array, seed: int, number: int) -> Array:
+    """Innovations e (d, n) with those of glitches drawn from the others: all columns may have them in the same rows."""
+    column, row = np.nonzero(is_glitch)
+    if not len(column):
+        return e
+    bk = get_backend("numpy")
+    step = _STEP + 2 * _COPIES
+    drawn = random.words(bk, seed, random.Stream.DECOYS, step, number, row, keys[column]) % np.uint64(e.shape[1])
+    e[column, row] = e[column, drawn.astype(np.intp)]
+    return e
 
 
 def coloured(xp: Any, e: Array, pieces: Pieces, colour: float) -> Array:
@@ -103,21 +121,41 @@ def coloured(xp: Any, e: Array, pieces: Pieces, colour: float) -> Array:
     return out
 
 
-def _without_glitches(x: Array) -> Array:
-    """x (d, n), float64, with the two cells farthest from the median around them put there, if they are far."""
+def remembers(e: Array) -> Array:
+    """Which innovations e (d, n), NumPy, are not free of the past, bool (d,).
+
+    Ranks of the innovations, or of their sizes, at lags of one to three rows: correlations beyond 3.5 of their standard
+    error. Sizes follow the past where columns have few values, hold them, or swing more at times than at others.
+    """
+    n = e.shape[1]
+    found = np.zeros(len(e), dtype=bool)
+    for values, sign in ((e, 1), (e, -1), (abs(e - np.median(e, axis=1, keepdims=True)), 1)):
+        ranks = values.argsort(axis=1).argsort(axis=1) - (n - 1) / 2
+        variance = (n * n - 1) / 12
+        for lag in range(1, min(_REMEMBERED, n - 1) + 1):
+            correlation = (ranks[:, lag:] * ranks[:, :-lag]).mean(axis=1) / variance
+            found |= sign * correlation * np.sqrt(n - lag) > _MEMORY
+    return found
+
+
+def _without_glitches(x: Array) -> tuple[Array, Array]:
+    """x (d, n), float64, with the cells farthest from the median around them put there, if they are far; which, (d, n).
+
+    At most five of a column, also in a row: an outage of a logger.
+    """
     x = x.astype(np.float64)
+    is_glitch = np.zeros(x.shape, dtype=bool)
     if x.shape[1] < 2 * _WINDOW:
-        return x
+        return x, is_glitch
     around = median_filter(x, size=(1, _WINDOW), mode="nearest")
     distance = abs(x - around)
-    scale = np.quantile(distance, 0.75, axis=1, keepdims=True) / 0.9  # of white noise about its deviation
+    scale = np.quantile(distance, 0.75, axis=1) / 0.9  # of white noise about its deviation
     each = np.arange(len(x))
     for _ in range(_MOST_GLITCHES):
         at = distance.argmax(axis=1)
-        far = distance[each, at] > _GLITCH * scale[:, 0]
-        x[each[far], at[far]] = around[each[far], at[far]]
+        is_glitch[each, at] |= distance[each, at] > _GLITCH * scale
         distance[each, at] = 0
-    return x
+    return np.where(is_glitch, around, x), is_glitch
 
 
 def detrended(xp: Any, x: Array) -> Array:

@@ -84,16 +84,17 @@ def n_calibration(d: int) -> int:
 
 
 def build_pools(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scale: bool = False) -> list[Pool]:
-    """The pool of some columns (positions, NumPy) of scaled X (n, d); those that vary too little are left out.
+    """The pool of some columns (positions, NumPy) of scaled X (n, d); those that cannot be judged are left out.
 
-    One for each view of the exchange, with the same columns and the same orders of their values. one_scale: whether
-    columns weigh the same, whatever their deviation.
+    They vary too little, or, of series, remember more than could be taken out. One for each view of the exchange, with
+    the same columns and the same orders of their values. one_scale: whether columns weigh the same, whatever their
+    deviation.
     """
     xp = bk.xp
-    values, deviation, varies = exchange.prepared(exchange.read(X, columns), columns)
+    values, deviation, varies, remembers = exchange.prepared(exchange.read(X, columns), columns)
 
     # beside columns 1e20 times as large the squares of others vanish
-    kept = varies & (deviation.astype(X.dtype) ** 2 > 0)
+    kept = varies & ~remembers & (deviation.astype(X.dtype) ** 2 > 0)
     columns, deviation, values = columns[kept], deviation[kept], values[xp.asarray(kept)]
     d = len(columns)
     M, C = n_decoys(d), n_calibration(d)

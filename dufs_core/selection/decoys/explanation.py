@@ -35,9 +35,9 @@ def doubt_of_decoys(judged: Any) -> str | None:
     q = judged.q_values
     if np.isnan(judged.decoy_evidence).all():
         return (
-            f"No feature was judged: fewer than two of {len(q)} differ from their median in at least 3 rows, and "
-            f"others cannot be told from their shuffled copies. More rows are needed, or GatedLaplacian, which has no "
-            f"copies."
+            f"No feature was judged: fewer than two of {len(q)} differ from their median in at least 3 rows (in "
+            f"groups, within them; of series, freed of the past), and others cannot be told from their shuffled "
+            f"copies. More rows are needed, or GatedLaplacian, which has no copies."
         )
     if (q <= judged.fdr).any():
         return None
@@ -70,7 +70,8 @@ def _reason(selector: Any, judged: Array, k: int) -> str:
     if not judged.any():
         return "not judged: fewer than two features vary in enough rows"
     if not judged[k]:
-        return "not judged: in too few rows it differs from its median to be told from shuffled copies"
+        more = ", or it remembers more of its past than could be taken out" if selector.rows == "series" else ""
+        return f"not judged: in too few rows it differs from its median to be told from shuffled copies{more}"
     q = selector.q_values_[k]
     evidence = selector.evidence_[k]
     best_decoy = selector.decoy_evidence_[:, k].max()
