@@ -391,7 +391,9 @@ def test_covariates_that_are_none(capsys, tmp_path):
     assert "it has no column 'depth'" in refused(capsys, *told, "depth")
     assert 'line 2: column "kind" (number 0) holds text ("k")' in refused(capsys, *told, "kind")
     rest = ["--index-column", "kind"]
-    assert "covariate 1 is 7 in every row: leave it out" in refused(capsys, *told, "age", "--covariates", "c", *rest)
+    assert "covariate 1 has one value in all rows: leave it out" in refused(
+        capsys, *told, "age", "--covariates", "c", *rest
+    )
     said = refused(capsys, *told, "age", *rest, "--batch-size", "10")
     assert "covariates need all rows at once, and batch_size=10" in said
     assert "GatedLaplacian takes no covariates: use DUFS" in refused(capsys, *told, "age", *rest, *GATES)

@@ -227,7 +227,7 @@ def test_the_level_of_the_judgement(monkeypatch):
     """Scores of noise at 8 lambdas, 19 shuffles: the smallest p-value is at most 0.05 in one of twenty data sets."""
     rng = np.random.default_rng(0)
     monkeypatch.setattr(
-        "dufs_core.significance.permutation.shuffled_scores", lambda *_: (rng.normal(), rng.normal(size=19))
+        "dufs_core.significance.permutation.shuffled_scores", lambda *_, **__: (rng.normal(), rng.normal(size=19))
     )
     selections = [np.arange(2)] * 8
     smallest = np.array([max_t_test(NUMPY, None, selections, 19, 0).p_values.min() for _ in range(2000)])

@@ -73,7 +73,10 @@ def _calm(block: Array, scaling: str, xp: Any) -> None:
     size = abs(block - block.mean(axis=0))
     peak = size.max(axis=0)
     size /= xp.where(peak > 0, peak, 1)
-    for k in xp.flatnonzero((size * size).sum(axis=0) < _FEW_CELLS).tolist():
+    has_few = (size * size).sum(axis=0) < _FEW_CELLS
+    first = xp.argsort(~has_few, kind="stable")
+    for i in range(int(has_few.sum())):
+        k = int(first[i])
         middle = float(xp.median(block[:, k]))
         distance = abs(block[:, k] - middle)
         differs = distance[distance > 0]

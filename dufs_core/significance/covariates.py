@@ -37,12 +37,6 @@ def accept_covariates(covariates: Any, n: int) -> Array:
         raise ValueError(
             f"covariates have shape {np.shape(covariates)}, and X {n:,} rows: give one number or more a row"
         )
-    functions = (3 + _KNOTS) * Z.shape[1]
-    if functions > _MOST_EXPLAINED * min(n, random.MOST_ROWS):
-        raise ValueError(
-            f"covariates have {functions} splines in all, more than half of the {min(n, random.MOST_ROWS)} rows that "
-            f"are looked at: give fewer covariates"
-        )
     if not np.isfinite(Z).all():
         missing = int((~np.isfinite(Z)).any(axis=1).sum())
         raise ValueError(
@@ -52,6 +46,12 @@ def accept_covariates(covariates: Any, n: int) -> Array:
     constant = np.flatnonzero((Z[0] == Z).all(axis=0))
     if len(constant):
         raise ValueError(f"covariate {constant[0]} has one value in all rows: leave it out")
+    functions = (3 + _KNOTS) * Z.shape[1]
+    if functions > _MOST_EXPLAINED * min(n, random.MOST_ROWS):
+        raise ValueError(
+            f"covariates have {functions} splines in all, more than half of the {min(n, random.MOST_ROWS)} rows that "
+            f"are looked at: give fewer covariates"
+        )
     return Z
 
 

@@ -199,7 +199,7 @@ def test_a_dry_run_has_the_errors_of_covariates(job, capsys):
     job.write_text(text)
     assert main(["sweep", str(job), "--dry-run", "--json"]) == 0
     fits = json.loads(capsys.readouterr().out)["fits"]
-    assert all("covariate 0 is 5 in every row: leave it out" in fit["error"] for fit in fits)
+    assert all("covariate 0 has one value in all rows: leave it out" in fit["error"] for fit in fits)
 
 
 def test_fits_that_may_be_a_stack_have_the_groups_as_well(job, grouped, tmp_path, monkeypatch):
