@@ -90,7 +90,8 @@ class Within:
     """
 
     def __init__(self, xp: Any, group: Array | None, n: int) -> None:
-        self.xp, self.n = xp, n
+        self.xp = xp
+        self.n = n
         self.is_one = group is None
         self.groups: list[Any] = []  # (groups, size) positions of rows
         if group is None:

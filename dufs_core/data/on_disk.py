@@ -37,7 +37,8 @@ class SomeRows:
     """Some of the rows (NumPy positions, increasing) of data on disk."""
 
     def __init__(self, X: Any, rows: Array) -> None:
-        self._X, self._rows = X, rows
+        self._X = X
+        self._rows = rows
         self.shape = (len(rows), X.shape[1])
         self.dtype = X.dtype
 

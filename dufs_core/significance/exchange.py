@@ -51,31 +51,36 @@ class Exchange:
     """
 
     def __init__(self, bk: Backend, table: Rows, sample: RowSample, seed: int, threads: int = 1) -> None:
-        self._bk, self._threads = bk, threads
+        self._bk = bk
+        self._threads = threads
         self.seed = seed
-        self.rows, self.group = sample.rows, sample.group
-        self.sampled = first = sample.first  # positions in X, NumPy
-        self.positions = first if table.kept is None else table.kept[first]  # in the user's table, (n,)
-        self._read_within = Within(bk.xp, self.group, len(first))
-        self.within = self._read_within
-        self.exchanged: Array | None = self.group  # (n',) numbers of what is exchanged with one another
+
+        # What is read: the rows of the sample, in their groups.
+        self.rows = sample.rows
+        self.group = sample.group
+        self.sampled = sample.first  # positions in X, NumPy
+        self._read_within = Within(bk.xp, self.group, len(self.sampled))
+
+        # What is exchanged: of each series the rows that have a past, of other rows all.
         self._pieces: series.Pieces | None = None
         self._lags = 0
-        covariates = None if table.covariates is None else sample.of(table.covariates)
+        has_past = np.arange(len(self.sampled))
         if table.is_series:
-            sizes = np.array([len(first)]) if self.group is None else np.bincount(self.group)
+            sizes = np.array([len(has_past)]) if self.group is None else np.bincount(self.group)
+            self._pieces = series.Pieces.of_sizes(sizes)
             self._lags = series.n_lags(sizes)
-            starts = np.cumsum(sizes) - sizes
-            self._pieces = series.Pieces(tuple(map(int, starts)), tuple(map(int, sizes)))
-            has_past = np.concatenate([np.arange(s + self._lags, s + m) for s, m in zip(starts, sizes, strict=True)])
-            self.positions = self.positions[has_past]
-            self.exchanged = None if self.group is None else self.group[has_past]
-            self.within = Within(bk.xp, self.exchanged, len(has_past))
+            has_past = np.concatenate([rows[0, self._lags :] for rows in self._pieces.of(has_past[None])])
+        positions = self.sampled[has_past]
+        self.positions = positions if table.kept is None else table.kept[positions]  # in the user's table, (n',)
+        self.exchanged: Array | None = None if self.group is None else self.group[has_past]
+        self.within = Within(bk.xp, self.exchanged, len(has_past))
+
+        # Of rows that differ by covariates those that are alike.
         self._explained: Any = None  # (n, m) orthonormal, where the rows are
-        if covariates is not None:
+        if table.covariates is not None:
+            covariates = sample.of(table.covariates)
             self._explained = bk.xp.asarray(directions(covariates, self.group))
-            similar = covariates if self._pieces is None else covariates[has_past]
-            self.exchanged = strata(similar, self.exchanged)
+            self.exchanged = strata(covariates[has_past], self.exchanged)
 
     @classmethod
     def of(cls, bk: Backend, table: Rows, seed: int, threads: int = 1) -> Self:
@@ -90,7 +95,7 @@ class Exchange:
 
     @property
     def is_plain(self) -> bool:
-        """Whether prepared values are finished: nothing but groups."""
+        """Whether prepared values are finished: a shuffle within groups leaves means and deviations as they are."""
         return self._pieces is None and self._explained is None
 
     def read(self, X: Any, columns: Array) -> Array:

@@ -70,7 +70,8 @@ class PairwiseHSIC:
     def _shuffled(self, b: int) -> Array:
         """Shuffle number b of the rows, each column on its own."""
         xp = self._bk.xp
-        row, column = xp.arange(len(self._X))[:, None], xp.asarray(self.columns)[None, :]
+        row = xp.arange(len(self._X))[:, None]
+        column = xp.asarray(self.columns)[None, :]
         drawn = random.words(self._bk, 0, random.Stream.PERMUTATION, 2, b, row, column)
         if self._group is None:
             return xp.take_along_axis(self._X, xp.argsort(drawn, axis=0), axis=0)

@@ -208,7 +208,8 @@ class Rows(NamedTuple):
         small = small[np.sort(np.unique(small, return_index=True)[1])]
         middle = np.cumsum(size[small]) - size[small] / 2
         in_first |= np.isin(self.group, small[middle <= size[small].sum() / 2])
-        first, second = np.flatnonzero(in_first), np.flatnonzero(~in_first)
+        first = np.flatnonzero(in_first)
+        second = np.flatnonzero(~in_first)
         return Half(first, self.group[first]), Half(second, self.group[second])
 
     def _stretches(self, order: Array) -> tuple[Half, Half]:
@@ -218,10 +219,13 @@ class Rows(NamedTuple):
         position = np.empty(self.n, dtype=np.intp)  # of each row in its series
         by_series = np.argsort(group, kind="stable")
         position[by_series] = np.arange(self.n) - (np.cumsum(size) - size)[group[by_series]]
+
+        # where the stretch of each series begins: at a row that comes first in the random order
         begin = position[order[np.unique(group[order], return_index=True)[1]]] % (size - size // 2 + 1)
         end = begin + size // 2
         inside = (position >= begin[group]) & (position < end[group])
-        first, second = np.flatnonzero(inside), np.flatnonzero(~inside)
+        first = np.flatnonzero(inside)
+        second = np.flatnonzero(~inside)
         after = position[second] >= end[group[second]]
         return Half(first, group[first]), Half(second, 2 * group[second] + after)
 

@@ -44,14 +44,19 @@ class Pieces(NamedTuple):
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
 
+    @classmethod
+    def of_sizes(cls, sizes: Array) -> Pieces:
+        """Series of these lengths."""
+        ends = np.cumsum(sizes)
+        return cls(tuple(map(int, ends - sizes)), tuple(map(int, sizes)))
+
     def of(self, x: Array) -> list[Array]:
         """Views of the series in x (d, n)."""
         return [x[:, start : start + size] for start, size in zip(self.starts, self.sizes, strict=True)]
 
     def shortened(self, lags: int) -> Pieces:
         """Where the innovations of the series are, one after the other."""
-        sizes = tuple(size - lags for size in self.sizes)
-        return Pieces(tuple(int(start) for start in np.cumsum((0, *sizes[:-1]))), sizes)
+        return Pieces.of_sizes(np.array(self.sizes) - lags)
 
 
 def n_lags(sizes: Array) -> int:
@@ -72,6 +77,8 @@ def whitened(x: Array, pieces: Pieces, lags: int, keys: Array, seed: int) -> Arr
     """
     cleaned = [_without_glitches(part) for part in pieces.of(x)]
     series = [detrended(np, part) for part, _ in cleaned]
+
+    # what its past says of each column
     coefficients, order = _autoregression(series, lags, None)
     innovations = [_innovations(part, coefficients) for part in series]
 
@@ -171,7 +178,8 @@ def detrended(xp: Any, x: Array) -> Array:
 
 def _innovations(x: Array, coefficients: Array) -> Array:
     """x_t - sum_k a_k x_(t-k) of columns x (d, n), for t >= p; coefficients a (d, p)."""
-    p, n = coefficients.shape[1], x.shape[1]
+    p = coefficients.shape[1]
+    n = x.shape[1]
     e = x[:, p:].copy()
     for k in range(1, p + 1):
         e -= coefficients[:, k - 1 : k] * x[:, p - k : n - k]
@@ -188,6 +196,8 @@ def _autoregression(series: Sequence[Array], p: int, order: Array | None) -> tup
         lagged -= lagged.mean(axis=2, keepdims=True)
         moments += lagged @ lagged.transpose(0, 2, 1)
         count += lagged.shape[2]
+
+    # The order with the least AICc, or the one that is given.
     chosen = np.zeros(d, dtype=int) if order is None else order
     least = np.full(d, np.inf)
     coefficients = np.zeros((d, p))
@@ -227,7 +237,10 @@ def _stationary(coefficients: Array) -> Array:
 def _simulated(x: Array, e: Array, coefficients: Array, keys: Array, seed: int, step: int, number: int) -> Array:
     """A copy of a series x (d, n): its innovations e in random order, after a stretch of it as the past."""
     bk = get_backend("numpy")
-    p, n = coefficients.shape[1], x.shape[1]
+    p = coefficients.shape[1]
+    n = x.shape[1]
+
+    # A past that the column has had, and its own innovations after it.
     drawn = random.words(bk, seed, random.Stream.DECOYS, step, number, 0, keys)
     start = (drawn % np.uint64(n - p + 1)).astype(np.intp)
     past = np.take_along_axis(x, start[:, None] + np.arange(p), axis=1)
