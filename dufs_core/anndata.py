@@ -126,15 +126,14 @@ def select_features(
     selector.var_names_ = np.array(adata.var_names, dtype=object)  # adata.X, for transform, is an array without names
     columns = {
         "score": "scores_", "rank": "ranking_", "q_value": "q_values_", "evidence": "evidence_",
-        "probability": "gate_probabilities_", "selected": "support_",
+        "selected": "support_",
     }  # fmt: skip
     for name, attribute in columns.items():
         adata.var[f"{key_added}_{name}"] = getattr(selector, attribute)
-    params = {k: v for k, v in flat_settings(selector).items() if k not in ("callbacks", "verbose")}
+    params = {k: v for k, v in flat_settings(selector).items() if k != "verbose"}
     params |= {"layer": layer, "batch_key": batch_key, "covariate_keys": ", ".join(covariates) or None}
     adata.uns[key_added] = {
         "params": {k: _storable(v) for k, v in params.items()},
-        **{name: _storable(getattr(selector, f"{name}_")) for name in ("lam", "n_iter", "converged")},
         "n_selected": int(selector.support_.sum()),
     }
     if subset:

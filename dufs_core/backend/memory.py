@@ -48,7 +48,7 @@ def check_squares(bk: Backend, method: str, n: int, count: int) -> None:
         raise MemoryLimitError(
             f"{method} holds {count} arrays of {n:,} x {n:,} numbers, {byte_text(needed)}; {byte_text(available)} are "
             f"available. Use at most {int((available / (8 * count)) ** 0.5):,} rows, or a method that holds none: "
-            f"LaplacianScore (variant='laplacian'), SRCFS, or DUFS with batch_size."
+            f"LaplacianScore (variant='laplacian'), SRCFS, or DUFS."
         )
 
 

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from dufs_core.selection.base import Explanation
 
 _ROWS_SHOWN = 20  # most rows of the printed table
-_FITTED = ("scores", "n_iter", "converged", "constant_features")  # attributes of the result
+_FITTED = ("scores", "constant_features")  # attributes of the result
+_OF_GATES = ("n_iter", "converged", "engine")  # those of trained ones
 _MOONS: dict[str, Any] = {"samples": 100, "features": 10, "noise": 0.1}  # arguments of two_moons, in order
 _READING: dict[str, Any] = {
     "variable": None, "labels": None, "groups": None, "covariates": [], "transpose": False, "header": None,
@@ -116,7 +117,9 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
     from dufs_core.data.files import read_table
     from dufs_core.data.on_disk import is_on_disk
 
-    on_disk = getattr(args, "batch_size", None) is not None
+    # gates without batches need all rows at once
+    is_of_gates = args.method == "gates" or args.preset is not None
+    on_disk = not is_of_gates or getattr(args, "batch_size", None) is not None
     table = read_table(args.file, **{name: getattr(args, name) for name in _READING}, on_disk=on_disk)
     if not is_on_disk(table.X):  # the fit checks the others while it reads them
         _check_finite(args.file, table.X, table.feature_names)
@@ -159,12 +162,14 @@ def _result(
     settings = {name: value for name, value in flat_settings(selector).items() if name not in _UNSAID}
     result: dict[str, Any] = {"method": method_of(selector), "selected": selected, "seconds": seconds["fit"]}
     result |= selector._facts() | {name: getattr(selector, f"{name}_") for name in _FITTED}
+    if hasattr(selector, "history_"):
+        result |= {name: getattr(selector, f"{name}_") for name in _OF_GATES}
+        for name in ("loss", "bandwidth"):  # at the end
+            result[name] = float(selector.history_[name][-1]) if selector.n_iter_ else None
     result["diagnosis"] = [finding._asdict() for finding in selector.diagnosis_]
     result["rows"] = selector.rows_._asdict()
     own = {"q_values": "q_value", "evidence": "evidence"}  # of decoys
     result |= {name: explained.numbers[key] for name, key in own.items() if key in explained.numbers}
-    for name in ("loss", "bandwidth"):  # at the end
-        result[name] = float(selector.history_[name][-1]) if selector.n_iter_ else None
     result |= dict(zip(("n_samples", "n_features"), data.X.shape, strict=True))
     if data.names:
         result["selected_names"] = [data.names[j] for j in selected]
@@ -173,7 +178,7 @@ def _result(
 
         result |= dict(zip(("precision", "recall"), precision_recall(selected, data.informative), strict=True))
     result |= {"seed": settings["random_state"], "settings": settings, "preset": args.preset}
-    result |= {"backend": selector.backend_, "engine": selector.engine_, "input": data.source}
+    result |= {"backend": selector.backend_, "input": data.source}
     return result | {"timings": seconds, "versions": versions(), "machine": machine()}
 
 

@@ -1,4 +1,4 @@
-"""Write the result of a fit: selection.csv, history.csv, result.json, report.html; with matplotlib gates.png.
+"""Write the result of a fit: selection.csv, result.json, report.html, of gates history.csv; with matplotlib a picture.
 
 Every file is complete or absent. The tables come first, so that a failing picture cannot cost the fit.
 """
@@ -23,7 +23,8 @@ from dufs_core.errors import DufsWarning, user_stacklevel
 from dufs_core.inspection.report import report
 from dufs_core.selection.atomic_io import disk_is_full, json_value, os_reason, write_bytes
 
-TABLES = ("selection.csv", "history.csv", "result.json")  # in the order of writing
+_HISTORY = "history.csv"  # of trained gates
+TABLES = ("selection.csv", "result.json")  # of every fit, in the order of writing
 
 
 def check_directory(directory: str | Path, force: bool = False) -> None:
@@ -60,23 +61,23 @@ def save(
     saying what is written.
     """
 
-    history = selector.history_
-    tables = (
-        _csv(list(table[0]), (row.values() for row in table)),
-        _csv(list(history), zip(*history.values(), strict=True)),
-        (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode(),
-    )
+    rows = _csv(list(table[0]), (row.values() for row in table))
+    facts = (json.dumps(json_value(result), indent=1, allow_nan=False) + "\n").encode()
+    tables = dict(zip(TABLES, (rows, facts), strict=True))
+    if hasattr(selector, "history_"):
+        history = selector.history_
+        tables[_HISTORY] = _csv(list(history), zip(*history.values(), strict=True))
     pictures: dict[str, Callable[[], bytes]] = {
-        "gates.png": lambda: draw(selector),
+        "selection.png": lambda: draw(selector),
         "report.html": lambda: report(selector, X, names=names, labels=labels).html().encode(),
     }
     directory, written = Path(directory).absolute(), []
     fresh = not directory.exists()
     directory.mkdir(parents=True, exist_ok=True)
     try:
-        for name in pictures:  # of an earlier result
+        for name in (*pictures, _HISTORY):  # of an earlier result
             (directory / name).unlink(missing_ok=True)
-        for name, data in zip(TABLES, tables, strict=True):
+        for name, data in tables.items():
             write_bytes(directory / name, data)
             written.append(name)
         for name, make in pictures.items():
@@ -109,10 +110,14 @@ def _csv(header: Sequence[str], rows: Iterable[Iterable[Any]]) -> bytes:
 
 
 def draw(selector: Any) -> bytes:
-    """A picture of a fit as PNG: loss and open gates by step; mu, or evidence, by rank."""
+    """A picture of a fit as PNG: mu, or evidence, by rank; of trained gates also loss and open ones by step."""
     from dufs_core.inspection import plotting
     from dufs_core.inspection.plotting.canvas import figure, png
 
+    if not hasattr(selector, "history_"):
+        made, ax = figure()
+        plotting.ranked_scores(selector, ax)
+        return png(made)
     made, (left, right) = figure(1, 2)
     plotting.loss_and_gates(selector, left)
     plotting.ranked_scores(selector, right)

@@ -91,7 +91,7 @@ _INT = _converter("whole number", int)
 _INT_OR_NONE = _converter("whole number or none", int)
 _NUMBER = _converter("float or none", float)
 _SIZE = _converter("count or fraction or none", int, float)
-_LAM = _converter("number or calibrated or none", float, str)
+_LAM = _converter("number or none", float)
 _RULE = _converter("rule or number", float, str)
 _DRAWS = _converter("whole number or auto", int, str)
 _SEED = _converter("whole number", _seed)
@@ -100,12 +100,12 @@ _SCALINGS = ("columns", "global", "none")
 _ENGINES = ("auto", "reference", "dense", "streaming", "sparse", "cuda")
 _ORDER = "order of the selected features: evidence with decoys alone, gates with --method gates alone"
 _ROWS = "with decoys alone; series: rows are in the order of time, evenly spaced"
-_PRICE = "cost of an open gate: a number, calibrated on shuffled features, or none: the loss without lambda"
+_PRICE = "gates alone: cost of an open gate; none: the loss without lambda"
 _B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
 OPTIONS = {  # defaults: with decoys; with --method gates
     "fdr": Option("0.1", "false discovery rate, with decoys alone", _rate, "RATE"),
     "rows": Option("independent", _ROWS, choices=("independent", "series")),
-    "lam": Option("calibrated; none", _PRICE, _LAM, "NUMBER|calibrated|none"),
+    "lam": Option("none", _PRICE, _LAM, "NUMBER|none"),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
     "ranking": Option("diverse; gates", _ORDER, choices=_RANKINGS),
     "power": Option("1; 2", "t, the steps of the random walk", _INT, "T"),
@@ -113,16 +113,16 @@ OPTIONS = {  # defaults: with decoys; with --method gates
     "n_neighbors": Option("5; 2", "k of that rule", _INT, "K"),
     "bandwidth_factor": Option("1; 2", "C, the factor of that rule", float, "C"),
     "self_loops": Option("no; yes", "whether a row is its own neighbour", bool),
-    "gate_sigma": Option("0.5", "standard deviation of the gate noise", float, "SIGMA"),
+    "gate_sigma": Option("0.5", "gates alone: standard deviation of the gate noise", float, "SIGMA"),
     "n_draws": Option("auto", "gates alone: draws of the noise in a step, in pairs unless 1", _DRAWS, "N|auto"),
     "optimizer": Option("normalized", "gates alone: update rule", choices=("normalized", "sgd", "adam")),
-    "learning_rate": Option("0.005", "size of a step", float, "RATE"),
-    "max_iter": Option("2000", "most steps of a run", _INT, "STEPS"),
-    "tol": Option("0.01", "stop when at most this share of the gates is undecided", float, "SHARE"),
+    "learning_rate": Option("0.005", "gates alone: size of a step", float, "RATE"),
+    "max_iter": Option("2000", "gates alone: most steps of a run", _INT, "STEPS"),
+    "tol": Option("0.01", "gates alone: stop when at most this share of them is undecided", float, "SHARE"),
     "max_runs": Option("6", "gates alone: most runs of the search for structure", _INT, "N"),
-    "batch_size": Option("none", "samples in a step; none: all, with decoys at most 512", _INT_OR_NONE, "N|none"),
+    "batch_size": Option("none", "gates alone: samples in a step; none: all", _INT_OR_NONE, "N|none"),
     "scaling": Option("columns", "centre, and scale each column, or all by one constant, or none", choices=_SCALINGS),
-    "engine": Option("auto", "implementation of the objective", choices=_ENGINES),
+    "engine": Option("auto", "gates alone: implementation of the objective", choices=_ENGINES),
     "backend": Option("auto", "array library to compute with", choices=("auto", "numpy", "cupy")),
     "dtype": Option("float32", "precision", choices=("float32", "float64")),
     "max_memory": Option("none", "bytes to allocate at most; none: what is available", _INT_OR_NONE, "BYTES|none"),

@@ -96,19 +96,19 @@ def kind_of(X: Any) -> Kind:
 
 
 def accept(
-    selector: Any, X: Any, y: Any = None, *, backend: str = "numpy", batch_size: Any = None, takes_sparse: bool = True
+    selector: Any, X: Any, y: Any = None, *, backend: str = "numpy", rows: Any = None, takes_sparse: bool = True
 ) -> Accepted:
     """Check X (n, d), n >= 2, for a fit, and give `selector` the names and the number of its features.
 
     backend "auto": for sparse X the side that it lives on, else `dufs_core.backend.get_backend`. Data on disk are read
-    into memory, unless there are batches: batch_size < n.
+    into memory, unless the fit has fewer rows in hand at once: `rows` < n; None: it has all.
 
     Raises ValueError or TypeError, in scikit-learn's words where it has some, for what cannot be computed with.
     """
     given = X = unwrap(X)
     check_samples(X, y)
     kind = kind_of(X)
-    if kind == "on disk" and not (isinstance(batch_size, Integral) and batch_size < X.shape[0]):
+    if kind == "on disk" and not (isinstance(rows, Integral) and rows < X.shape[0]):
         X = unwrap(X[:])
         kind = "sparse host" if sparse.issparse(X) else "dense host"
     if backend == "auto" and kind.startswith("sparse"):

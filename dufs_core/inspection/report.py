@@ -221,8 +221,9 @@ def _reasons(selector: Any, explained: Explanation) -> list[str]:
 def _notes(selector: Any, explained: Explanation, groups: list[list[int]], correlated: float, n: int) -> list[str]:
     """Sentences about the columns of any selection."""
     selected, notes = int(selector.support_.sum()), []
-    if hasattr(selector, "engine_"):
-        notes.append(f"Computed by the engine {selector.engine_} on {selector.backend_}.")
+    if hasattr(selector, "backend_"):
+        by = f"by the engine {selector.engine_} " if hasattr(selector, "engine_") else ""
+        notes.append(f"Computed {by}on {selector.backend_}.")
     if selected and explained.order is not None:
         notes.append(f"Selected features are ranked {explained.order}.")
     if constant := len(selector.constant_features_):

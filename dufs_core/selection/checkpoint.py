@@ -39,7 +39,7 @@ _RESOLVED = ("backend", "engine", "random_state")  # compared by what they came 
 class Checkpoint:
     """A callback of a fit that saves its state from time to time, and at its end.
 
-    For `dufs_core.DUFS` and `dufs_core.GatedLaplacian`. A crash at any moment leaves a complete file: the new state is
+    For `dufs_core.GatedLaplacian`. A crash at any moment leaves a complete file: the new state is
     written under a name of its own, flushed to the disk and renamed; the state before it stays as
     ``path + ".previous"``. The selector's ``resume`` goes on from the file. A checkpoint that cannot be written (a full
     disk) is a warning; the fit goes on.
@@ -56,12 +56,11 @@ class Checkpoint:
     Examples
     --------
     >>> import tempfile, os
-    >>> from dufs_core import DUFS
-    >>> from dufs_core import Checkpoint
+    >>> from dufs_core import Checkpoint, GatedLaplacian
     >>> from dufs_core.datasets import two_moons
     >>> X, path = two_moons(n_features=10).X, os.path.join(tempfile.mkdtemp(), "fit.ckpt")
-    >>> fitted = DUFS(random_state=0, callbacks=[Checkpoint(path)]).fit(X)
-    >>> DUFS.resume(path, X).get_support(indices=True)  # killed before this line, it would go on
+    >>> fitted = GatedLaplacian(random_state=0, callbacks=[Checkpoint(path)]).fit(X)
+    >>> GatedLaplacian.resume(path, X).get_support(indices=True)  # killed before this line, it would go on
     array([0, 1])
     """
 
@@ -196,6 +195,12 @@ class CheckpointWriter:
             self._warned = True
             return False
         return True
+
+
+def callbacks_of(selector: Any) -> Sequence[Any]:
+    """The callbacks of a selector; none where it trains no gates."""
+    found: Sequence[Any] = getattr(selector, "callbacks", ())
+    return found
 
 
 def find(callbacks: Sequence[Any]) -> Checkpoint | None:

@@ -1,4 +1,4 @@
-"""Sentences that both selectors with gates share: what is doubtful about the training, how it ended."""
+"""Sentences that explanations share: what is doubtful about the training of gates, how it ended."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ _ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warnin
 COMPLEMENTING = "so that the first few complement each other"
 
 
-def training_doubts(settings: Any, graph: Graph, run: Run, n_gates: int, n: int) -> Iterator[DufsWarning]:
-    """What is doubtful about a run of `n_gates` gates on n rows, each with what to do."""
+def training_doubts(settings: Any, graph: Graph, run: Run, n: int) -> Iterator[DufsWarning]:
+    """What is doubtful about a run on n rows, each with what to do."""
+    n_gates = len(run.mu)
     if run.isolated > _ISOLATED_SHARE:
         said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
         said += f"{run.history['bandwidth'][-1]:.3g} at the end), which turns the score into plain variance"

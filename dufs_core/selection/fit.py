@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.utils.validation import validate_data
 
-from dufs_core.backend import Array, Backend, random
+from dufs_core.backend import Array, Backend
 from dufs_core.backend.blas import one_blas_thread
 from dufs_core.backend.threads import lazy
 from dufs_core.data.accept import Accepted, accept
@@ -27,12 +27,10 @@ from dufs_core.selection.base import names_of
 from dufs_core.selection.parameters import SMALL_ROWS, check_shared, graph_for, n_threads, seed_of, step_draws
 from dufs_core.selection.procedure import Procedure
 from dufs_core.selection.result import FitResult, complete
-from dufs_core.selection.trainer import GateTrainer, ProgressSaver
+from dufs_core.selection.trainer import FitContext, GateTrainer, ProgressSaver, go_on
 from dufs_core.significance.diagnosis import Finding, findings
 from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
-
-_FEW_ROWS = random.MOST_ROWS  # of a step whose matrices stay in the cache
 
 
 @dataclass(frozen=True)
@@ -53,7 +51,8 @@ class FitTask:
         Raises ValueError or TypeError for what cannot be computed with.
         """
         settings = copy(selector)
-        accepted = accept(settings, X, y, backend=settings.backend, batch_size=settings.batch_size)
+        procedure = settings._procedure()
+        accepted = accept(settings, X, y, backend=settings.backend, rows=procedure.rows_in_hand)
         is_series = getattr(settings, "rows", "independent") == "series"
         if is_series:
             check_times(accepted.given, told.groups)
@@ -61,25 +60,27 @@ class FitTask:
         if rows.kept is not None:
             accepted = accepted.rows(rows.kept)
         threads = n_threads(settings.n_jobs) if threads is None else threads
-        return cls._checked(settings, accepted, rows, told, threads)
+        return cls._checked(settings, procedure, accepted, rows, told, threads)
 
     def for_selector(self, selector: Any) -> Self:
         """The same data for another selector."""
         settings = copy(selector)
         validate_data(settings, self.accepted.given, skip_check_array=True)  # names and number of features
-        return self._checked(settings, self.accepted, self.rows, self.told, self.threads)
+        return self._checked(settings, settings._procedure(), self.accepted, self.rows, self.told, self.threads)
 
     def part(self, rows: Array) -> Self:
         """The fit of some of the rows (NumPy positions, increasing)."""
         return replace(self, accepted=self.accepted.rows(rows), rows=self.rows.take(rows))
 
     @classmethod
-    def _checked(cls, settings: Any, accepted: Accepted, rows: Rows, told: Told, threads: int) -> Self:
+    def _checked(
+        cls, settings: Any, procedure: Procedure, accepted: Accepted, rows: Rows, told: Told, threads: int
+    ) -> Self:
         n, d = accepted.X.shape
-        procedure = settings._procedure()
         check_shared(settings, n, d)
         procedure.check(n, d, accepted.is_sparse)
-        _check_rows(settings, accepted, rows, procedure.scales_groups)
+        if procedure.scales_groups:
+            _check_rows(type(settings).__name__, accepted, rows)
         return cls(settings, procedure, accepted, rows, told, threads)
 
     @property
@@ -94,7 +95,7 @@ class FitTask:
 
     @property
     def step_rows(self) -> int:
-        """Rows of a step."""
+        """Rows that are in hand at once: those of a step."""
         return self.memory[0].n
 
     @lazy
@@ -115,20 +116,25 @@ class FitTask:
         """What the time and the memory of one step depend on, and the bytes kept beside it."""
         return memory.plan(self.settings, self.procedure, self.accepted, self.threads)
 
-    def engine(self) -> Engine:
-        """A new engine, the selector's or the fastest. Raises MemoryLimitError if the fit would not fit."""
+    def engine(self) -> Engine | None:
+        """A new engine, the selector's or the fastest; None where no gates are trained.
+
+        Raises MemoryLimitError if the fit would not fit.
+        """
         step, data = self.memory
         most = self.settings.max_memory
-        name = self.settings.engine
-        is_sparse = self.accepted.is_sparse and self.procedure.on_sparse
-        dense_gates = not self.procedure.on_sparse and (
-            name == "auto" or (name == "sparse" and self.accepted.is_sparse)
-        )
-        if dense_gates:  # and few
-            name = "dense" if self.bk.name == "numpy" and step.n <= _FEW_ROWS else "auto"
-        engine = get_engine(name, self.bk, self.threads, step, memory.step_limit(self.bk, data, most), is_sparse)
+        if self.procedure.training is None:
+            memory.check_memory_around(self.bk, self.X.shape, step, data, most)
+            return None
+        limit = memory.step_limit(self.bk, data, most)
+        engine = get_engine(self.settings.engine, self.bk, self.threads, step, limit, self.accepted.is_sparse)
         memory.check_memory(self.bk, engine.name, step, data, most, self._memory_in_batches)
         return engine
+
+    def engine_name(self) -> str | None:
+        """The name of `engine`."""
+        engine = self.engine()
+        return None if engine is None else engine.name
 
     def _memory_in_batches(self, rows: int) -> tuple[StepSize, int]:
         """`memory` of the same fit with a batch size."""
@@ -136,23 +142,35 @@ class FitTask:
         settings.batch_size = rows
         return memory.plan(settings, settings._procedure(), self.accepted, self.threads)
 
-    def saver(self, engine: Engine) -> ProgressSaver | None:
+    def saver(self, engine: Engine | None) -> ProgressSaver | None:
         """What saves the progress of the fit, where the selector has a Checkpoint."""
-        saving = checkpoint.find(self.settings.callbacks)
-        return (
-            None if saving is None else saving.begin(self.bk, self.settings, engine.name, self.seed, self.X, self.rows)
-        )
+        saving = checkpoint.find(checkpoint.callbacks_of(self.settings))
+        if saving is None or engine is None:
+            return None
+        return saving.begin(self.bk, self.settings, engine.name, self.seed, self.X, self.rows)
+
+    def context(self, poll: Callable[[], None] = go_on) -> FitContext:
+        """What a fit without gates computes with."""
+        graph = graph_for(self.settings, self.X.shape[0])
+        objective = Objective(**graph.get_params())
+        return FitContext(bk=self.bk, objective=objective, seed=self.seed, verbose=self.settings.verbose, poll=poll)
 
     def trainer(
-        self, engine: Engine, n_columns: int, saver: ProgressSaver | None = None, poll: Callable[[], None] | None = None
+        self,
+        engine: Engine | None,
+        n_columns: int,
+        saver: ProgressSaver | None = None,
+        poll: Callable[[], None] = go_on,
     ) -> GateTrainer:
         """What trains the gates of so many columns that are not constant, as the parameters say."""
         settings = self.settings
-        conventions = self.procedure.conventions
-        lam = None if isinstance(settings.lam, str) else settings.lam  # a rule comes to a number during the fit
+        training = self.procedure.training
+        if training is None or engine is None:
+            raise TypeError(f"{type(settings).__name__} trains no gates")
+        conventions = training.conventions
         graph = graph_for(settings, self.X.shape[0])
         objective = Objective(
-            lam=lam,
+            lam=settings.lam,
             gate_sigma=settings.gate_sigma,
             degenerate_rule=conventions.zero_bandwidth,
             **graph.get_params(),
@@ -160,10 +178,10 @@ class FitTask:
         if conventions.delta:  # of means; the objective has sums
             objective = replace(objective, delta=conventions.delta * self.step_rows * n_columns)
         rate = settings.learning_rate
-        if conventions.rate_per_column and lam is not None:
+        if conventions.rate_per_column and settings.lam is not None:
             rate /= max(n_columns, 1)
         schedule = Schedule(
-            n_draws=step_draws(self.procedure.n_draws, self.step_rows),
+            n_draws=step_draws(training.n_draws, self.step_rows),
             max_iter=settings.max_iter,
             tol=settings.tol,
             batch_size=settings.batch_size,
@@ -175,7 +193,7 @@ class FitTask:
             bk=self.bk,
             engine=engine,
             objective=objective,
-            optimizer=get_optimizer(self.procedure.optimizer, rate),
+            optimizer=get_optimizer(training.optimizer, rate),
             schedule=schedule,
             seed=self.seed,
             saver=saver,
@@ -189,7 +207,7 @@ class FitTask:
         engine: Engine | None = None,
         data: ScaledData | None = None,
         saver: ProgressSaver | None = None,
-        poll: Callable[[], None] | None = None,
+        poll: Callable[[], None] = go_on,
         first: Run | None = None,
         findings: tuple[Finding, ...] | None = None,
     ) -> FitResult:
@@ -201,36 +219,28 @@ class FitTask:
         with self.accepted.device():
             engine = self.engine() if engine is None else engine
             data = self.data if data is None else data
-            saver = self.saver(engine) if saver is None else saver
-            trainer = self.trainer(engine, int((~data.constant).sum()), saver, poll)
-            with_blas = engine.name == "reference" and self.step_rows > SMALL_ROWS
+            if engine is None:
+                context = self.context(poll)
+            else:
+                saver = self.saver(engine) if saver is None else saver
+                context = self.trainer(engine, int((~data.constant).sum()), saver, poll)
+            with_blas = engine is not None and engine.name == "reference" and self.step_rows > SMALL_ROWS
             with np.errstate(under="ignore"), nullcontext() if with_blas else one_blas_thread():
-                found = self.procedure.run(data, self.rows, trainer, self.threads, first)
+                found = self.procedure.run(data, self.rows, context, self.threads, first)
                 findings = self.findings(data) if findings is None else findings
-                return complete(self.settings, found, findings, data, self.rows, trainer, self.threads)
+                return complete(self.settings, found, findings, data, self.rows, context, self.threads)
 
     def findings(self, data: ScaledData) -> tuple[Finding, ...]:
         """What says that the rows may not be exchanged."""
         return findings(self.bk, data.X, self.rows, self.seed, names_of(self.settings))
 
 
-def _check_rows(settings: Any, accepted: Accepted, rows: Rows, in_data: bool) -> None:
-    """Raise ValueError for what is told of rows, and cannot be used with this data or selector.
-
-    in_data: whether groups are taken out of the scaled data, and not of the columns that are read.
-    """
-    who = type(settings).__name__
-    if in_data and rows.covariates is not None:
+def _check_rows(who: str, accepted: Accepted, rows: Rows) -> None:
+    """Raise ValueError for what a selector that trains gates cannot be told of rows; who: its name."""
+    if rows.covariates is not None:
         raise ValueError(f"{who} takes no covariates: use DUFS, whose columns are freed of them")
-    if in_data and rows.group is not None and not accepted.kind.startswith("dense"):
+    if rows.group is not None and not accepted.kind.startswith("dense"):
         raise ValueError(
             f"{who} takes groups with dense data in memory, whose columns it centres within groups; this X is "
             f"{accepted.kind}: use DUFS, which takes groups with any data, or X.toarray() or X[:]"
-        )
-    size = settings.batch_size
-    if size is not None and size < rows.n and (rows.is_series or rows.covariates is not None):
-        what = 'rows="series" needs' if rows.is_series else "covariates need"
-        raise ValueError(
-            f"{what} all rows at once, and batch_size={size} trains gates on some of {rows.n:,}: leave "
-            f"batch_size=None, which reads at most 512 rows or means of rows"
         )

@@ -76,8 +76,8 @@ def fit_many(
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
     problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of `GatedLaplacian` are a
-    stack, and later ones are trained one after the other. So are fits with decoys, minibatches, one gate per sample or
-    callbacks, and, where cuBLAS multiplies, those with a Checkpoint.
+    stack, and later ones are trained one after the other. So are fits with minibatches, one gate per sample or
+    callbacks, and, where cuBLAS multiplies, those with a Checkpoint. Fits of `DUFS` are computed one after the other.
     """
     selectors = list(selectors)
     results = fit_results(selectors, X, Told(groups, covariates))
@@ -108,35 +108,37 @@ def stack_size(selector: GatedSelector, X: Any, count: int, told: Told = NOTHING
     if task.bk.name == "numpy" or not _can_stack(task):
         return 1
     with task.accepted.device():
-        engine = task.engine().name
+        engine = task.engine_name()
         while count > 1 and not _keeps_bits(task, count):
             count //= 2
         return max_concurrent(task, engine, count) if engine == "cuda" else 1
 
 
-def max_concurrent(task: FitTask, engine: str, count: int) -> int:
+def max_concurrent(task: FitTask, engine: str | None, count: int) -> int:
     """How many of `count` fits like this one are computed at once: cores on the CPU, what has room on a GPU."""
     bk = task.bk
     if bk.name == "numpy":
         most = min(count, n_threads(task.settings.n_jobs))
     else:
-        most = min(count, _MOST_TOGETHER if task.procedure.stacks else 1)
+        most = min(count, _MOST_TOGETHER if task.procedure.training else 1)
     available = task.settings.max_memory or available_bytes(bk)
     while available is not None and most > 1 and bytes_together(task, engine, most) > available:
         most -= -(-most // 8)
     return most
 
 
-def bytes_together(task: FitTask, engine: str, fits: int) -> int:
-    """Bytes that so many fits at once allocate by this engine."""
+def bytes_together(task: FitTask, engine: str | None, fits: int) -> int:
+    """Bytes that so many fits at once allocate by this engine; None: without one."""
     step, data = task.memory
     n, d = task.X.shape
-    own = step.after + (n * d * step.itemsize if task.procedure.stacks else 0)  # the columns of a later run
+    if engine is None:
+        return data + fits * step.after
+    own = step.after + n * d * step.itemsize  # the columns of a later run
     if task.bk.name == "numpy":
         steps = fits * predicted_bytes(engine, step)
     else:
         steps = predicted_bytes(engine, step._replace(draws=fits * step.draws, fits=fits))
-    return data + fits * own + steps
+    return int(data + fits * own + steps)
 
 
 def _tasks(selectors: Sequence[GatedSelector], X: Any, told: Told) -> list[FitTask]:
@@ -169,10 +171,11 @@ def _tasks(selectors: Sequence[GatedSelector], X: Any, told: Told) -> list[FitTa
 
 def _refuse_shared_callbacks(selectors: Sequence[GatedSelector]) -> None:
     """Raise ValueError if what two fits keep would be mixed."""
-    saved = [found.path for found in (checkpoint.find(selector.callbacks) for selector in selectors) if found]
+    saved = [found.path for found in (checkpoint.find(checkpoint.callbacks_of(one)) for one in selectors) if found]
     if len(set(saved)) < len(saved):
         raise ValueError("Two selectors save their state to the same path: give each Checkpoint a path of its own")
-    keeping = [callback for selector in selectors for callback in selector.callbacks if checkpoint.keeps(callback)]
+    everything = [callback for selector in selectors for callback in checkpoint.callbacks_of(selector)]
+    keeping = [callback for callback in everything if checkpoint.keeps(callback)]
     for callback in keeping:
         if sum(other is callback for other in keeping) > 1:
             raise ValueError(f"Two selectors share one {type(callback).__name__}: give each fit an object of its own")
@@ -186,14 +189,14 @@ def _largest(tasks: Sequence[FitTask]) -> FitTask:
 def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
     """Fit all by threads of this process; the first error, or Ctrl-C, ends all of them."""
     shared = _largest(tasks)
-    concurrent = max_concurrent(shared, shared.engine().name, len(tasks))
+    concurrent = max_concurrent(shared, shared.engine_name(), len(tasks))
     data = shared.data
     looks_at_all = shared.rows.n <= random.MOST_ROWS  # else each fit looks at rows of its own
     findings = shared.findings(data) if looks_at_all else None
     causes: list[BaseException] = []
 
     def fit(task: FitTask) -> FitResult | None:
-        is_saved = checkpoint.find(task.settings.callbacks) is not None
+        is_saved = checkpoint.find(checkpoint.callbacks_of(task.settings)) is not None
 
         def check() -> None:  # one that is saved will be asked to end as well, and saves itself then
             if causes and not (is_saved and isinstance(causes[0], InterruptedFit)):
@@ -218,7 +221,7 @@ def _in_threads(tasks: Sequence[FitTask]) -> list[FitResult]:
 
 def _in_processes(tasks: Sequence[FitTask]) -> list[FitResult]:
     """Fit all as tasks of the joblib backend that the caller has chosen."""
-    for callback in (callback for task in tasks for callback in task.settings.callbacks):
+    for callback in (callback for task in tasks for callback in checkpoint.callbacks_of(task.settings)):
         if not isinstance(callback, checkpoint.Checkpoint):
             called = getattr(callback, "__name__", type(callback).__name__)
             raise ValueError(
@@ -241,7 +244,7 @@ def _on_gpu(tasks: Sequence[FitTask]) -> list[FitResult]:
     shared = _largest(tasks)
     with shared.accepted.device():
         engine = shared.engine()
-        concurrent = max_concurrent(shared, engine.name, len(tasks))
+        concurrent = max_concurrent(shared, None if engine is None else engine.name, len(tasks))
         data = shared.data
         results: list[FitResult] = []
         for start in range(0, len(tasks), concurrent):
@@ -254,16 +257,19 @@ def _on_gpu(tasks: Sequence[FitTask]) -> list[FitResult]:
 
 
 def _can_stack(task: FitTask) -> bool:
-    return (
-        task.procedure.stacks and task.procedure.conventions.gate_noise == "batch" and task.step_rows == task.X.shape[0]
-    )
+    training = task.procedure.training
+    if training is None:
+        return False
+    return training.conventions.gate_noise == "batch" and task.step_rows == task.X.shape[0]
 
 
-def _first_runs(tasks: Sequence[FitTask], savers: Sequence[Any], engine: Engine, data: ScaledData) -> dict[int, Run]:
+def _first_runs(
+    tasks: Sequence[FitTask], savers: Sequence[Any], engine: Engine | None, data: ScaledData
+) -> dict[int, Run]:
     """Train the first runs that can be stacked, save them, and return them by task number."""
     first = tasks[0]
     columns = np.flatnonzero(~data.constant)
-    if engine.name != "cuda" or not _can_stack(first) or not len(columns):
+    if engine is None or engine.name != "cuda" or not _can_stack(first) or not len(columns):
         return {}
 
     # runs that stand at the same step are a stack

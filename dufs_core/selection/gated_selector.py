@@ -1,17 +1,17 @@
-"""What the two selectors with gates share: parameters of the training and of the machine, `fit` and `resume`."""
+"""What the two selectors by a gated Laplacian share: parameters of the graph and of the machine, and `fit`."""
 
 from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from dufs_core.data.groups import Told
-from dufs_core.errors import CheckpointError, did_you_mean, user_stacklevel
+from dufs_core.errors import did_you_mean, user_stacklevel
 from dufs_core.selection.base import ColumnSelector
-from dufs_core.selection.settings import Graph, Settings, check_group, flat_settings, set_flat
+from dufs_core.selection.settings import Graph, Settings, check_group
 
 if TYPE_CHECKING:
     from dufs_core.selection.procedure import Procedure
@@ -27,19 +27,12 @@ _REMOVED = {name: f"it is a part of graph now: graph=Graph({name}=...)" for name
 
 @dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
 class GatedSelector(ColumnSelector, ABC):
-    """A selector that trains gates; see `dufs_core.DUFS` and `dufs_core.GatedLaplacian`."""
+    """A selector by a gated Laplacian; see `dufs_core.DUFS` and `dufs_core.GatedLaplacian`."""
 
     n_features_to_select: int | float | None = None
     graph: Graph = Graph()  # noqa: RUF009 - it cannot change
-    gate_sigma: float = 0.5
-    learning_rate: float = 0.005
-    max_iter: int = 2000
-    tol: float = 0.01
-    batch_size: int | None = None
     random_state: Any = None
-    callbacks: Sequence[Any] = ()
     scaling: Literal["columns", "global", "none"] = "columns"
-    engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto"
     backend: Literal["auto", "numpy", "cupy"] = "auto"
     dtype: Literal["float32", "float64"] = "float32"
     max_memory: int | None = None
@@ -93,7 +86,7 @@ class GatedSelector(ColumnSelector, ABC):
         """What is done between scaled data and a selection: the one place where the two selectors part."""
 
     def fit(self, X: Any, y: Any = None, *, groups: Any = None, covariates: Any = None) -> Self:
-        """Learn the gates.
+        """Learn which columns to select.
 
         Parameters
         ----------
@@ -101,9 +94,9 @@ class GatedSelector(ColumnSelector, ABC):
             Real numbers, at least 2 rows, and more than graph.n_neighbors unless it is the default. Not written to. On
             the host, or on a GPU: an array of CuPy, PyTorch, JAX or any library with DLPack, used where it lies. A
             sparse SciPy matrix or array (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is
-            never made dense as a whole (`dufs_core.DUFS` does it with 512 rows): see `dufs_core.data.sparse`. With
-            batch_size, data on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are read a batch at a time: see
-            `dufs_core.data.on_disk`.
+            never made dense as a whole (`dufs_core.DUFS` does it with 512 rows): see `dufs_core.data.sparse`. Data on
+            disk (numpy.memmap, h5py, zarr, AnnData's backed .X) are never in memory as a whole, in `GatedLaplacian`
+            with batch_size: see `dufs_core.data.on_disk`.
         y : ignored
         groups : array-like (n_samples,), optional
             Labels of any kind: batch, donor, plate, subject of each row. Columns are centred and scaled, and rows
@@ -136,47 +129,3 @@ class GatedSelector(ColumnSelector, ABC):
         for name in [name for name in vars(self) if name.endswith("_")]:
             delattr(self, name)
         self.__dict__.update(attributes)
-
-    @classmethod
-    def resume(cls, path: Any, X: Any, *, groups: Any = None, covariates: Any = None, **parameters: Any) -> Self:
-        """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
-
-        Parameters
-        ----------
-        path : path
-            Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
-        X : array-like (n_samples, n_features)
-            The data that the fit was started with.
-        groups, covariates : array-like, optional
-            Those that it was started with.
-        **parameters
-            n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
-            the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
-
-        Returns
-        -------
-        selector
-            Fitted; its random_state is the seed of the fit, its backend and engine are those that "auto" came to.
-
-        Raises
-        ------
-        CheckpointError
-            If the data, the groups, a parameter given here, the engine or the version is another one (the message names
-            it), if the fit was that of another selector, or if no state is usable.
-        FileNotFoundError
-            If there is no checkpoint.
-        """
-        from dufs_core.selection import checkpoint
-
-        callbacks = tuple(parameters.pop("callbacks", None) or ())
-        saving = checkpoint.find(callbacks)
-        if saving is None:
-            saving = checkpoint.Checkpoint(path)
-            callbacks = (saving, *callbacks)
-        name, settings = saving.read(path)
-        if name != cls.__name__:
-            raise CheckpointError(f"{path} is the checkpoint of a {name}: resume it by {name}.resume")
-        if unknown := settings.keys() - flat_settings(cls()):
-            raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
-        selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
-        return selector.fit(X, groups=groups, covariates=covariates)

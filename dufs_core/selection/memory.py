@@ -37,30 +37,31 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
     graph = graph_for(settings, n)
     itemsize = np.dtype(settings.dtype).itemsize
     size = procedure.size(n, d, itemsize, threads)
+    training = procedure.training
     rows = size.rows
     step = StepSize(
         n=rows,
         d=size.gates,
-        draws=step_draws(procedure.n_draws, rows),
+        draws=0 if training is None else step_draws(training.n_draws, rows),
         itemsize=itemsize,
         power=graph.power,
         fixed_bandwidth=not isinstance(graph.bandwidth, str),
-        per_sample=procedure.conventions.gate_noise == "sample",
+        per_sample=training is not None and training.conventions.gate_noise == "sample",
         threads=threads,
     )
+    after = max(size.around, diagnosis_bytes(n, d, itemsize))
+    if settings.ranking == "diverse":
+        after = max(after, diverse_order_bytes(n, d))
+    step = step._replace(after=after)
     if accepted.is_sparse:
-        sparse_step, kept = sparse_size(step, accepted.X)
-        step = sparse_step if procedure.on_sparse else step
+        step, kept = sparse_size(step, accepted.X)
     elif accepted.is_on_disk:
         kept = chunk_bytes(rows, d, itemsize)
     else:
         kept = n * d * itemsize
     if rows < n:
         kept += rows * step.d * itemsize  # the batch in hand
-    after = max(size.around, diagnosis_bytes(n, d, itemsize))
-    if settings.ranking == "diverse":
-        after = max(after, diverse_order_bytes(n, d))
-    return step._replace(after=after), kept + size.kept
+    return step, kept
 
 
 def chunk_bytes(rows: int, d: int, itemsize: int) -> int:
@@ -69,15 +70,16 @@ def chunk_bytes(rows: int, d: int, itemsize: int) -> int:
 
 
 def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
-    """The step on sparse X (CSR or CSC), and what its scaled copies take beside the steps.
+    """The step on sparse X (CSR or CSC), and what its scaled copies take beside the steps, or what there is instead.
 
-    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before any
-    step: X in columns, its scaled values, and the blocks that they are computed in.
+    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before
+    anything else: X in columns, its scaled values, and the blocks that they are computed in.
     """
     step = step._replace(dense_columns=int((~sparse_columns(X)).sum()))
     kept = 2 * X.nnz * (step.itemsize + 4)
     on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + step.itemsize) + _SCALED
-    return step, max(kept, on_the_way - predicted_bytes("sparse", step))
+    beside = predicted_bytes("sparse", step) if step.draws else step.after
+    return step, max(kept, on_the_way - beside)
 
 
 def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
@@ -140,10 +142,27 @@ def step_limit(bk: Backend, kept: int, max_memory: int | None) -> int | None:
     return None if available is None else available - kept
 
 
-def needed_bytes(engine: str, size: StepSize, kept: int) -> int:
-    """Bytes that a fit allocates: what is kept, and beside it its steps and then the tests of their result."""
+def needed_bytes(engine: str | None, size: StepSize, kept: int) -> int:
+    """Bytes that a fit allocates: what is kept, and beside it its steps, if any, and what is before or after them."""
+    if engine is None:
+        return kept + size.after
     step = predicted_bytes(engine, size)
     return kept + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
+
+
+_ADVICE = "It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+
+
+def check_memory_around(bk: Backend, shape: tuple[int, int], size: StepSize, kept: int, max_memory: int | None) -> None:
+    """`check_memory` of a fit without steps, of X with this shape."""
+    available = available_bytes(bk) if max_memory is None else max_memory
+    if available is None or (needed := needed_bytes(None, size, kept)) <= available:
+        return
+    whose = "are available" if max_memory is None else "are allowed by max_memory"
+    raise MemoryLimitError(
+        f"A fit of {shape[0]:,} rows and {shape[1]:,} columns would need {byte_text(needed)}, {byte_text(kept)} of it "
+        f"for the data; {byte_text(available)} {whose}. {_ADVICE}"
+    )
 
 
 def check_memory(
@@ -164,19 +183,18 @@ def check_memory(
         return
     whose = "are available" if max_memory is None else "are allowed by max_memory"
     around = (
-        f"What comes before and after the steps (decoys, tests of the result, the order of the columns) would need "
+        f"What comes before and after the steps (tests of the result, the order of the columns) would need "
         f"{byte_text(kept + size.after)} with the data"
     )
-    advice = "It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
     if kept + predicted_bytes(engine, size) <= available < kept + size.after:
-        raise MemoryLimitError(f"{around}; {byte_text(available)} {whose}. {advice}")
+        raise MemoryLimitError(f"{around}; {byte_text(available)} {whose}. {_ADVICE}")
     message = (
         f"A step over {size.n:,} rows and {size.d:,} columns with {size.draws} draws would need "
         f"{byte_text(needed)} (engine {engine!r}, {8 * size.itemsize}-bit numbers; one n x n array takes "
         f"{byte_text(size.n**2 * size.itemsize)}); {byte_text(available)} {whose}. "
     )
     if kept < available < kept + size.after:  # no batch would help
-        raise MemoryLimitError(f"{message}{around}. {advice}")
+        raise MemoryLimitError(f"{message}{around}. {_ADVICE}")
     can_stream = bk.name == "numpy" and engine != "streaming" and not size.per_sample
     if can_stream and (streaming := needed_bytes("streaming", size, kept)) <= available:
         message += f'engine="streaming" would need {byte_text(streaming)}. '

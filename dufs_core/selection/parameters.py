@@ -37,36 +37,41 @@ def step_draws(n_draws: int | str, step_rows: int) -> int:
 
 
 def check_shared(selector: Any, n: int, d: int) -> None:
-    """Raise ValueError for a parameter that cannot be used with n rows and d columns, of those that all gates have."""
+    """Raise ValueError for a parameter of both selectors that cannot be used with n rows and d columns."""
     check_group("graph", selector.graph, Graph)
     graph = graph_for(selector, n)
     check_choice("dtype", selector.dtype, ("float32", "float64"))
-    for name, value in (("power", graph.power), ("n_neighbors", graph.n_neighbors), ("max_iter", selector.max_iter)):
+    for name, value in (("power", graph.power), ("n_neighbors", graph.n_neighbors)):
         check_whole(name, value)
     check_positive("bandwidth_factor", graph.bandwidth_factor, selector.dtype)
     check_truth("self_loops", graph.self_loops)
     check_bandwidth(graph.bandwidth)
     if not isinstance(graph.bandwidth, str):
         check_positive("bandwidth", graph.bandwidth, selector.dtype)
-    for name in ("gate_sigma", "learning_rate"):
-        check_positive(name, getattr(selector, name), selector.dtype)
-    if not is_real(selector.tol) or not 0 <= selector.tol < 1:
-        raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {selector.tol!r}")
     check_choice("scaling", selector.scaling, SCALINGS)
     most = selector.max_memory
     if most is not None and not (is_whole(most) and most >= 1):
         raise ValueError(f"max_memory must be None or a positive number of bytes; got {most!r}")
+    check_n_neighbors(graph.n_neighbors, n)
+    if selector.n_features_to_select is not None:
+        n_wanted(selector.n_features_to_select, d)
+
+
+def check_training(selector: Any, n: int) -> None:
+    """Raise ValueError for a parameter of the training of gates that cannot be used with n rows."""
+    check_whole("max_iter", selector.max_iter)
+    for name in ("gate_sigma", "learning_rate"):
+        check_positive(name, getattr(selector, name), selector.dtype)
+    if not is_real(selector.tol) or not 0 <= selector.tol < 1:
+        raise ValueError(f"tol is a share of the gates and must be at least 0 and below 1; got {selector.tol!r}")
     if not isinstance(selector.callbacks, (list, tuple)) or not all(
         callable(callback) or hasattr(callback, "every_seconds") for callback in selector.callbacks
     ):
         raise ValueError(
             f"callbacks must be a list or tuple of functions, as in callbacks=[print]; got {selector.callbacks!r}"
         )
-    check_n_neighbors(graph.n_neighbors, n)
     if selector.batch_size is not None:
-        _check_batch_size(selector.batch_size, graph.n_neighbors, n)
-    if selector.n_features_to_select is not None:
-        n_wanted(selector.n_features_to_select, d)
+        _check_batch_size(selector.batch_size, graph_for(selector, n).n_neighbors, n)
 
 
 def check_rate(fdr: Any) -> None:
@@ -76,13 +81,13 @@ def check_rate(fdr: Any) -> None:
         raise ValueError(f"fdr is a false discovery rate, above 0 and below 1; got {fdr!r}{other}")
 
 
-def check_regularisation(lam: Any, dtype: str, rule: str | None) -> None:
-    """Raise ValueError unless lam is a cost of open gates, or the rule that stands for one."""
-    if (lam is None if rule is None else lam == rule) or (is_real(lam) and lam == 0) or is_positive(lam, dtype):
+def check_regularisation(lam: Any, dtype: str) -> None:
+    """Raise ValueError unless lam is a cost of open gates, or None."""
+    if lam is None or (is_real(lam) and lam == 0) or is_positive(lam, dtype):
         return
-    other = "None (parameter-free loss)" if rule is None else f'"{rule}"'
-    hint = "; the loss without lambda is GatedLaplacian's" * (lam is None)
-    raise ValueError(f"lam must be {other} or a number of at least 0{_range(lam, dtype)}; got {lam!r}{hint}")
+    raise ValueError(
+        f"lam must be None (parameter-free loss) or a number of at least 0{_range(lam, dtype)}; got {lam!r}"
+    )
 
 
 def check_draws(draws: Any) -> None:

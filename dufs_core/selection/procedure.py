@@ -8,17 +8,22 @@ from typing import Any, NamedTuple, Protocol
 from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
 from dufs_core.selection.settings import Conventions
-from dufs_core.selection.trainer import GateTrainer
 from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
+
+
+class Gates(NamedTuple):
+    """Gates that were trained."""
+
+    run: Run  # that was kept
+    columns: Array  # (m,) positions of the columns that had gates in it
+    mu: Array  # (m,) their gates, NumPy
 
 
 class Found(NamedTuple):
     """What a procedure found on the d columns of the data."""
 
-    run: Run  # that was kept; its gates may include those of decoys
-    columns: Array  # (m,) positions of the columns that had gates in it
-    mu: Array  # (m,) their gates, NumPy
+    gates: Gates | None  # None: it trains none
     scores: Array  # (d,) larger is better
     order_by: Array  # (d,) larger comes first
     weights: Array  # (d,) above 0: columns that the diverse order may begin with, and their weights in it
@@ -31,20 +36,24 @@ class Found(NamedTuple):
 class FitSize(NamedTuple):
     """What time and memory of a fit depend on."""
 
-    rows: int  # of a step
+    rows: int  # that are in hand at once
     gates: int  # most that are trained at once
-    kept: int  # bytes beside the scaled data, all along
     around: int  # bytes before or after the steps, at most
+
+
+class Training(NamedTuple):
+    """How a procedure trains gates."""
+
+    optimizer: str
+    n_draws: int | str
+    conventions: Conventions
 
 
 class Procedure(Protocol):
     """What a selector does between scaled data and a selection; made from the parameters of the selector."""
 
-    optimizer: str
-    n_draws: int | str
-    conventions: Conventions
-    stacks: bool  # whether fits that differ in lam and seed can advance as one
-    on_sparse: bool  # whether gates are trained on sparse X as it is
+    training: Training | None  # how gates are trained, by an engine; None: there are none to train
+    rows_in_hand: int | None  # rows that are computed with at once, of those on disk; None: all
     scales_groups: bool  # whether the data that it is given are centred and scaled within groups of rows
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
@@ -53,8 +62,9 @@ class Procedure(Protocol):
     def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
         """What the fit of n rows and d columns takes."""
 
-    def run(self, data: ScaledData, rows: Rows, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
+    def run(self, data: ScaledData, rows: Rows, context: Any, threads: int, first: Run | None) -> Found:
         """From scaled data to a selection.
 
-        rows: which may be exchanged; first: the first run of the gates, if it has been trained already.
+        rows: which may be exchanged; context: a `dufs_core.selection.trainer.GateTrainer` for a procedure that trains
+        gates, else a FitContext; first: the first run of the gates, if it has been trained already.
         """

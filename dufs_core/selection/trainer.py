@@ -47,20 +47,30 @@ class ProgressSaver(Protocol):
         """Save in any case, and whether that succeeded: called at the end."""
 
 
-@dataclass(frozen=True)
-class GateTrainer:
-    """What all runs of a fit share."""
+def go_on() -> None:
+    """A poll that ends nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitContext:
+    """What a procedure computes with."""
 
     bk: Backend
-    engine: Engine
     objective: Objective
+    seed: int
+    verbose: int = 0
+    poll: Callable[[], None] = go_on  # called between steps, or between other parts of a fit; may raise to end it
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateTrainer(FitContext):
+    """The same where gates are trained: what all runs of a fit share."""
+
+    engine: Engine
     optimizer: Optimizer
     schedule: Schedule
-    seed: int
     saver: ProgressSaver | None = None
     callbacks: Sequence[Callback] = ()
-    verbose: int = 0
-    poll: Callable[[], None] | None = None  # called several times a second; may raise to end the fit
 
     def run(self, columns: Array, finished: Sequence[FinishedRun] = ()) -> TrainingRun:
         """The run on these columns that follows those that are over, from where it was saved."""
@@ -110,8 +120,7 @@ class GateTrainer:
         with progress_bar(self.verbose, self.schedule.max_iter, "step", f"run {number}") as bar:
 
             def update(info: StepInfo) -> None:
-                if self.poll is not None:
-                    self.poll()
+                self.poll()
                 bar.update(info.step - bar.n)
                 bar.set_postfix(open=info.open_gates, undecided=info.undecided_gates, refresh=False)
 

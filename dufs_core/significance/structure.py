@@ -1,7 +1,8 @@
-"""Find the columns that gates start from: a small set with structure, among all columns and decoys.
+"""Find the columns whose graph shows the structure: a small set, among all columns and decoys.
 
-Nuisance columns hide the structure from gates that start half open. The dependence of a pair of columns does not see
-the others, and a graph of the few most dependent columns shows the rest. Columns and decoys are treated alike
+Nuisance columns hide the structure from a graph of all columns, and from gates that start half open. The dependence of
+a pair of columns, or of a column on a product of few, does not see the others, and a graph of the few most dependent
+columns shows the rest: their gates are open, all others closed. Columns and decoys are treated alike
 (`dufs_core.significance.decoys`); the calibration columns, which are known to be shuffled, give the null distribution.
 """
 
@@ -21,7 +22,7 @@ from dufs_core.objective.chain import Objective, open_walk
 from dufs_core.objective.ops import bandwidth, distances, gaussian
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.pairs import pair_dependence
-from dufs_core.significance.rows import Rows, RowSample
+from dufs_core.significance.products import product_dependence, sizes_within_budget
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
@@ -66,10 +67,11 @@ class Pool(NamedTuple):
 
 
 class Structure(NamedTuple):
-    """The set of columns found, and the evidence of every column's strongest dependence on another one."""
+    """The set of columns found, and what its graph and their dependence say of every column."""
 
     members: Array  # (m,) positions in the pool, increasing
-    dependence: Array  # (D,) that evidence
+    score: Array  # (D,) of every column on the graph of the members
+    evidence: Array  # (D,) of that score or of the strongest dependence on others, whichever says more
     above_chance: float  # sum of the members' evidence above chance
 
 
@@ -118,48 +120,15 @@ def build_pools(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_sca
     return [pool(view) for view in range(exchange.n_views)]
 
 
-def on_all_rows(bk: Backend, X: Any, table: Rows, pool: Pool, members: Array) -> Array:
-    """Some columns and decoys of the pool on all rows, (n, m), in Fortran order; rows may be in groups, no more.
-
-    A decoy's rows that are not in the pool are shuffled among themselves, within their groups.
-    """
-    xp = bk.xp
-    source, copy = members % len(pool.columns), members // len(pool.columns)
-    columns = pool.columns[source]
-    everything = RowSample(slice(None), table.group, np.arange(table.n))
-    exchange = Exchange(bk, table, everything, pool.seed)
-    x = exchange.prepared(exchange.read(X, columns), columns).values
-    x *= xp.asarray(pool.scale[source].astype(x.dtype))[:, None]
-
-    # rows of the pool, and the others by their groups
-    rows = pool.exchange.sampled
-    others = np.setdiff1d(np.arange(table.n), rows)
-    places = np.zeros(len(others), dtype=np.intp) if table.group is None else table.group[others]
-    in_groups = xp.asarray(others[np.argsort(places, kind="stable")])
-    order = pool.exchange.orders(pool.n_decoys, columns)
-    rows, others, places = xp.asarray(rows), xp.asarray(others), xp.asarray(places)
-    for i in np.flatnonzero(copy > 0):
-        own = x[i].copy()
-        x[i, rows] = own[rows][order[int(copy[i]) - 1, i]]
-        drawn = random.words(
-            bk, pool.seed, random.Stream.DECOYS, 3, int(copy[i]), xp.arange(len(others)), int(columns[i])
-        )
-        at_random = xp.argsort(drawn, kind="stable")
-        at_random = at_random[xp.argsort(places[at_random], kind="stable")]
-        x[i, in_groups] = own[others[at_random]]
-    return x.T
-
-
 def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) -> Structure:
-    """The set of columns with the most evidence, from two starts: many dependent columns, or the most dependent pair.
+    """The set of columns with the most evidence, from two starts: many dependent columns, or the most dependent ones.
 
     The evidence E_k of a column, given a set S, is that of its score on the graph of S (`scores`) or of its strongest
-    dependence, whichever is larger. The next S holds the best columns and decoys, as many as keep the expected share of
-    chance among them below a limit, and so on until S stays the same (large sets nearly). Of the two ends the one with
-    the larger sum over S of (E_k - log D)+ is taken.
+    dependence on another column or on a product of others (`dependence`), whichever is larger. The next S holds the
+    best columns and decoys, as many as keep the expected share of chance among them below a limit, and so on until S
+    stays the same (large sets nearly). Of the two ends the one with the larger sum over S of (E_k - log D)+ is taken.
     """
-    strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
-    evidence = chance(strongest[pool.competing :])(strongest)
+    evidence, graph = dependence(bk, pool, threads)
     v = np.asarray(graph.sum(axis=1)).ravel()
     for _ in range(_ROUNDS):
         v = graph @ v
@@ -169,7 +138,25 @@ def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) 
     starts = (several, _SHARES), (pair, _SHARES[-1:])
     ends = [_settled(bk, pool, S, evidence, shares, objective, threads) for S, shares in starts]
     members, excess = max(ends, key=lambda end: end[1])
-    return Structure(np.sort(members), evidence, excess)
+    members = np.sort(members)
+    score = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
+    return Structure(members, score, evidence_of(pool, score, evidence), excess)
+
+
+def dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
+    """The evidence of every column's strongest dependence on others, (D,), and the likely pairs as a graph (D, D).
+
+    Products of two and three columns are asked where there are few enough, and have a null distribution of their own.
+    """
+    strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
+    evidence = chance(strongest[pool.competing :])(strongest)
+    n = pool.X.shape[1]
+    for size in sizes_within_budget(pool.competing, n):
+        of_products = product_dependence(bk, pool.X, pool.competing, size, threads)
+        scored = len(of_products)
+        more = chance(of_products[pool.competing :])(of_products)
+        evidence[:scored] = np.maximum(evidence[:scored], more)
+    return evidence, graph
 
 
 def evidence_of(pool: Pool, score: Array, dependence: Array) -> Array:

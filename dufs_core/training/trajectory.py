@@ -15,7 +15,7 @@ class RunTrajectory(NamedTuple):
 
     steps: Array  # (m,) int
     mu: Array  # (m, d')
-    columns: Array  # (d',) positions in the data of the columns that took part; of a decoy at least the data's width
+    columns: Array  # (d',) positions in the data of the columns that took part
 
 
 class Trajectory:
@@ -38,10 +38,10 @@ class Trajectory:
 
     Examples
     --------
-    >>> from dufs_core import DUFS, Trajectory
+    >>> from dufs_core import GatedLaplacian, Trajectory
     >>> from dufs_core.datasets import two_moons
     >>> trajectory = Trajectory(every=5)
-    >>> selector = DUFS(callbacks=[trajectory], random_state=0).fit(two_moons(n_features=10).X)
+    >>> selector = GatedLaplacian(callbacks=[trajectory], random_state=0).fit(two_moons(n_features=10).X)
     >>> trajectory.runs[-1].columns[:2]  # with decoys gates are given to few columns
     array([0, 1])
     """

@@ -32,7 +32,7 @@ SETTINGS = ("method", *_TYPES)
 FREE = ("max_memory",)  # changes no result: a sweep whose fits failed at it goes on with a higher one
 _STACKED = ("lam", "n_features_to_select", "ranking")  # may differ between the fits of a stack
 _NUMBERS = ("n_iter", "converged", "backend", "engine")  # fitted attributes
-_ARRAYS = ("mu", "order", "support", "q_values", "evidence")
+_ARRAYS = ("mu", "order", "support", "q_values", "evidence", "in_graph")
 _MANY = 10**6  # rows and columns with which parameters are checked before the data are read
 
 
@@ -54,10 +54,10 @@ def complete(given: Mapping[str, Any]) -> dict[str, Any]:
     with warnings.catch_warnings(action="ignore"):
         check_shared(selector, _MANY, _MANY)
         selector._procedure().check(_MANY, _MANY, is_sparse=False)
-    for name, known in (("backend", backend.NAMES), ("engine", choose.NAMES)):
-        if getattr(selector, name) not in known:
-            raise invalid_choice(name, getattr(selector, name), known)
     found = flat_settings(selector)
+    for name, known in (("backend", backend.NAMES), ("engine", choose.NAMES)):
+        if name in found and found[name] not in known:
+            raise invalid_choice(name, found[name], known)
     return {"method": method_of(selector)} | {name: found[name] for name in _TYPES if name in found}
 
 
@@ -65,14 +65,16 @@ def new_selector(fit: Any, callbacks: Sequence[Any] = (), **found: Any) -> Gated
     """The unfitted selector of a `dufs_core.cli.sweep.job_file.Fit`, with settings `found` in place of its own."""
     settings = {name: value for name, value in fit.settings.items() if name != "method"} | found
     selector = make_selector(fit.settings["method"], None, settings)
-    selector.set_params(random_state=fit.seed, n_jobs=fit.threads, callbacks=callbacks)
+    if callbacks:
+        selector.set_params(callbacks=callbacks)
+    selector.set_params(random_state=fit.seed, n_jobs=fit.threads)
     return selector
 
 
 def same_in_a_stack(settings: Mapping[str, Any]) -> dict[str, Any] | None:
     """The settings that fits of one stack share; None for a fit that stays alone, as with decoys of its own."""
     selector = make_selector(settings["method"], None, {})
-    if settings["backend"] != "cupy" or not selector._procedure().stacks:
+    if settings["backend"] != "cupy" or selector._procedure().training is None:
         return None
     return {name: value for name, value in settings.items() if name not in _STACKED}
 
@@ -86,6 +88,7 @@ def measures(fitted: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     facts = fitted._facts()
     row["n_selected"] = int(fitted.support_.sum())
     row |= {"found_lam" if name == "lam" else name: value for name, value in facts.items()}
-    if fitted.n_iter_:
-        row |= {name: float(fitted.history_[name][-1]) for name in ("loss", "bandwidth")}
-    return row, arrays | {f"history/{name}": column for name, column in fitted.history_.items()}
+    history = getattr(fitted, "history_", {})  # where gates were trained
+    if history and fitted.n_iter_:
+        row |= {name: float(history[name][-1]) for name in ("loss", "bandwidth")}
+    return row, arrays | {f"history/{name}": column for name, column in history.items()}

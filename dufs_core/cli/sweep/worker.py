@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from threadpoolctl import threadpool_limits
@@ -24,11 +24,13 @@ from dufs_core.cli.sweep.selector import new_selector, same_in_a_stack
 from dufs_core.data.groups import Told
 from dufs_core.data.on_disk import is_on_disk
 from dufs_core.errors import CheckpointError, InterruptedFit, user_stacklevel
+from dufs_core.selection import checkpoint
 from dufs_core.selection.atomic_io import disk_is_full
 from dufs_core.selection.fit import FitTask
 from dufs_core.selection.fit_many import bytes_together, fit_results, stack_size
 from dufs_core.selection.gated_selector import GatedSelector
 from dufs_core.selection.memory import needed_bytes
+from dufs_core.selection.trainer import go_on
 
 LARGEST = 32  # fits of a task: so many are lost with a worker that writes no checkpoints
 busy = threading.Lock()  # held during a task: the BLAS's threads and caught warnings are those of the whole process
@@ -69,9 +71,9 @@ def work(task: Task) -> list[Result]:
 def load(fit: Fit) -> tuple[Any, Told]:
     """X (n, d) of a fit, and what is told of its rows, cached for the next fit.
 
-    With batch_size X stays on the disk.
+    X stays on the disk where a fit has few rows of it in hand at once.
     """
-    return _load(fit.data, fit.settings["batch_size"] is not None)
+    return _load(fit.data, new_selector(fit)._procedure().rows_in_hand is not None)
 
 
 _load = lru_cache(maxsize=1)(DataSet.read)
@@ -91,19 +93,27 @@ def size_of_stack(fits: Sequence[Fit]) -> int:
 
 def _unfitted(fit: Fit, task: Task, alone: bool) -> GatedSelector:
     """The selector of a fit, with its checkpoint, to go on from where there is one."""
-    if not task.store.checkpoints.is_dir():  # it is on another machine
-        return new_selector(fit)
-    checkpoint = task.store.checkpoint(fit, task.every_seconds)
+    selector = new_selector(fit)
+    is_elsewhere = not task.store.checkpoints.is_dir()
+    if is_elsewhere or selector._procedure().training is None:
+        return selector
+    saved = task.store.checkpoint(fit, task.every_seconds)
     resolved = {}
-    if checkpoint.exists():
+    if saved.exists():
         try:
-            _, found = checkpoint.read()
+            _, found = saved.read()
             if alone:  # what "auto" came to; in a stack it comes to the same for all
                 resolved = {name: found[name] for name in ("backend", "engine")}
         except CheckpointError as error:
             warnings.warn(f"{error}; the fit was started anew", stacklevel=user_stacklevel())
-            checkpoint.remove()
-    return new_selector(fit, [checkpoint], **resolved)
+            saved.remove()
+    return new_selector(fit, [saved], **resolved)
+
+
+def _poll(task: Task) -> None:
+    """Raise InterruptedFit when the job is to end, of fits that a checkpoint does not end itself."""
+    if task.store.is_to_end():
+        raise InterruptedFit("The sweep was asked to stop")
 
 
 def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
@@ -111,8 +121,7 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
 
     Raises InterruptedFit, with checkpoints written, when the job is to end.
     """
-    if task.store.is_to_end():
-        raise InterruptedFit("The sweep was asked to stop")
+    _poll(task)
     began, shape = time.perf_counter(), {}
     doubts: list[Sequence[Any]] = [()]
     with warnings.catch_warnings(record=True, action="always") as caught:
@@ -121,7 +130,9 @@ def _fit(task: Task, some: Sequence[Fit]) -> list[Result]:
             shape = {"n_samples": X.shape[0], "n_features": X.shape[1]}
             selectors = [_unfitted(fit, task, alone=len(some) == 1) for fit in some]
             if len(some) == 1:
-                found = [FitTask.begin(selectors[0], X, told=told).run()]
+                is_saved = bool(checkpoint.callbacks_of(selectors[0]))  # then it is asked to end, and saves itself
+                poll = go_on if is_saved else partial(_poll, task)
+                found = [FitTask.begin(selectors[0], X, told=told).run(poll=poll)]
             else:
                 found = fit_results(selectors, X, told)
             for selector, fitted in zip(selectors, found, strict=True):
@@ -160,7 +171,7 @@ def _predicted(fit: Fit, together: int) -> dict[str, Any]:
         with warnings.catch_warnings(action="ignore"):
             X, told = load(fit)
             task = FitTask.begin(new_selector(fit), X, told=told)
-            engine = task.engine().name
+            engine = task.engine_name()
         memory = bytes_together(task, engine, together) if together > 1 else needed_bytes(engine, *task.memory)
         return {"bytes": int(memory + (0 if is_on_disk(X) else X.nbytes)), "engine": engine}
     except Exception as error:  # the sweep records it as the fit's

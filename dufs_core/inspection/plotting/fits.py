@@ -17,14 +17,13 @@ from dufs_core.training.trajectory import RunTrajectory, Trajectory
 
 
 def loss_and_gates(selector: Any, ax: Any = None) -> Any:
-    """The loss at every step of the run of DUFS that was kept, and the number of open gates (mu > 0; second y axis)."""
+    """The loss at every step of the run of the gates that was kept, and the open ones (mu > 0; second y axis)."""
     check_fitted(selector, "history_")
     ax, history = canvas.axes_of(ax), selector.history_
     ax.plot(history["step"], history["loss"], color=BLUE, linewidth=1)
     title = "training" if len(history["step"]) else "no steps: no features to compare"
     ax.set(xlabel="step", ylabel="loss", title=title)
-    gates = "open gates" if selector._drawn().decoys is None else "open gates, decoys included"
-    return canvas.twin_steps(ax, history["step"], history["open_gates"], gates, "steps-post", 1.05)
+    return canvas.twin_steps(ax, history["step"], history["open_gates"], "open gates", "steps-post", 1.05)
 
 
 def ranked_scores(selector: Any, ax: Any = None) -> Any:
@@ -77,7 +76,7 @@ def _decoys_and_cut(ax: Any, selector: Any) -> None:
 
 
 def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> Any:
-    """mu of every column with a gate over the steps of the run that was kept; decoys are grey and dashed.
+    """mu of every column with a gate over the steps of the run that was kept.
 
     Gates from -1.2 gate_sigma to 1 + 1.2 gate_sigma are undecided.
 
@@ -85,21 +84,16 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
     ----------
     trajectory : Trajectory
         A callback of the fit of `selector`; ValueError if it was one of another fit.
-    selector : DUFS
+    selector : GatedLaplacian
     """
     check_fitted(selector, "mu_")
     ax, runs = canvas.axes_of(ax), trajectory.runs  # a copy of all states
     number, run = _kept_run(runs, selector)
-    own = run.columns < len(selector.mu_)  # the others are decoys
-    position = {int(column): k for k, column in enumerate(run.columns) if own[k] and selector.support_[column]}
+    position = {int(column): k for k, column in enumerate(run.columns) if selector.support_[column]}
     title = f"{len(run.columns)} gates"
-    if n_decoys := int((~own).sum()):
-        decoys = f"{n_decoys} decoy" + "s" * (n_decoys > 1)
-        canvas.line_collection(ax, run.steps, run.mu[:, ~own], color=GREY, linestyle="--", label=decoys)
-        title += f", {decoys} among them"
     names, best_first = names_of(selector), [int(column) for column in selector.order_ if int(column) in position]
     named = {position[column]: canvas.feature_name(names, column) for column in best_first}
-    others = own & ~np.isin(np.arange(len(own)), list(named))
+    others = ~np.isin(np.arange(len(run.columns)), list(named))
     canvas.gate_lines(ax, run.steps, run.mu, ("not selected", "selected"), others, named)
     margin = DECIDED_MARGIN * selector.gate_sigma
     ax.axhspan(-margin, 1 + margin, color=GREY, alpha=0.1, linewidth=0, label="undecided")
@@ -110,12 +104,12 @@ def gate_trajectories(trajectory: Trajectory, selector: Any, ax: Any = None) -> 
 def _kept_run(runs: Sequence[RunTrajectory], selector: Any) -> tuple[int, RunTrajectory]:
     """The run with the selector's final gates, and its number from 1."""
     for number, run in reversed(list(enumerate(runs, start=1))):
-        own = run.columns < len(selector.mu_)
-        same_end = own.all() or run.steps[-1] == selector.n_iter_  # the selector keeps no mu of decoys
-        if same_end and np.array_equal(selector.mu_[run.columns[own]], run.mu[-1][own]):
+        if np.array_equal(selector.mu_[run.columns], run.mu[-1]):
             return number, run
     none = f"None of the trajectory's runs ({len(runs)}) ended with the selector's gates"
-    raise ValueError(f"{none}: use the trajectory and selector of one fit, DUFS(callbacks=[trajectory]).fit(X)")
+    raise ValueError(
+        f"{none}: use the trajectory and selector of one fit, GatedLaplacian(callbacks=[trajectory]).fit(X)"
+    )
 
 
 def precision_recall(selector: Any, informative: Array, ax: Any = None) -> Any:

@@ -11,23 +11,31 @@ from dufs_core.selection.gated_selector import GatedSelector
 if TYPE_CHECKING:
     from dufs_core.selection.decoys.competition import DecoyCompetition
 
-_GATES = "it is one of GatedLaplacian, the gates without decoys"
+_GATES = "it is one of GatedLaplacian, whose gates are trained"
+_TRAINING = (
+    "lam", "gate_sigma", "learning_rate", "max_iter", "tol", "batch_size", "callbacks", "engine", "n_draws",
+    "optimizer", "max_runs", "conventions",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True, eq=False, repr=False)  # writes __init__ alone
 class DUFS(GatedSelector):
     """Unsupervised feature selection with a gated Laplacian and decoys, at a false discovery rate.
 
-    Decoys, shuffled copies of all columns, decide which columns are selected and how many: a few columns and decoys
-    that structure is found among get stochastic gates z_k = clip(mu_k + gate_sigma eps_k, 0, 1), eps_k ~ N(0, 1), which
-    are trained on the score of the gated data Xt = X * z on its own neighbourhood graph,
+    Decoys, shuffled copies of all columns, decide which columns are selected and how many. A small set of columns that
+    depend on one another has an open gate, z_k = 1, all others z_k = 0, and every column is scored on the neighbourhood
+    graph of the gated data Xt = X * z, without the column itself,
 
-        minimise  -S / n + lam sum_k P(z_k > 0),    S = Tr(Xt' P^t Xt),  P = diag(K 1)^(-1) K,
+        s_k = x_k' P^t x_k / n,    P = diag(K 1)^(-1) K,    K_ij = exp(-||xt_i - xt_j||^2 / b).
 
-    every column is scored on the graph of the open ones, and competes with its decoys by the most that pairs of
-    columns, the first graph or this one say of it. As many are selected as keep the expected share of nuisance at `fdr`
-    or below (`dufs_core.significance.decoys`). Gates and score are those of Lindenbaum, Shaham, Svirsky, Peterfreund
-    and Kluger, arXiv 2007.04728; the decoys are not part of that method, which is `dufs_core.GatedLaplacian`.
+    Those that score best are the next set, until it stays the same. Every column then competes with its decoys by the
+    most that its score, another column, or a product of others says of it, and as many are selected as keep the
+    expected share of nuisance at `fdr` or below (`dufs_core.significance.decoys`).
+
+    The score is the gated Laplacian score of Lindenbaum, Shaham, Svirsky, Peterfreund and Kluger, arXiv 2007.04728.
+    They train stochastic gates by its gradient: `dufs_core.GatedLaplacian`. Trained from the set that is found here,
+    gates changed no selection (docs/defaults.md, "Gates, on and off"), and so they are not. The decoys are not part of
+    their method.
 
     Parameters
     ----------
@@ -45,35 +53,13 @@ class DUFS(GatedSelector):
         Order of the selected columns. "evidence": the most `evidence_` first. "diverse": first the columns that
         together say most about the structure of all, so that few repeat each other, n_features_to_select of them or 300
         (`dufs_core.selection.diverse_ranking`); then the others by evidence.
-    lam : float or "calibrated", default "calibrated"
-        **Gates.** What an open gate costs, in units of the score of a column. "calibrated": the value that keeps 99% of
-        shuffled columns shut.
     graph : Graph, default Graph()
         The neighbourhood graph of the rows: `dufs_core.Graph`. The default has 5 neighbours, or all n - 1 other rows
         where there are fewer.
-    gate_sigma : float, default 0.5
-        Standard deviation of the gate noise.
-    learning_rate : float, default 0.005
-        Average movement of a gate per step (gates decide within a distance of about 1).
-    max_iter : int, default 2000
-        Most steps.
-    tol : float, default 0.01
-        Training has converged when at most this share of the gates is undecided,
-        -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
-    batch_size : int or None, default None
-        Rows per step: near-equal batches of at most this size, every row once an epoch. None: a sample of at most 512,
-        on which structure and scores are computed in any case.
     random_state : int, RandomState instance or None, default None
-    callbacks : sequence of callables, default ()
-        Called with a `dufs_core.training.loop.StepInfo` after every step; one that returns True ends the training. A
-        `dufs_core.Checkpoint` among them saves the state of the fit instead.
     scaling : "columns", "global" or "none", default "columns"
         **Machine and data.** Mean 0 and variance 1 for each column; centred columns and one common scale (images);
         centred only.
-    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
-        See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
-        "streaming" takes memory in proportion to the data; "auto" picks the faster of the two. "cuda" needs the CuPy
-        backend; "sparse" is "auto" for sparse X, since the few columns with gates are dense.
     backend : "auto", "numpy" or "cupy", default "auto"
         Where to compute. "auto": on the GPU where CuPy can, else with NumPy; sparse X on the side where it lives. X may
         live on either side.
@@ -98,37 +84,31 @@ class DUFS(GatedSelector):
         The smallest fdr at which each column is selected: small is sure, 1 is never. Its minimum is the smallest rate
         at which anything is found.
     evidence_ : ndarray (n_features,)
-        What competes, large is strong: -log of the chance that a shuffled column has such a score on the final graph or
-        on the one that the gates started from, or depends so much on another column, whichever says most.
+        What competes, large is strong: -log of the chance that a shuffled column has such a score on the graph, or
+        depends so much on another column or on a product of two or three, whichever says most. Products are asked where
+        there are few columns (`dufs_core.significance.products`).
     decoy_evidence_ : ndarray (n_decoys, n_features)
         The same of the decoys; NaN for columns that are constant, or vary in fewer than three of the rows looked at.
     scores_ : ndarray (n_features,)
-        x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, with a gate or not, on the final
+        x_k' P^t x_k / n, larger is better: the gated Laplacian score of every column, with an open gate or not, on the
         graph without the column itself; columns clipped at two standard deviations.
-    mu_ : ndarray (n_features,)
-        Gate parameters, large is open; NaN for a column that was given no gate.
-    gate_probabilities_ : ndarray (n_features,)
-        P(z > 0); NaN as `mu_`.
-    fdr_, lam_ : float
-        The rate and the regularisation strength of this fit; lam_ is NaN where too few columns could compete to
-        calibrate it.
-    history_ : dict of ndarray (n_iter_,)
-        step, loss, score (S / n), bandwidth, open_gates, undecided_gates; the gates of decoys are counted, too.
-    n_iter_ : int
-    converged_ : bool
+    in_graph_ : ndarray (n_features,) of bool
+        The columns with an open gate, whose graph it is.
+    fdr_ : float
+        The rate of this fit.
     constant_features_ : ndarray of int
     diagnosis_ : tuple of dufs_core.significance.diagnosis.Finding
         What says that the rows may not be exchanged (time order, batches, copies, far rows, row numbers, cells imputed
         together), each with its number and a sentence that says what to do; empty where nothing was found.
     rows_ : dufs_core.significance.rows.RowsUsed
         How many rows took part, in how many groups they were exchanged, and how many were left out.
-    backend_, engine_ : str
+    backend_ : str
     n_features_in_, feature_names_in_
         As in scikit-learn.
 
     See Also
     --------
-    GatedLaplacian : the gates of the paper, without decoys.
+    GatedLaplacian : the trained gates of the paper, without decoys.
     stability_selection : how often columns are selected on halves of the rows.
 
     Examples
@@ -143,9 +123,8 @@ class DUFS(GatedSelector):
     fdr: float = 0.1
     rows: Literal["independent", "series"] = "independent"
     ranking: Literal["diverse", "evidence"] = "diverse"
-    lam: float | Literal["calibrated"] = "calibrated"
 
-    _elsewhere: ClassVar = {name: _GATES for name in ("n_draws", "optimizer", "max_runs", "conventions")}
+    _elsewhere: ClassVar = dict.fromkeys(_TRAINING, _GATES)
 
     def _procedure(self) -> DecoyCompetition:
         from dufs_core.selection.decoys.competition import DecoyCompetition
@@ -155,13 +134,13 @@ class DUFS(GatedSelector):
     def _facts(self) -> dict[str, Any]:
         q = self.q_values_
         found = {"fdr": self.fdr_, "n_found": int((q <= self.fdr_).sum()), "smallest_fdr": float(q.min())}
-        return found | {"n_decoys": len(self.decoy_evidence_), "lam": self.lam_}
+        return found | {"n_decoys": len(self.decoy_evidence_)}
 
     def _drawn(self) -> Drawn:
         from dufs_core.selection.decoys.explanation import is_judged
 
         aside = {"not judged": ~is_judged(self)}
-        return Drawn(self.evidence_, "evidence", False, aside, self.decoy_evidence_, ("loss_and_gates",))
+        return Drawn(self.evidence_, "evidence", False, aside, self.decoy_evidence_, ())
 
     def _explanation(self, n: int) -> Explanation:
         from dufs_core.selection.decoys.explanation import explain

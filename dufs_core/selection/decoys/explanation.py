@@ -9,7 +9,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.selection.base import Explanation
-from dufs_core.selection.explanation import COMPLEMENTING, convergence_note, features, sentences
+from dufs_core.selection.explanation import COMPLEMENTING, features, sentences
 
 
 def is_judged(selector: Any) -> Array:
@@ -57,8 +57,6 @@ def explain(selector: Any) -> Explanation:
     numbers = {
         "q_value": np.where(judged, selector.q_values_, np.nan),
         "evidence": np.where(judged, selector.evidence_, np.nan),
-        "mu": selector.mu_,
-        "probability": selector.gate_probabilities_,
     }
     reasons = [_reason(selector, judged, k) for k in range(len(judged))]
     order = f"{COMPLEMENTING}, not by evidence" if selector.ranking == "diverse" else None
@@ -113,9 +111,8 @@ def _notes(selector: Any, judged: Array) -> list[str]:
         wanted = f"n_features_to_select={selector.n_features_to_select}"
         notes.append(f"{what} selected features are so for {wanted} alone: at this rate they are not found.")
 
-    given = int((~np.isnan(selector.mu_)).sum())
-    gates = features(given) if given else "no feature"
-    notes.append(convergence_note(selector, f"{selector.n_iter_} steps; {gates} with a gate"))
+    if is_open := int(selector.in_graph_.sum()):
+        notes.append(f"Scores are those on the graph of {features(is_open)}.")
     varying = len(q) - len(selector.constant_features_)
     if judged.sum() < varying:
         some = features(varying - int(judged.sum()), "is", "are")

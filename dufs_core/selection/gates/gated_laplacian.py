@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from dufs_core.errors import invalid_choice
+from dufs_core.errors import CheckpointError, invalid_choice
 from dufs_core.selection.base import Drawn, Explanation
 from dufs_core.selection.gated_selector import GatedSelector
-from dufs_core.selection.settings import Conventions, Graph
+from dufs_core.selection.settings import Conventions, Graph, flat_settings, set_flat
 
 if TYPE_CHECKING:
     from dufs_core.selection.gates.search import GateSearch
@@ -80,15 +81,21 @@ class GatedLaplacian(GatedSelector):
         A run has converged when at most this share of the gates is undecided,
         -1.2 gate_sigma <= mu <= 1 + 1.2 gate_sigma.
     batch_size : int or None, default None
-        Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows.
+        Rows per step: near-equal batches of at most this size, every row once an epoch. None: all rows. Data on disk
+        are read a batch at a time.
     conventions : "paper" or Conventions, default "paper"
         "paper": those of the paper, as ``Conventions()``. Others are where the authors' published code departs from it:
         `dufs_core.Conventions`.
     random_state : int, RandomState instance or None, default None
     callbacks : sequence of callables, default ()
-        As in `dufs_core.DUFS`; one that returns True ends a run.
-    scaling, engine, backend, dtype, max_memory, n_jobs, verbose
-        As in `dufs_core.DUFS`. Sparse X has an engine of its own, "sparse".
+        Called with a `dufs_core.training.loop.StepInfo` after every step; one that returns True ends the run. A
+        `dufs_core.Checkpoint` among them saves the state of the fit instead.
+    engine : "auto", "reference", "dense", "streaming", "sparse" or "cuda", default "auto"
+        See `dufs_core.objective.engines`; all give the same numbers within rounding. "dense" holds n x n arrays,
+        "streaming" takes memory in proportion to the data; "auto" picks the faster of the two. "cuda" needs the CuPy
+        backend; sparse X has an engine of its own, "sparse".
+    scaling, backend, dtype, max_memory, n_jobs, verbose
+        As in `dufs_core.DUFS`.
 
     Attributes
     ----------
@@ -144,6 +151,13 @@ class GatedLaplacian(GatedSelector):
     ranking: Literal["gates", "diverse"] = "gates"
     max_runs: int = 6
     graph: Graph = _PAPER.with_parts({"bandwidth_factor": 2.0})  # noqa: RUF009 - it cannot change
+    gate_sigma: float = 0.5
+    learning_rate: float = 0.005
+    max_iter: int = 2000
+    tol: float = 0.01
+    batch_size: int | None = None
+    callbacks: Sequence[Any] = ()
+    engine: Literal["auto", "reference", "dense", "streaming", "sparse", "cuda"] = "auto"
     n_draws: int | Literal["auto"] = "auto"
     optimizer: Literal["normalized", "sgd", "adam"] = "normalized"
     conventions: Conventions | Literal["paper"] = "paper"
@@ -170,6 +184,50 @@ class GatedLaplacian(GatedSelector):
             raise invalid_choice("preset", name, PRESETS)
         selector: Self = cls(**PRESETS[name]).set_params(**changes)
         return selector
+
+    @classmethod
+    def resume(cls, path: Any, X: Any, *, groups: Any = None, **parameters: Any) -> Self:
+        """Go on with a fit from its checkpoint: the result is, bit by bit, that of a fit never interrupted.
+
+        Parameters
+        ----------
+        path : path
+            Of a `dufs_core.Checkpoint`. If the last state is damaged, the one before it is used, with a warning.
+        X : array-like (n_samples, n_features)
+            The data that the fit was started with.
+        groups : array-like, optional
+            Those that it was started with.
+        **parameters
+            n_jobs, max_memory, verbose and callbacks are free, and not remembered: callbacks may hold a Checkpoint with
+            the same or another path; by default one is made with `path`. Any other parameter is taken from the file.
+
+        Returns
+        -------
+        selector
+            Fitted; its random_state is the seed of the fit, its backend and engine are those that "auto" came to.
+
+        Raises
+        ------
+        CheckpointError
+            If the data, the groups, a parameter given here, the engine or the version is another one (the message names
+            it), if the fit was that of another selector, or if no state is usable.
+        FileNotFoundError
+            If there is no checkpoint.
+        """
+        from dufs_core.selection import checkpoint
+
+        callbacks = tuple(parameters.pop("callbacks", None) or ())
+        saving = checkpoint.find(callbacks)
+        if saving is None:
+            saving = checkpoint.Checkpoint(path)
+            callbacks = (saving, *callbacks)
+        name, settings = saving.read(path)
+        if name != cls.__name__:
+            raise CheckpointError(f"{path} is the checkpoint of a {name}: resume it by {name}.resume")
+        if unknown := settings.keys() - flat_settings(cls()):
+            raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
+        selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
+        return selector.fit(X, groups=groups)
 
     def _procedure(self) -> GateSearch:
         from dufs_core.selection.gates.search import GateSearch

@@ -90,8 +90,7 @@ def stationary_lambdas(task: FitTask) -> Array:
         return stationary
     settings = clone(task.settings).set_params(lam=0.0)
     task = replace(task, settings=settings, procedure=settings._procedure())
-    engine = task.engine()
-    trainer = task.trainer(engine, len(columns))
+    trainer = task.trainer(task.engine(), len(columns))
     varying = take_columns(bk, data.X, columns)
     mu = bk.xp.full(len(columns), INITIAL_MU, dtype=varying.dtype)
     rows = batches(bk, 0, 0, task.X.shape[0], trainer.schedule)[0]
@@ -99,7 +98,7 @@ def stationary_lambdas(task: FitTask) -> Array:
     for step in range(_START_STEPS):
         noise_rows = rows if trainer.schedule.gate_noise == "sample" else None
         eps = gate_noise(bk, 0, step + 1, trainer.schedule.n_draws, noise_rows, columns, varying.dtype)
-        _, dmu = engine(bk, trainer.objective, mu, eps, batch)
+        _, dmu = trainer.engine(bk, trainer.objective, mu, eps, batch)
         stationary[columns] -= bk.to_host(dmu) / _START_STEPS
     _, saved = regulariser.forward(bk, mu, settings.gate_sigma)
     return stationary / float(regulariser.backward(bk, saved, 1.0)[0])

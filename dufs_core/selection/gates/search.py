@@ -16,11 +16,12 @@ from dufs_core.selection.parameters import (
     check_choice,
     check_draws,
     check_regularisation,
+    check_training,
     check_truth,
     check_whole,
     is_real,
 )
-from dufs_core.selection.procedure import FitSize, Found
+from dufs_core.selection.procedure import FitSize, Found, Gates, Training
 from dufs_core.selection.settings import Conventions, check_group
 from dufs_core.selection.trainer import FinishedRun, GateTrainer
 from dufs_core.significance.hsic import SHUFFLES, PairwiseHSIC
@@ -63,33 +64,33 @@ class GateSearch:
     largest excess score is kept.
     """
 
-    stacks = True
-    on_sparse = True
     scales_groups = True
 
     def __init__(self, settings: GatedLaplacian) -> None:
         self._settings = settings
-        self.optimizer: str = settings.optimizer
-        self.n_draws: int | str = settings.n_draws
-        self.conventions: Any = settings.group("conventions")
+        conventions = settings.group("conventions")
+        self.training: Training | None = Training(settings.optimizer, settings.n_draws, conventions)
+        self.rows_in_hand: int | None = settings.batch_size
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         settings = self._settings
         check_choice("ranking", settings.ranking, RANKINGS)
-        check_regularisation(settings.lam, settings.dtype, None)
+        check_training(settings, n)
+        check_regularisation(settings.lam, settings.dtype)
         check_whole("max_runs", settings.max_runs)
         check_draws(settings.n_draws)
         get_optimizer(settings.optimizer, settings.learning_rate)
         if settings.conventions != "paper":
             check_group("conventions", settings.conventions, Conventions)
+        conventions = settings.group("conventions")
         for name, choices in _CONVENTIONS.items():
-            check_choice(name, getattr(self.conventions, name), choices)
+            check_choice(name, getattr(conventions, name), choices)
         for name in ("noisy_start", "rate_per_column"):
-            check_truth(name, getattr(self.conventions, name))
-        delta = self.conventions.delta
+            check_truth(name, getattr(conventions, name))
+        delta = conventions.delta
         if not is_real(delta) or not 0 <= delta < float("inf"):
             raise ValueError(f"delta must be a number of at least 0; got {delta!r}")
-        if is_sparse and self.conventions.gate_noise == "sample":
+        if is_sparse and conventions.gate_noise == "sample":
             raise ValueError(
                 'gate_noise="sample" cannot take sparse X, because one gate a sample leaves no zeros after centring: '
                 'use gate_noise="batch", or X.toarray() if it fits in memory'
@@ -98,7 +99,7 @@ class GateSearch:
     def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
         """Steps on all rows, or on batches of them; gates of all columns."""
         rows = min(n, self._settings.batch_size or n)
-        return FitSize(rows, d, 0, gate_test_bytes(n, d, itemsize, self._settings.max_runs > 1))
+        return FitSize(rows, d, gate_test_bytes(n, d, itemsize, self._settings.max_runs > 1))
 
     def run(self, data: ScaledData, rows: Rows, trainer: GateTrainer, threads: int, first: Run | None) -> Found:
         """The first run that passes, else the one with the largest excess score."""
@@ -164,9 +165,7 @@ class GateSearch:
             order_by = bk.to_host(finished[0].run.mu)
         scores = self._scores(constant, best.columns, mu, order_by)
         return Found(
-            run=best.run,
-            columns=best.columns,
-            mu=mu,
+            gates=Gates(best.run, best.columns, mu),
             scores=scores,
             order_by=scores,
             weights=scores,

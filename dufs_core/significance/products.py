@@ -1,0 +1,88 @@
+"""Dependence of a column on the product of others: structure that no pair of columns shows.
+
+Of two random signs and their product every two are independent. So is each of a column's partners in a product, in
+XOR and in the parity of several: only together do they say what the column is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend
+from dufs_core.backend.threads import mapped
+
+PRODUCTS = 1e11  # multiply-adds that products of one size may take
+SIZES = (2, 3)  # columns of a product
+_CALIBRATION = 120  # calibration columns that the null distribution is read from
+TOGETHER = 1024  # products at a time
+
+
+def sizes_within_budget(competing: int, n: int) -> list[int]:
+    """The sizes of products of so many columns on n rows that can be compared with all columns."""
+    scored = competing + _CALIBRATION
+    count = 1.0
+    found = []
+    for taken in range(max(SIZES)):
+        count *= (competing - taken) / (taken + 1)  # subsets of taken + 1 columns
+        if taken + 1 in SIZES and count * scored * n <= PRODUCTS:
+            found.append(taken + 1)
+    return found
+
+
+def product_dependence(bk: Backend, X: Array, competing: int, size: int, threads: int) -> Array:
+    """The strongest dependence of each column on a product of `size` others.
+
+        max over i < j (< l), all other than k, of |r(x_i x_j (x_l), x_k)| sqrt(n),    r the correlation.
+
+    A product that the column itself is part of says nothing of it. Every product counts alike for columns, decoys and
+    calibration columns, which have no products of their own.
+
+    Parameters
+    ----------
+    X : (D, n)
+        Rows of mean 0 and variance 1; those from `competing` on are known to be shuffled.
+    size : int
+        2 or 3.
+
+    Returns
+    -------
+    ndarray (competing + c,), float64, NumPy
+        Of the first columns of X: the competing ones and at most 120 for calibration.
+    """
+    xp = bk.xp
+    scored = X[: competing + _CALIBRATION]
+
+    def strongest(chosen: Array) -> Array:
+        # products, as columns of mean 0 and length 1
+        factors = xp.asarray(chosen)
+        product = X[factors[0]]
+        for factor in factors[1:]:
+            product = product * X[factor]
+        product = product - product.mean(axis=1, keepdims=True)
+        length = xp.sqrt((product * product).sum(axis=1, keepdims=True))
+        product /= xp.where(length > 0, length, 1)
+
+        # their correlations with all columns but their own factors
+        r = abs(scored @ product.T)
+        for factor in factors:
+            r[factor, xp.arange(len(factor))] = 0
+        return r.max(axis=1)
+
+    best = np.zeros(len(scored))
+    for part in mapped(bk, strongest, _subsets(competing, size), threads):
+        best = np.maximum(best, bk.to_host(part).astype(np.float64))
+    return best
+
+
+def _subsets(count: int, size: int) -> Iterator[Any]:
+    """All subsets of the first whole numbers, as arrays (size, m) of increasing ones, some at a time."""
+    firsts = range(count) if size > 2 else [None]
+    for first in firsts:
+        least = 0 if first is None else first + 1
+        pairs = np.stack(np.triu_indices(max(0, count - least), 1)) + least
+        for start in range(0, pairs.shape[1], TOGETHER):
+            some = pairs[:, start : start + TOGETHER]
+            yield some if first is None else np.concatenate([np.full((1, some.shape[1]), first), some])
