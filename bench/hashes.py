@@ -85,7 +85,6 @@ SETTINGS: dict[str, Callable[[], str]] = {
     "defaults, 80 x 900": _fit(DUFS(random_state=0), example(80, 900)),
     "defaults, 700 rows": _fit(DUFS(random_state=0), example(700, 40)),
     "defaults, evidence": _fit(DUFS(random_state=0, ranking="evidence")),
-    "defaults, batches": _fit(DUFS(random_state=0, batch_size=200), example(700, 40)),
     "defaults, sparse": _fit(DUFS(random_state=0), _sparse()),
     "defaults, global": _fit(DUFS(random_state=0, scaling="global")),
     "gates": _gates(),

@@ -37,7 +37,7 @@ def main() -> None:
     records = Records(a.json, key, table)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        DUFS(random_state=0, max_iter=1).fit(np.random.default_rng(0).normal(size=(50, 9)))  # compiles
+        DUFS(random_state=0).fit(np.random.default_rng(0).normal(size=(50, 9)))  # loads what fits need
     for name in available(a.only)[0]:
         for selector in (DUFS(random_state=0), GatedLaplacian(random_state=0, **CHANGES[name])):
             settings = CHANGES[name] if isinstance(selector, GatedLaplacian) else {}
@@ -57,7 +57,8 @@ def measure(X: np.ndarray, labels: np.ndarray, selector: DUFS | GatedLaplacian) 
     accuracy = {k: kmeans_accuracy(raw[:, selector.order_[:k]], labels) for k in COUNTS}
     return {
         "n": X.shape[0], "d": X.shape[1], "seconds": round(seconds, 2),
-        "n_iter": selector.n_iter_, "runs": getattr(selector, "n_runs_", 1), "converged": selector.converged_,
+        "n_iter": getattr(selector, "n_iter_", 0), "runs": getattr(selector, "n_runs_", 0),
+        "converged": getattr(selector, "converged_", True),
         "selected": int(selector.support_.sum()),
         "accuracy_top": {str(k): [round(100 * v, 1) for v in a] for k, a in accuracy.items()},
         "accuracy_all": [round(100 * v, 1) for v in kmeans_accuracy(raw, labels)],

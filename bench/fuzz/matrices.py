@@ -20,10 +20,10 @@ from scipy import sparse
 from dufs_core import DUFS, GatedLaplacian, baselines
 from dufs_core.errors import DufsError
 
-_FEW: dict[str, Any] = {"max_iter": 3, "random_state": 0, "backend": "numpy"}
+_HERE: dict[str, Any] = {"random_state": 0, "backend": "numpy"}
 SELECTORS: dict[str, Callable[[], Any]] = {
-    "DUFS": lambda: DUFS(**_FEW),
-    "GatedLaplacian": lambda: GatedLaplacian(max_runs=2, n_draws=2, **_FEW),
+    "DUFS": lambda: DUFS(**_HERE),
+    "GatedLaplacian": lambda: GatedLaplacian(max_runs=2, n_draws=2, max_iter=3, **_HERE),
     "LaplacianScore": lambda: baselines.LaplacianScore(n_neighbors=1),
     "MCFS": lambda: baselines.MCFS(n_neighbors=1, random_state=0),
     "NDFS": lambda: baselines.NDFS(n_neighbors=1, max_iter=3, random_state=0),

@@ -17,7 +17,7 @@ import numpy as np
 from bench import common
 from bench.paper.data import read_idx
 from bench.walks import clusters, run
-from dufs_core import DUFS, GatedLaplacian, LambdaPath, Trajectory, report
+from dufs_core import DUFS, GatedLaplacian, LambdaPath, report
 from dufs_core.baselines import MCFS, LaplacianScore
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection import plotting
@@ -44,10 +44,10 @@ def fitted(what: str, X: Any, **settings: Any) -> DUFS:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", DufsWarning)
         selector = DUFS(random_state=0, backend="numpy", **settings).fit(X)
-    with_gates = int((~np.isnan(selector.mu_)).sum())
     print(
-        f"\n{what}: {time.perf_counter() - start:.1f} s, {selector.n_iter_} steps, "
-        f"{int((selector.q_values_ <= selector.fdr).sum())} of {X.shape[1]} found, {with_gates} with gates, "
+        f"\n{what}: {time.perf_counter() - start:.1f} s, "
+        f"{int((selector.q_values_ <= selector.fdr).sum())} of {X.shape[1]} found, "
+        f"{int(selector.in_graph_.sum())} make the graph, "
         f"{len(selector.constant_features_)} constant",
         *(f"  {warning.message}" for warning in caught), sep="\n", flush=True,
     )  # fmt: skip
@@ -71,8 +71,7 @@ def digits(out: Path) -> None:
     images, labels = mnist((3, 8))
     X = images.reshape(len(images), -1)
     by_columns = fitted("digits, scaling='columns'", X)
-    trajectory = Trajectory(every=5)
-    selector = fitted("digits", X, scaling="global", callbacks=[trajectory])
+    selector = fitted("digits", X, scaling="global")
     print(report(selector, X).text(most=3))
     times = {}
     rankings = {"DUFS": selector.order_, "DUFS, columns": by_columns.order_}
@@ -91,10 +90,8 @@ def digits(out: Path) -> None:
     plotting.selected_pixels(few, (28, 28), images[labels == 3].mean(axis=0), axes[1])
     plotting.selected_pixels(few, (28, 28), images[labels == 8].mean(axis=0), axes[2])
     picture.savefig(out / "digits-pixels.png", dpi=80)
-    picture, axes = figure(1, 3, 4.4, 3.6)
-    plotting.loss_and_gates(selector, axes[0])
-    plotting.gate_trajectories(trajectory, selector, axes[1])
-    plotting.ranked_scores(selector, axes[2])
+    picture, ax = figure(1, 1, 6.4, 3.6)
+    plotting.ranked_scores(selector, ax)
     picture.savefig(out / "digits-fit.png", dpi=70)
     picture, axes = figure(1, 3, 4.4, 3.6)
     plotting.spectrum(selector, X, axes[0])

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from bench.common import required
 from bench.walks import clusters, run
-from dufs_core import DUFS, Trajectory, report, stability_selection
+from dufs_core import DUFS, report, stability_selection
 from dufs_core.anndata import select_features
 from dufs_core.errors import DufsWarning
 from dufs_core.inspection import plotting
@@ -66,12 +66,10 @@ def fit(adata: Any, out: Path) -> None:
     }
     fits = {}
     for scaling in ("columns", "global"):
-        trajectory, start = Trajectory(every=5), time.perf_counter()
+        start = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", DufsWarning)
-            fits[scaling] = select_features(
-                genes, key_added=scaling, scaling=scaling, callbacks=[trajectory], random_state=0
-            )
+            fits[scaling] = select_features(genes, key_added=scaling, scaling=scaling, random_state=0)
         print(f"\nscaling={scaling!r}, {time.perf_counter() - start:.0f} s", *(w.message for w in caught), sep="\n")
         print(genes.uns[scaling] | {"params": "..."})
     selector = fits["global"]
@@ -86,7 +84,6 @@ def fit(adata: Any, out: Path) -> None:
         for what, ranking in (rankings | {f"scaling={name!r}": each.order_ for name, each in fits.items()}).items():
             judged(f"first {number}, {what}", genes.X[:, ranking[:number]], labels)
     for ax, name in (
-        (plotting.gate_trajectories(trajectory, selector), "trajectories"),
         (plotting.ranked_scores(selector), "scores"),
         (plotting.embedding(selector, genes.X, labels)[0], "embedding"),
         (plotting.spectrum(selector, genes.X), "spectrum"),

@@ -91,10 +91,9 @@ def docstrings(out: Path) -> None:
 
 
 def pictures(path: Path, selector: Any, X: Any, labels: Any) -> None:
-    picture, axes = figure(1, 4, 4.0, 3.6)
-    plotting.loss_and_gates(selector, axes[0])
-    plotting.ranked_scores(selector, axes[1])
-    plotting.embedding(selector, X, labels, axes[2:])
+    picture, axes = figure(1, 3, 4.4, 3.6)
+    plotting.ranked_scores(selector, axes[0])
+    plotting.embedding(selector, X, labels, axes[1:])
     picture.savefig(path, dpi=65)
 
 

@@ -198,8 +198,20 @@ def open_score(bk: Backend, objective: Objective, G: Array) -> float:
     return float(_forward(bk, objective, G[None]).S[0])
 
 
-def open_walk(bk: Backend, objective: Objective, G: Array) -> Array:
-    """P of the data as they are, every gate open: rows sum to 1.      G = X X' (n, n)."""
+class OpenGraph(NamedTuple):
+    """The graph of data as they are, every gate open."""
+
+    P: Array  # (n, n), rows sum to 1
+    bandwidth: float
+    degenerate: bool  # the bandwidth rule gave 0 and its substitute was used
+    isolated: float  # share of rows without any neighbour in the kernel
+
+
+def open_graph(bk: Backend, objective: Objective, G: Array) -> OpenGraph:
+    """The graph that G = X X' (n, n) is of."""
     f = _forward(bk, replace(objective, power=1), G[None])
-    r = f.deg[0] ** 0.5
-    return f.saved_A.A[0] * r[None, :] / r[:, None]  # P_ij = A_ij r_j / r_i
+    degree = f.deg[0]
+    r = degree**0.5
+    P = f.saved_A.A[0] * r[None, :] / r[:, None]  # P_ij = A_ij r_j / r_i
+    alone = normalise.isolated_degree(objective.self_weight, float(bk.xp.finfo(degree.dtype).eps))
+    return OpenGraph(P, float(f.b[0]), bool(f.degenerate[0]), float((degree <= alone).mean()))

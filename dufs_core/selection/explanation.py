@@ -10,14 +10,14 @@ from dufs_core.selection.settings import Graph
 from dufs_core.significance.diagnosis import Finding
 from dufs_core.training.loop import Run
 
-_ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
+ISOLATED_SHARE = 0.1  # share of rows without neighbours that is worth a warning
 COMPLEMENTING = "so that the first few complement each other"
 
 
 def training_doubts(settings: Any, graph: Graph, run: Run, n: int) -> Iterator[DufsWarning]:
     """What is doubtful about a run on n rows, each with what to do."""
     n_gates = len(run.mu)
-    if run.isolated > _ISOLATED_SHARE:
+    if run.isolated > ISOLATED_SHARE:
         said = f"In some step {run.isolated:.0%} of the rows had no neighbour within the bandwidth (b = "
         said += f"{run.history['bandwidth'][-1]:.3g} at the end), which turns the score into plain variance"
         yield isolated_rows(said, graph.bandwidth, graph.bandwidth_factor, graph.n_neighbors)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
+from dufs_core.errors import DufsWarning
 from dufs_core.selection.settings import Conventions
 from dufs_core.significance.rows import Rows
 from dufs_core.training.loop import Run
@@ -29,7 +30,8 @@ class Found(NamedTuple):
     weights: Array  # (d,) above 0: columns that the diverse order may begin with, and their weights in it
     support: Array  # (d,) bool: what is selected where no number is asked for
     judged: Any  # NamedTuple: the procedure's own attributes of the selector
-    doubt: str | None  # what is doubtful about the selection
+    doubts: Sequence[DufsWarning]  # what is doubtful about graph and training
+    doubt: str | None  # and about the selection
     read: Callable[[Array], Array] | None  # some columns (d', n') for the diverse order; None: as they are
 
 

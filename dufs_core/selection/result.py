@@ -13,8 +13,7 @@ from dufs_core.data.scaling import ScaledData
 from dufs_core.errors import DufsWarning, RowsWarning, SelectionWarning, all_constant
 from dufs_core.objective.ops import regulariser
 from dufs_core.selection.diverse_ranking import diverse_order
-from dufs_core.selection.explanation import training_doubts
-from dufs_core.selection.parameters import graph_for, n_wanted
+from dufs_core.selection.parameters import n_wanted
 from dufs_core.selection.procedure import Found, Gates
 from dufs_core.significance.diagnosis import SELECTED_SHARE, Finding
 from dufs_core.significance.rows import Rows, RowsUsed
@@ -70,7 +69,7 @@ def complete(
     settings: Any, found: Found, findings: Sequence[Finding], data: ScaledData, rows: Rows, context: Any, threads: int
 ) -> FitResult:  # fmt: skip
     """What a procedure found with scaled data (n, d), as the result of the fit with these settings."""
-    n, d = data.X.shape
+    d = data.X.shape[1]
     gates = found.gates
     of_gates = [] if gates is None else [gates.mu, gates.run.history["bandwidth"]]
     if not all(np.isfinite(values).all() for values in (found.order_by, *of_gates)):
@@ -98,7 +97,7 @@ def complete(
         judged=found.judged,
         trained=None if gates is None else _of_all(gates, d, settings, context.engine.name),
         doubts=(
-            *([] if gates is None else training_doubts(settings, graph_for(settings, n), gates.run, n)),
+            *found.doubts,
             *rows.doubts(),
             *_doubts_of_selection(d, d - len(constant), found.doubt),
             *(RowsWarning(finding.sentence) for finding in diagnosis if support.any()),

@@ -73,11 +73,11 @@ class Graph(Settings):
 
     def __call__(self, X: Any) -> Any:
         """P (n, n), float64: the random walk on rows X (n, d), in host memory, as they are; all gates open."""
-        from dufs_core.objective.chain import Objective, open_walk
+        from dufs_core.objective.chain import Objective, open_graph
 
         X = np.asarray(X, dtype=np.float64)
         X = X - X.mean(axis=0)  # no distance changes, and no digits are lost
-        return open_walk(get_backend("numpy"), Objective(**self.get_params()), X @ X.T)
+        return open_graph(get_backend("numpy"), Objective(**self.get_params()), X @ X.T).P
 
 
 @dataclass(frozen=True)

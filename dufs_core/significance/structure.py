@@ -18,7 +18,7 @@ from sklearn.utils import gen_batches
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
-from dufs_core.objective.chain import Objective, open_walk
+from dufs_core.objective.chain import Objective, OpenGraph, open_graph
 from dufs_core.objective.ops import bandwidth, distances, gaussian
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.pairs import pair_dependence
@@ -198,7 +198,7 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     w = xp.asarray(weights.astype(pool.X.dtype))[:, None]
     x = pool.X[xp.asarray(members)]
     G = (x * w).T @ x
-    P = open_walk(bk, objective, G).T
+    P = open_graph(bk, objective, G).P.T
 
     def of(block: slice) -> Array:
         y = part = pool.X[block]
@@ -226,6 +226,15 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     together = max(1, _TOGETHER // (n * n))
     out[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads)) / n
     return out
+
+
+def graph_of(bk: Backend, pool: Pool, members: Array, objective: Objective) -> OpenGraph:
+    """The graph of the members alone, with the weights that they have."""
+    n = pool.X.shape[1]
+    objective = replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
+    x = pool.X[bk.xp.asarray(members)]
+    w = bk.xp.asarray((pool.scales(members) ** 2).astype(x.dtype))[:, None]
+    return open_graph(bk, objective, (x * w).T @ x)
 
 
 def _affinity(bk: Backend, objective: Objective, D: Array) -> tuple[Array, Array]:

@@ -15,9 +15,10 @@ import numpy as np
 
 from dufs_core.backend import Array, random
 from dufs_core.data.scaling import ScaledData
+from dufs_core.errors import DufsWarning
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection import diverse_ranking
-from dufs_core.selection.decoys.explanation import doubt_of_decoys
+from dufs_core.selection.decoys.explanation import doubt_of_decoys, doubts_of_graph
 from dufs_core.selection.memory import decoy_bytes
 from dufs_core.selection.parameters import check_choice, check_rate, graph_for
 from dufs_core.selection.procedure import FitSize, Found, Training
@@ -100,15 +101,15 @@ class DecoyCompetition:
         evidence = evidence[: pool.competing].reshape(-1, len(pool.columns))
         q = q_values(evidence, np.exp(-evidence.max(axis=0)))
         context.poll()
-        return self._found(context, X, rows, pool, best.members, best.score[: len(pool.columns)], evidence, q)
+        return self._found(context, X, rows, pool, best, evidence, q)
 
     def _nothing(self, context: FitContext, X: Any, rows: Rows, pool: structure.Pool) -> Found:
         """The result where fewer than two columns can compete."""
         count = len(pool.columns)
-        members = np.zeros(0, dtype=np.intp)
         evidence = np.full((1 + pool.n_decoys, count), np.nan)
         evidence[0] = 0.0
-        return self._found(context, X, rows, pool, members, np.zeros(count), evidence, np.ones(count))
+        nothing = structure.Structure(np.zeros(0, dtype=np.intp), np.zeros(count), evidence[0], 0.0)
+        return self._found(context, X, rows, pool, nothing, evidence, np.ones(count))
 
     def _read(self, context: FitContext, X: Any, rows: Rows, pool: structure.Pool) -> Callable[[Array], Array]:
         """How the diverse order reads columns: on more rows than the pool, where they are drawn."""
@@ -118,7 +119,7 @@ class DecoyCompetition:
         return partial(exchange.unclipped, X, self._settings.scaling == "columns")
 
     def _found(
-        self, context: FitContext, X: Any, rows: Rows, pool: structure.Pool, members: Array, score: Array,
+        self, context: FitContext, X: Any, rows: Rows, pool: structure.Pool, best: structure.Structure,
         evidence: Array, q: Array,
     ) -> Found:  # fmt: skip
         """The result for all columns of X; those that could not compete have less evidence than any that could."""
@@ -131,8 +132,14 @@ class DecoyCompetition:
 
         least = float(evidence[0].min()) - 1.0 if len(pool.columns) > 1 else 0.0
         of_columns = of_all(evidence[0], least)
+        own = best.members[best.members < len(pool.columns)]
         in_graph = np.zeros(d, dtype=bool)
-        in_graph[pool.columns[members[members < len(pool.columns)]]] = True
+        in_graph[pool.columns[own]] = True
+        doubts: list[DufsWarning] = []
+        if len(best.members):
+            graph = context.objective
+            found = structure.graph_of(context.bk, pool, best.members, graph)
+            doubts += doubts_of_graph(graph.bandwidth, graph.bandwidth_factor, graph.n_neighbors, found)
         judged = Judgement(
             q_values=of_all(q, 1.0),
             evidence=of_columns,
@@ -143,11 +150,12 @@ class DecoyCompetition:
         support = judged.q_values <= judged.fdr
         return Found(
             gates=None,
-            scores=of_all(score, 0.0),
+            scores=of_all(best.score[: len(pool.columns)], 0.0),
             order_by=of_columns,
             weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
             support=support,
             judged=judged,
+            doubts=doubts,
             doubt=doubt_of_decoys(judged),
             read=self._read(context, X, rows, pool),
         )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from decimal import ROUND_CEILING, Context
 from typing import Any
 
 import numpy as np
 
 from dufs_core.backend import Array
+from dufs_core.errors import DegenerateBandwidthWarning, DufsWarning, isolated_rows
 from dufs_core.selection.base import Explanation
-from dufs_core.selection.explanation import COMPLEMENTING, features, sentences
+from dufs_core.selection.explanation import COMPLEMENTING, ISOLATED_SHARE, features, sentences
 
 
 def is_judged(selector: Any) -> Array:
@@ -49,6 +51,19 @@ def doubt_of_decoys(judged: Any) -> str | None:
         f"No feature was found at a false discovery rate of {judged.fdr:g}. {other}. That can be the answer. "
         f"More rows show weaker structure, and n_features_to_select takes the best of the ranking all the same."
     )
+
+
+def doubts_of_graph(bandwidth: Any, factor: float, n_neighbors: int, graph: Any) -> Iterator[DufsWarning]:
+    """What is doubtful about the graph that columns are scored on, a `dufs_core.objective.chain.OpenGraph`."""
+    if graph.isolated > ISOLATED_SHARE:
+        said = f"On the graph of the columns found {graph.isolated:.0%} of the rows have no neighbour within the "
+        said += f"bandwidth (b = {graph.bandwidth:.3g}), which turns the score into plain variance"
+        yield isolated_rows(said, bandwidth, factor, n_neighbors)
+    if graph.degenerate:
+        yield DegenerateBandwidthWarning(
+            f"On the graph of the columns found the bandwidth rule {bandwidth!r} gave 0 (duplicate rows) and a "
+            f"substitute was used. A larger n_neighbors (now {n_neighbors}) looks past the duplicates."
+        )
 
 
 def explain(selector: Any) -> Explanation:

@@ -10,6 +10,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.data.matrix import take_columns
 from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.optimizers import get_optimizer
+from dufs_core.selection.explanation import training_doubts
 from dufs_core.selection.gates.explanation import doubt_of_gates
 from dufs_core.selection.memory import gate_test_bytes
 from dufs_core.selection.parameters import (
@@ -171,6 +172,7 @@ class GateSearch:
             weights=scores,
             support=scores > 0,
             judged=judged,
+            doubts=list(training_doubts(self._settings, self._settings.graph, best.run, X.shape[0])),
             doubt=doubt_of_gates(self._settings, best.run, scores, constant, judged, passed, X.shape[0]),
             read=None,
         )
