@@ -349,8 +349,8 @@ def test_covariates(capsys, tmp_path):
     """As those of the same fit in Python, and said in what is printed and written."""
     path = tmp_path / "cells.csv"
     X, Z = with_ages(path)
-    fitted = DUFS(max_iter=20, random_state=0).fit(X, covariates=Z)
-    without = DUFS(max_iter=20, random_state=0).fit(X)
+    fitted = DUFS(random_state=0).fit(X, covariates=Z)
+    without = DUFS(random_state=0).fit(X)
     argv = ["fit", str(path), "--covariates", "2", "--covariates", "depth", *QUICK]
     result = run(capsys, *argv)
     np.testing.assert_array_equal(np.asarray(result["scores"], dtype=fitted.scores_.dtype), fitted.scores_)
@@ -374,8 +374,8 @@ def test_series(capsys, tmp_path):
     place = np.repeat(["here", "there"], 40)
     lines = [",".join([name, *map(repr, row)]) for name, row in zip(place.tolist(), X.tolist(), strict=True)]
     path.write_text("\n".join(["place,a,b,c,d,e", *lines]))
-    fitted = DUFS(max_iter=20, random_state=0, rows="series").fit(X, groups=place)
-    without = DUFS(max_iter=20, random_state=0).fit(X, groups=place)
+    fitted = DUFS(random_state=0, rows="series").fit(X, groups=place)
+    without = DUFS(random_state=0).fit(X, groups=place)
     result = run(capsys, "fit", str(path), "--groups", "place", "--rows", "series", *QUICK)
     np.testing.assert_array_equal(np.asarray(result["scores"], dtype=fitted.scores_.dtype), fitted.scores_)
     assert (fitted.scores_ != without.scores_).any()

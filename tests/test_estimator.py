@@ -63,7 +63,7 @@ def assert_same_fit(a, b):
     [
         quick(max_iter=3),
         quick(max_iter=3, engine="reference", dtype="float64"),
-        DUFS(max_iter=3, random_state=0),
+        DUFS(random_state=0),
     ]
 )
 def test_scikit_learn_contract(estimator, check):

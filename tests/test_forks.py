@@ -26,7 +26,7 @@ from dufs_core.backend.blas import one_blas_thread
 warnings.simplefilter("ignore")
 X = np.random.default_rng(0).normal(size=(40, 8))
 def fit(_=None):
-    return DUFS(max_iter=3, random_state=0, backend="numpy").fit(X).order_.tolist()
+    return DUFS(random_state=0, backend="numpy").fit(X).order_.tolist()
 def limit():
     with one_blas_thread():
         return X.T @ X
@@ -181,7 +181,7 @@ def test_a_child_has_its_own_state():
         pid = os.fork()
     if not pid:
         good = not blas._users and lambda_path._catching.acquire(blocking=False)
-        DUFS(max_iter=2, random_state=0, backend="numpy").fit(two_moons(n_features=4).X)
+        DUFS(random_state=0, backend="numpy").fit(two_moons(n_features=4).X)
         os._exit(0 if good and blas_threads() == before else 1)
     left.set()
     thread.join()

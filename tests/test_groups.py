@@ -234,7 +234,7 @@ def test_nuisance_wins_one_in_six(size):
         group = rng.permutation(np.arange(120) // size)
         X = rng.normal(size=(120, 40)) * rng.lognormal(size=(120 // size, 40))[group]
         X += 2 * rng.normal(size=(120 // size, 40))[group]
-        shares.append(wins(DUFS(random_state=seed, max_iter=50).fit(X, groups=group)))
+        shares.append(wins(DUFS(random_state=seed).fit(X, groups=group)))
     assert abs(np.mean(shares) - 1 / 6) < 3 * np.std(shares) / np.sqrt(20)
 
 
@@ -273,12 +273,12 @@ def test_rows_alone_in_their_group_take_no_part(tmp_path, is_on_disk):
     more = np.insert(X, [0, 49, 120], 1e3, axis=0)
     labels = np.insert(group.astype(object), [0, 49, 120], ["x", "y", "z"])
     assert [labels[i] for i in at] == ["x", "y", "z"]
-    expected = DUFS(random_state=0, batch_size=60, max_iter=200).fit(X, groups=group)
+    expected = DUFS(random_state=0, batch_size=60).fit(X, groups=group)
     if is_on_disk:
         np.save(tmp_path / "X.npy", more)
         more = np.load(tmp_path / "X.npy", mmap_mode="r")
     with pytest.warns(RowsWarning, match="3 rows alone in their group took no part: join small"):
-        fitted = DUFS(random_state=0, batch_size=60, max_iter=200).fit(more, groups=labels)
+        fitted = DUFS(random_state=0, batch_size=60).fit(more, groups=labels)
     np.testing.assert_array_equal(fitted.support_, expected.support_)
     np.testing.assert_allclose(fitted.evidence_, expected.evidence_, rtol=1e-4, atol=1e-4)
     assert fitted.rows_ == (120, 6, 3, 0, 0)
@@ -334,8 +334,8 @@ def test_gates_take_groups_with_dense_data_alone(tmp_path, kind):
 
 def test_together_and_resumed(tmp_path):
     X, group = donors()
-    expected = [DUFS(random_state=seed, max_iter=100).fit(X, groups=group) for seed in (0, 1)]
-    together = fit_many([DUFS(random_state=seed, max_iter=100) for seed in (0, 1)], X, groups=group)
+    expected = [DUFS(random_state=seed).fit(X, groups=group) for seed in (0, 1)]
+    together = fit_many([DUFS(random_state=seed) for seed in (0, 1)], X, groups=group)
     for one, other in zip(together, expected, strict=True):
         np.testing.assert_array_equal(one.evidence_, other.evidence_)
     path = tmp_path / "fit.ckpt"
@@ -352,9 +352,9 @@ def test_in_other_processes():
     import joblib
 
     X, group = donors(n=60, d=10)
-    expected = DUFS(random_state=0, max_iter=20, n_jobs=1).fit(X, groups=group)
+    expected = DUFS(random_state=0, n_jobs=1).fit(X, groups=group)
     with joblib.parallel_config(backend="loky", n_jobs=1):
-        (there,) = fit_many([DUFS(random_state=0, max_iter=20, n_jobs=1)], X, groups=group)
+        (there,) = fit_many([DUFS(random_state=0, n_jobs=1)], X, groups=group)
     np.testing.assert_array_equal(there.evidence_, expected.evidence_)
 
 

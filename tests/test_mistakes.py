@@ -131,7 +131,7 @@ LABELS_OF_A_KIND = {
 def test_labels_of_any_kind_are_not_used(kind):
     """Not a bit of what is found depends on them, though half of the columns tell the labels."""
     data = np.random.default_rng(0).normal(size=(40, 30)) + np.tile(3.0 * np.eye(3, 6)[LABELS], 5)
-    decoys = DUFS(max_iter=3, random_state=0, backend="numpy")
+    decoys = DUFS(random_state=0, backend="numpy")
     found = ("scores_", "order_", "support_")
     for method, attributes in (
         (decoys, (*found, "q_values_", "evidence_", "decoy_evidence_")),

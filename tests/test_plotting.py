@@ -83,12 +83,11 @@ def many():
     X = rng.normal(size=(80, 60))
     X[:, :12] += 2 * rng.normal(size=(80, 1))
     X[:, 40], X[:, 50], X[3, 50] = 1, 0, 1
-    trajectory = Trajectory(every=10)
-    return DUFS(random_state=0, callbacks=[trajectory]).fit(X), trajectory, X
+    return DUFS(random_state=0).fit(X), X
 
 
 def test_evidence_of_columns_and_decoys(many):
-    selector, _, X = many
+    selector, X = many
     found = selector.q_values_ <= 0.1
     assert found[:12].all()
     ax = drawn(plotting.ranked_scores(selector))
@@ -114,26 +113,6 @@ def test_evidence_of_columns_and_decoys(many):
     assert np.flatnonzero(shown.mask).tolist() == [40, 50]
     np.testing.assert_allclose(shown.compressed(), np.delete(selector.evidence_, [40, 50]))
     assert pixels.get_title().endswith("(grey: 2 constant or not judged)")
-
-
-def test_gates_of_decoys_are_told_from_those_of_columns(many):
-    selector, trajectory, _ = many
-    (run,) = trajectory.runs
-    ax = drawn(plotting.gate_trajectories(trajectory, selector))
-    assert (run.columns < 60).sum() == len(ax.get_lines()) - 1 + sum(
-        len(lines.get_segments()) for lines in ax.collections if "selected" in lines.get_label()
-    )
-    columns = run.columns.copy()
-    columns[-2:] = 60, 77  # as if two were decoys
-    altered = SimpleNamespace(runs=[run._replace(columns=columns)])
-    ax = drawn(plotting.gate_trajectories(altered, selector))
-    (decoys,) = (lines for lines in ax.collections if lines.get_label() == "2 decoys")
-    np.testing.assert_allclose(np.array(decoys.get_segments())[:, -1, 1], run.mu[-1, -2:])
-    assert ax.get_title() == f"{len(columns)} gates, 2 decoys among them"
-    altered.runs[0].mu[-1, 0] += 1
-    with pytest.raises(ValueError, match="None of the trajectory's runs"):
-        plotting.gate_trajectories(altered, selector)
-    altered.runs[0].mu[-1, 0] -= 1
 
 
 def test_the_walk_is_that_of_the_fit(many, fitted):

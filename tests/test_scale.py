@@ -57,7 +57,7 @@ def test_far_rows_of_counts_are_no_structure(kind):
     X = rng.poisson(0.3, size=(100, 40)) if kind == "counts" else rng.random((100, 40)) < 0.2
     X = X.astype(float)
     X[:2] += 5 * X.std()
-    fitted = DUFS(random_state=0, max_iter=50).fit(X)
+    fitted = DUFS(random_state=0).fit(X)
     assert not fitted.support_.any()
     assert (fitted.evidence_ > fitted.decoy_evidence_.max(axis=0)).mean() < 0.35
 
@@ -185,7 +185,7 @@ def test_a_far_row_of_noise_is_no_structure(value, count):
     for seed in range(12):
         X = np.random.default_rng(seed).normal(size=(100, 40))
         X[:count] = value
-        fitted = DUFS(random_state=seed, max_iter=50, backend="numpy").fit(X)
+        fitted = DUFS(random_state=seed, backend="numpy").fit(X)
         shares.append((fitted.evidence_ > fitted.decoy_evidence_.max(axis=0)).mean())
         selected += int(fitted.support_.sum())
     assert abs(np.mean(shares) - 1 / 6) < 3 * np.std(shares) / np.sqrt(12)

@@ -203,7 +203,7 @@ def test_nuisance_wins_about_one_in_six(kind):
         if kind == "walks":
             x = np.random.default_rng(seed).normal(size=(40, 200)).cumsum(axis=1)
         groups = np.repeat(np.arange(4), 50) if kind == "several" else None
-        fitted = DUFS(rows="series", random_state=seed, max_iter=50).fit(x.T, groups=groups)
+        fitted = DUFS(rows="series", random_state=seed).fit(x.T, groups=groups)
         shares.append((fitted.evidence_ > fitted.decoy_evidence_.max(axis=0)).mean())
         assert not fitted.support_.any()
     assert np.mean(shares) < 0.2 + 3 * np.std(shares) / np.sqrt(12)
@@ -297,7 +297,7 @@ def test_innovations_of_normal_series_do_not_remember():
 def test_an_outage_is_no_structure(rows):
     X = np.random.default_rng(1).normal(size=(200, 30))
     X[50 : 50 + rows] = -9999
-    assert not DUFS(rows="series", random_state=0, max_iter=50).fit(X).support_.any()
+    assert not DUFS(rows="series", random_state=0).fit(X).support_.any()
 
 
 # --- times

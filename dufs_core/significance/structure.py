@@ -147,16 +147,17 @@ def dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     """The evidence of every column's strongest dependence on others, (D,), and the likely pairs as a graph (D, D).
 
     Products of two and three columns are asked where there are few enough, and have a null distribution of their own.
+    The largest of so many kinds of dependence exceeds a value by chance so many times as often.
     """
     strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
     evidence = chance(strongest[pool.competing :])(strongest)
-    n = pool.X.shape[1]
-    for size in sizes_within_budget(pool.competing, n):
+    sizes = sizes_within_budget(pool.competing, pool.X.shape[1])
+    for size in sizes:
         of_products = product_dependence(bk, pool.X, pool.competing, size, threads)
         scored = len(of_products)
         more = chance(of_products[pool.competing :])(of_products)
         evidence[:scored] = np.maximum(evidence[:scored], more)
-    return evidence, graph
+    return evidence - log(1 + len(sizes)), graph
 
 
 def evidence_of(pool: Pool, score: Array, dependence: Array) -> Array:
