@@ -1,8 +1,8 @@
 """The values that columns compete with, and how decoys are made of them: the one place where rows become values.
 
     read       rows of X, or means of consecutive ones of a series
-    prepared   what may be exchanged: columns without far cells, centred and with one deviation within groups; less what
-               covariates explain; of series the innovations
+    prepared   what may be exchanged: columns without far cells, or normal scores where there are many, centred and with
+               one deviation within groups; less what covariates explain; of series the innovations
     finished   what is scored, of prepared values in their order and in any other: series through the common filter,
                shuffled residuals without what covariates explain; clipped at 2 standard deviations, variance 1
 
@@ -22,7 +22,7 @@ from dufs_core.data.matrix import dense_block
 from dufs_core.significance import series
 from dufs_core.significance.covariates import directions, residuals, strata
 from dufs_core.significance.rows import Rows, RowSample
-from dufs_core.significance.scale import clipped, scaled, tamed
+from dufs_core.significance.scale import clipped, scaled, tamed, with_normal_scores
 
 _CHUNK = 1 << 22  # entries of rows that means are taken of at a time
 _COLUMNS = 256  # that are whitened at a time
@@ -125,6 +125,7 @@ class Exchange:
             z = tamed(bk, within, left, keys, self.seed).z
         centred = within.each(lambda part: part - part.mean(axis=2, keepdims=True), z)
         deviation = bk.to_host(scale).astype(np.float64) * bk.to_host(centred.std(axis=1))
+        z = with_normal_scores(bk, within, z, self._threads)
         values = clipped(within, z) if self.is_plain else within.levelled(z)
         remembers = np.zeros(len(varies), dtype=bool)
         if self._pieces is not None:

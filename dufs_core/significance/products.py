@@ -14,7 +14,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.backend.threads import mapped
 
-PRODUCTS = 1e11  # multiply-adds that products of one size may take
+PRODUCTS = 4e10  # multiply-adds that products of one size may take
 SIZES = (2, 3)  # columns of a product
 _CALIBRATION = 120  # calibration columns that the null distribution is read from
 TOGETHER = 1024  # products at a time

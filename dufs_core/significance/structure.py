@@ -31,6 +31,7 @@ _CALIBRATION = (400, 1000)  # fewest and most calibration columns
 _TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
+_LESS_LIKELY = 10  # times, that a product says something than that a pair does
 _SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
 _MOST_ROUNDS = 12
@@ -146,18 +147,18 @@ def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) 
 def dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     """The evidence of every column's strongest dependence on others, (D,), and the likely pairs as a graph (D, D).
 
-    Products of two and three columns are asked where there are few enough, and have a null distribution of their own.
-    The largest of so many kinds of dependence exceeds a value by chance so many times as often.
+    Products of two and three columns are asked where there are few enough. They have a null distribution of their own,
+    and their evidence is less by log 10: the largest of all then exceeds a value by chance at most 1.2 times as often
+    as pairs do. What products show is far above chance; what pairs show should not be lost among them.
     """
     strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
     evidence = chance(strongest[pool.competing :])(strongest)
-    sizes = sizes_within_budget(pool.competing, pool.X.shape[1])
-    for size in sizes:
+    for size in sizes_within_budget(pool.competing, pool.X.shape[1]):
         of_products = product_dependence(bk, pool.X, pool.competing, size, threads)
         scored = len(of_products)
         more = chance(of_products[pool.competing :])(of_products)
-        evidence[:scored] = np.maximum(evidence[:scored], more)
-    return evidence - log(1 + len(sizes)), graph
+        evidence[:scored] = np.maximum(evidence[:scored], more - log(_LESS_LIKELY))
+    return evidence, graph
 
 
 def evidence_of(pool: Pool, score: Array, dependence: Array) -> Array:
