@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dufs_core import DUFS, Conventions, GatedLaplacian
+from dufs_core import Conventions, GatedLaplacian
 from dufs_core.datasets import two_moons
 from dufs_core.errors import CheckpointError, CheckpointWarning, DamagedFileError, DufsWarning, InterruptedFit
 from dufs_core.selection import atomic_io, checkpoint
@@ -457,25 +457,24 @@ def test_a_full_disk_is_a_warning_and_the_last_good_state_stays(tmp_path):
     assert 0 < len(atomic_io.unpack_npz(path.read_bytes(), path)["records"]) < 200
 
 
-def test_a_fit_with_decoys_goes_on_with_the_same_bits(tmp_path):
-    """The structure is found again; what is kept are the gates of the columns and decoys."""
-    X = two_moons(80, 30, random_state=0).X
-    given = {"random_state": 3, "engine": "reference", "max_iter": 80}
-    want = DUFS(**given).fit(X)
-    path, calls = tmp_path / "fit.ckpt", iter([False, False, True])
-    with pytest.raises(InterruptedFit):
-        DUFS(**given, callbacks=[Checkpoint(path, 0.0, stop=lambda: next(calls))]).fit(X)
-    got = DUFS.resume(path, X)
-    assert got.n_iter_ == want.n_iter_ > 3
-    for name in ("mu_", "scores_", "evidence_", "decoy_evidence_", "q_values_", "order_"):
-        np.testing.assert_array_equal(getattr(got, name), getattr(want, name), err_msg=name)
-    with pytest.raises(CheckpointError, match=r"fdr was 0\.1 and is now 0\.2"):
-        DUFS.resume(path, X, fdr=0.2)
-    with pytest.raises(CheckpointError, match=r"is the checkpoint of a DUFS: resume it by DUFS\.resume"):
-        GatedLaplacian.resume(path, X)
+def test_a_saved_run_of_other_columns_is_refused(tmp_path):
+    X = two_moons(80, 10, random_state=0).X
+    path = tmp_path / "fit.ckpt"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        GatedLaplacian(random_state=3, max_iter=5, max_runs=1, callbacks=[Checkpoint(path)]).fit(X)
     arrays = atomic_io.unpack_npz(path.read_bytes(), path)
     for fewer in (slice(-1), slice(None, None, -1)):
         changed = {name: arrays[name][fewer] for name in ("run0/columns", "run0/mu")}
         path.write_bytes(atomic_io.pack_npz(arrays | changed))
         with pytest.raises(CheckpointError, match="it has other columns in run 1"):
-            DUFS.resume(path, X)
+            GatedLaplacian.resume(path, X)
+
+
+def test_the_checkpoint_of_another_selector_is_refused(saved, moons):
+    arrays = atomic_io.unpack_npz(saved.read_bytes(), saved)
+    about = json.loads(str(arrays["about"]))
+    about["identity"]["selector"] = "DUFS"  # of a version that trained gates among decoys
+    saved.write_bytes(atomic_io.pack_npz(arrays | {"about": np.array(json.dumps(about))}))
+    with pytest.raises(CheckpointError, match="is the checkpoint of a DUFS, and this is GatedLaplacian: fit anew"):
+        GatedLaplacian.resume(saved, moons)

@@ -85,7 +85,7 @@ def test_the_order_of_representatives_is_counted(n, d):
     assert -0.05 < diverse_order_bytes(n, d) / peak - 1 < 0.3
 
 
-@pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (30, 6000)])
+@pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (200, 25), (30, 6000)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_decoys_and_their_pairs_are_counted(n, d, threads):
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
@@ -149,21 +149,28 @@ def test_the_advice_fits():
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
-@pytest.mark.parametrize("make", [gated, decoys])
 @pytest.mark.parametrize(("shape", "limit"), [((2000, 300), 45), ((2000, 300), 60), ((1000, 1500), 80)])
-def test_the_advice_fits_whatever_the_number_of_draws(make, shape, limit):
+def test_the_advice_fits_whatever_the_number_of_draws(shape, limit):
     """More draws are taken on up to 256 rows, and a batch in hand is kept beside the data."""
     X = gen.noise(*shape)
     how = {"max_iter": 1, "random_state": 0, "backend": "numpy", "max_memory": limit * 10**6}
     said = ""
     try:
-        make(**how).fit(X)
+        gated(**how).fit(X)
     except MemoryLimitError as error:
         said = str(error)
     if found := re.search(r"batch_size=(\d+)", said):
-        assert make(**how, batch_size=int(found[1])).fit(X).n_iter_ <= 1
+        assert gated(**how, batch_size=int(found[1])).fit(X).n_iter_ <= 1
     else:
         assert not said or "use fewer" in said
+
+
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.DufsWarning")
+def test_a_fit_without_steps_is_refused_with_what_it_needs():
+    X = gen.noise(600, 2000)
+    said = r"A fit of 600 rows and 2,000 columns would need .*, 4.8 MB of it for the data; 30 MB are allowed"
+    with pytest.raises(MemoryLimitError, match=said):
+        decoys(random_state=0, backend="numpy", max_memory=30 * 10**6).fit(X)
 
 
 def test_where_no_batch_fits_the_data_are_named():

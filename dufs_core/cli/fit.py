@@ -114,13 +114,18 @@ def _load(args: argparse.Namespace, seed: int) -> Data:
         return Data(X, None, informative.tolist(), labels, None, None, source, ())
     if moons:
         raise UsageError(f"--{next(iter(moons))} is for two-moons, not for a file")
+    import numpy as np
+
+    from dufs_core.backend.random import MOST_ROWS
     from dufs_core.data.files import read_table
     from dufs_core.data.on_disk import is_on_disk
 
-    # gates without batches need all rows at once
+    # gates without batches need all rows at once; few rows are read in any case
     is_of_gates = args.method == "gates" or args.preset is not None
     on_disk = not is_of_gates or getattr(args, "batch_size", None) is not None
     table = read_table(args.file, **{name: getattr(args, name) for name in _READING}, on_disk=on_disk)
+    if is_on_disk(table.X) and table.X.shape[0] <= MOST_ROWS:
+        table = table._replace(X=np.asarray(table.X[:]))
     if not is_on_disk(table.X):  # the fit checks the others while it reads them
         _check_finite(args.file, table.X, table.feature_names)
     source = {"source": args.file, **table.read_as, "sha256": fingerprint.file_fingerprint(args.file)}

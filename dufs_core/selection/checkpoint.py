@@ -235,9 +235,9 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any], where: str = ""
         a, b = then.get(name), now.get(name)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             found += differences(a, b, f"{where}{name} ")
-        elif name in ("groups", "covariates"):
+        elif name == "groups":
             if a != b:
-                found.append(f"its {name} {'are others' if a and b else 'are missing' if a else 'were not there'}")
+                found.append(f"its groups {'are others' if a and b else 'are missing' if a else 'were not there'}")
         elif a != b:
             found.append(f"{where}{name} was {a!r} and is now {b!r}")
     return found
@@ -252,8 +252,6 @@ def _identity(bk: Backend, selector: Any, engine: str, seed: int, X: Array, rows
     data = fingerprint.describe(bk, X)
     if rows.group is not None:
         data["groups"] = fingerprint.array_fingerprint(rows.group[:, None].astype(np.int64))
-    if rows.covariates is not None:
-        data["covariates"] = fingerprint.array_fingerprint(rows.covariates)
     return atomic_io.json_value({**made_by, **resolved, "settings": settings, "data": data})
 
 

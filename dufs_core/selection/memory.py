@@ -7,6 +7,7 @@ Three things are added up: what is kept all along (scaled data), a step (each en
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from dufs_core.objective.protocol import StepSize
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
-from dufs_core.significance import diagnosis, hsic, pairs, permutation, structure
+from dufs_core.significance import diagnosis, hsic, pairs, permutation, products, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
@@ -89,7 +90,16 @@ def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
     pool = D * rows * itemsize
     drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
-    return max(drawn + 2 * pool, pool + pair_bytes(D, rows, itemsize, threads))
+    competing = d * (1 + structure.n_decoys(d))
+    compared = max(pair_bytes(D, rows, itemsize, threads), product_bytes(competing, rows, itemsize, threads))
+    return max(drawn + 2 * pool, pool + compared)
+
+
+def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:
+    """The products of columns on n rows, some at a time, their correlations, and the positions of all factors."""
+    sizes = products.sizes_within_budget(competing, n)
+    factors = 16 * max((size * comb(competing, size) for size in sizes), default=0)
+    return factors + threads * products.TOGETHER * (4 * n + 3 * competing) * itemsize if sizes else 0
 
 
 def pair_bytes(D: int, n: int, itemsize: int, threads: int) -> int:

@@ -223,7 +223,7 @@ class GatedLaplacian(GatedSelector):
             callbacks = (saving, *callbacks)
         name, settings = saving.read(path)
         if name != cls.__name__:
-            raise CheckpointError(f"{path} is the checkpoint of a {name}: resume it by {name}.resume")
+            raise CheckpointError(f"{path} is the checkpoint of a {name}, and this is {cls.__name__}: fit anew")
         if unknown := settings.keys() - flat_settings(cls()):
             raise CheckpointError(f"{path} has settings that {name} has not: {', '.join(sorted(unknown))}")
         selector: Self = set_flat(cls(), settings).set_params(**parameters, callbacks=callbacks)
