@@ -107,7 +107,7 @@ def test_who_reaches_the_selection_of_a_whole_fit(monkeypatch):
     monkeypatch.setattr(planted, "planted", lambda *problem: p)
     monkeypatch.setattr(planted, "warm_up", lambda method, n: None)
     rows = felt.same_selection(["DUFS", "variance"], "this", 4, 26, 0)
-    assert set(rows) == {"DUFS", "variance", *(f"DUFS, max_iter={k}" for k in (1, 10, 100))}
+    assert set(rows) == {"DUFS", "variance"}
     assert (rows["DUFS"]["top_r"], rows["DUFS"]["reached"]) == (1.0, 1.0)
     monkeypatch.setitem(planted.METHODS, "variance", planted.Method(lambda *_: planted.ordered(np.arange(30.0))))
     row = felt.same_selection(["DUFS", "variance"], "this", 4, 26, 0)["variance"]
@@ -120,7 +120,7 @@ def test_shares_of_a_fit(method, monkeypatch):
     monkeypatch.setitem(felt.DATA, "this", lambda: np.random.default_rng(0).normal(size=(50, 30)) ** 3)
     numbers = felt.whole_fit("this", method, {}, True)
     assert numbers["seconds"] > 0
-    assert 0 < numbers["training"] < 1
+    assert (numbers["training"] > 0) == (method == "gates")
     assert 0 < numbers["rest_of_search"] < 1 - numbers["training"]
 
 

@@ -266,7 +266,7 @@ def test_damaged_rows_on_a_disk():
             part.indices[:] = 1 << 30
             return part
 
-    for fit in (DUFS(batch_size=20), DUFS()):
+    for fit in (gated(batch_size=20), DUFS()):
         with pytest.raises(ValueError, match="damaged index arrays"):
             fit.fit(Stored())
 

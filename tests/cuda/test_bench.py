@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import time
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -61,7 +60,6 @@ def pretended(on_gpu, monkeypatch):
     monkeypatch.setattr(gpu, "Worker", Here)
     monkeypatch.setattr(gpu, "clock", lambda: Here.now)
     monkeypatch.setattr(Here, "asked", [])
-    monkeypatch.setattr(slices, "DUFS", partial(slices.DUFS, max_iter=2))
     monkeypatch.setattr(slices, "REPEATS", 2)
     monkeypatch.setattr(slices, "TOGETHER", 0.0)
     for name, cases in TINY.items():

@@ -112,9 +112,9 @@ def test_identities_stay_what_they_are(job, monkeypatch):
 
 
 def test_numbers_are_the_same_however_they_are_written(job):
-    (fit,) = job(MOONS + "[grid]\nlam = [1]\nn_features_to_select = [1]\n").fits
+    (fit,) = job(MOONS + '[settings]\nmethod = "gates"\n[grid]\nlam = [1]\nn_features_to_select = [1]\n').fits
     assert [type(fit.settings[name]) for name in ("lam", "n_features_to_select")] == [float, int]
-    again = [job(MOONS + f"[settings]\ntol = {zero}\n") for zero in ("0", "0.0")]
+    again = [job(MOONS + f'[settings]\nmethod = "gates"\ntol = {zero}\n') for zero in ("0", "0.0")]
     assert again[0].fits[0].id == again[1].fits[0].id
     assert again[0].described == again[1].described
 
@@ -151,7 +151,7 @@ def test_presets(job):
 
 
 def test_what_is_described_is_json(job):
-    described = job(MOONS + "noise = 0.2\n[grid]\nlam = [0.1]\n").described
+    described = job(MOONS + "noise = 0.2\n[grid]\nfdr = [0.1]\n").described
     assert json.loads(json.dumps(described))["data"]["two-moons"]["reading"]["noise"] == 0.2
 
 
@@ -175,8 +175,11 @@ MISTAKES = {
     "threads": ("threads = 0\n" + MOONS, "threads must be a whole number from 1 to 1024; got 0"),
     "seconds": ('checkpoint_seconds = "x"\n' + MOONS, "checkpoint_seconds must be a number"),
     "grid of one": (MOONS + "[grid]\nlam = 1", r"as in lam = \[1, 2\]"),
-    "value twice": (MOONS + "[grid]\nlam = [1, 2, 1]", "would be computed twice"),
-    "value twice, written in two ways": (MOONS + "[grid]\nlam = [1, 1.0]", "would be computed twice"),
+    "value twice": (MOONS + '[settings]\nmethod = "gates"\n[grid]\nlam = [1, 2, 1]', "would be computed twice"),
+    "value twice, written in two ways": (
+        MOONS + '[settings]\nmethod = "gates"\n[grid]\nlam = [1, 1.0]',
+        "would be computed twice",
+    ),
     "list without values": (
         MOONS + "[grid]\nlam = []",
         r"lists values to combine, as in lam = \[1, 2\]; got lam = \[\]",
@@ -184,9 +187,9 @@ MISTAKES = {
     "both places": (MOONS + "[settings]\nlam = 1\n[grid]\nlam = [1]", r"lam stands in \[grid\] and in the settings"),
     "bad value": (MOONS + "[grid]\npower = [2, 0]", "power must be a whole number of at least 1; got 0"),
     "bad rate": (MOONS + "[settings]\nfdr = 1", "fdr is a false discovery rate, above 0 and below 1"),
-    "bad type": (MOONS + '[settings]\nlam = "much"', 'lam must be "calibrated"'),
+    "bad type": (MOONS + '[settings]\nmethod = "gates"\nlam = "much"', "lam must be None"),
     "unknown engine": (
-        MOONS + '[settings]\nengine = "denss"',
+        MOONS + '[settings]\nmethod = "gates"\nengine = "denss"',
         "engine must be one of .*; got 'denss'; did you mean 'dense'",
     ),
     "unknown backend": (MOONS + '[grid]\nbackend = ["torch"]', "backend must be one of .*; got 'torch'"),
