@@ -311,6 +311,14 @@ def test_times_are_evenly_spaced():
     with pytest.raises(ValueError, match=r"1 of 55 steps of the index of X differ .* the first before row 20: bring"):
         DUFS(rows="series").fit(gap)
     check_times(gap, [0] * 20 + [1] * 36)
+    quarters = pd.DataFrame(X.to_numpy(), index=pd.period_range("2000Q1", periods=60, freq="Q"))
+    check_times(quarters, None)
+    with pytest.raises(ValueError, match=r"1 of 55 steps of the index of X differ .* the first before row 20: bring"):
+        check_times(quarters.drop(quarters.index[20:24]), None)
+    trading = pd.DataFrame(X.to_numpy(), index=pd.bdate_range("2020-01-06", periods=60))
+    with pytest.raises(ValueError, match=r"11 of 59 steps .*\(trading days\), leave the times out, X.reset_index"):
+        check_times(trading, None)
+    check_times(trading.reset_index(drop=True), None)
 
 
 # --- what goes with what

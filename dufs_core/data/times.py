@@ -18,9 +18,10 @@ def check_times(X: Any, groups: Any) -> None:
     """
     index = getattr(X, "index", None)
     kind = getattr(getattr(index, "dtype", None), "kind", "")
-    if kind not in "mM" or not hasattr(X, "iloc"):
+    is_of_periods = hasattr(index, "to_timestamp")
+    if not (kind in "mM" or is_of_periods) or not hasattr(X, "iloc"):
         return
-    times = np.asarray(index).astype("int64")
+    times = np.asarray(index.astype("int64") if is_of_periods else index).astype("int64")  # type: ignore[union-attr]
     series = np.zeros(len(times), dtype=np.intp)
     rows = np.arange(len(times))
     if groups is not None:
@@ -43,5 +44,6 @@ def check_times(X: Any, groups: Any) -> None:
     raise ValueError(
         f'rows="series" needs evenly spaced rows, and {len(wrong):,} of {len(inside):,} steps of the index of X differ '
         f"from the median step by half or more, the first before row {row}: bring rows to one step first, "
-        f"X.resample(...).mean(), or give what lies between gaps a label each in groups"
+        f"X.resample(...).mean(), or give what lies between gaps a label each in groups; where the next row is the next "
+        f"one whatever the clock says (trading days), leave the times out, X.reset_index(drop=True)"
     )
