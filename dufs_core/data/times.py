@@ -44,6 +44,6 @@ def check_times(X: Any, groups: Any) -> None:
     raise ValueError(
         f'rows="series" needs evenly spaced rows, and {len(wrong):,} of {len(inside):,} steps of the index of X differ '
         f"from the median step by half or more, the first before row {row}: bring rows to one step first, "
-        f"X.resample(...).mean(), or give what lies between gaps a label each in groups; where the next row is the next "
-        f"one whatever the clock says (trading days), leave the times out, X.reset_index(drop=True)"
+        f"X.resample(...).mean(), or give what lies between gaps a label each in groups; where the next row is the "
+        f"next one whatever the clock says (trading days), leave the times out, X.reset_index(drop=True)"
     )
