@@ -155,6 +155,7 @@ class FitTask:
             lam=lam,
             gate_sigma=settings.gate_sigma,
             degenerate_rule=conventions.zero_bandwidth,
+            saturation=self.procedure.saturation,
             **graph.get_params(),
         )
         if conventions.delta:  # of means; the objective has sums

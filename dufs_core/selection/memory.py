@@ -47,6 +47,7 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
         fixed_bandwidth=not isinstance(graph.bandwidth, str),
         per_sample=procedure.conventions.gate_noise == "sample",
         threads=threads,
+        saturating=procedure.saturation is not None,
     )
     if accepted.is_sparse:
         sparse_step, kept = sparse_size(step, accepted.X)

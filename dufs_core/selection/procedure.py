@@ -43,6 +43,7 @@ class Procedure(Protocol):
     optimizer: str
     n_draws: int | str
     conventions: Conventions
+    saturation: float | None
     stacks: bool  # whether fits that differ in lam and seed can advance as one
     on_sparse: bool  # whether gates are trained on sparse X as it is
     scales_groups: bool  # whether the data that it is given are centred and scaled within groups of rows

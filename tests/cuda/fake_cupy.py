@@ -342,7 +342,12 @@ def _function(name: str) -> Any:
     return call
 
 
-linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))))
+def _solve(A: ndarray, B: ndarray) -> ndarray:
+    _not_while_capturing()
+    return _wrapped(np.linalg.solve(_bare(A), _bare(B)))
+
+
+linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))), solve=_solve)
 
 
 def __getattr__(name: str) -> Any:

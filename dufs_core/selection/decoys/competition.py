@@ -73,6 +73,7 @@ class DecoyCompetition:
     optimizer = "normalized"
     n_draws: int | str = "auto"
     conventions = Conventions()
+    saturation: float | None = None
 
     def __init__(self, settings: DUFS) -> None:
         self._settings = settings

@@ -145,7 +145,7 @@ class DUFS(GatedSelector):
     ranking: Literal["diverse", "evidence"] = "diverse"
     lam: float | Literal["calibrated"] = "calibrated"
 
-    _elsewhere: ClassVar = {name: _GATES for name in ("n_draws", "optimizer", "max_runs", "conventions")}
+    _elsewhere: ClassVar = {name: _GATES for name in ("saturation", "n_draws", "optimizer", "max_runs", "conventions")}
 
     def _procedure(self) -> DecoyCompetition:
         from dufs_core.selection.decoys.competition import DecoyCompetition

@@ -16,6 +16,7 @@ from dufs_core.selection.parameters import (
     check_choice,
     check_draws,
     check_regularisation,
+    check_saturation,
     check_truth,
     check_whole,
     is_real,
@@ -72,11 +73,13 @@ class GateSearch:
         self.optimizer: str = settings.optimizer
         self.n_draws: int | str = settings.n_draws
         self.conventions: Any = settings.group("conventions")
+        self.saturation: float | None = settings.saturation
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
         settings = self._settings
         check_choice("ranking", settings.ranking, RANKINGS)
         check_regularisation(settings.lam, settings.dtype, None)
+        check_saturation(settings.saturation, settings.dtype)
         check_whole("max_runs", settings.max_runs)
         check_draws(settings.n_draws)
         get_optimizer(settings.optimizer, settings.learning_rate)
