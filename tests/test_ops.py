@@ -158,6 +158,18 @@ def test_the_saturated_score_along_a_gate(seed, n, d, nu):
     assert abs(((Y @ P) * Y).sum(axis=1) - ((X.T @ dG) * X.T).sum(axis=1)).max() <= 1e-11 * size
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_inverse_of_what_rounding_made_indefinite(dtype):
+    """An eigenvalue of 0 or below is raised to the rounding of the largest; others are inverted."""
+    E, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))
+    A = ((E * [100.0, 5.0, 2.0, 1.0, -1e-9]) @ E.T).astype(dtype)
+    found = bk.inverse(np.stack([A, np.eye(5, dtype=dtype) * 4]))
+    assert found.dtype == dtype
+    assert np.isfinite(found).all()
+    assert np.linalg.eigvalsh(found[0].astype(np.float64)).max() <= 2 / (100 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(found[1], np.eye(5) / 4)
+
+
 def test_copies_of_a_column_count_once():
     """Ten copies of a strong column are one direction: V of them is that of one column, scaled to at most nu."""
     x = gen.noise(8, 1)

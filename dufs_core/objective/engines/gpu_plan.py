@@ -91,7 +91,7 @@ def step_bytes(size: StepSize) -> int:
         return kept
     # the open and the undecided columns, the copies that a product makes of its operands, and those of a solver
     together = groups[0][1]["G"][0]
-    solved = 9 * together * n * n * size.saturating
+    solved = 5 * together * n * n * size.saturating
     return kept + (together * n * (n + d) + 2 * n * d + solved) * size.itemsize
 
 

@@ -22,6 +22,6 @@ class ReferenceEngine(Engine):
 def operations_bytes(size: StepSize, threads: int = 1) -> int:
     """Bytes that the operations allocate for a step, each thread for some draws at a time."""
     n, d, draws = size.n, size.d, size.draws
-    squares = min(draws, threads * draws_together(n)) * n * n * (11 + size.power + 4 * size.saturating)
+    squares = min(draws, threads * draws_together(n)) * n * n * (11 + size.power + 2 * size.saturating)
     gated = n * d * (4 * draws + 2 if size.per_sample else 2 * min(draws, threads))
     return (squares + gated) * size.itemsize
