@@ -488,7 +488,7 @@ def test_unknown_preset():
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_saturation_opens_some_columns_of_each_structure(seed):
-    """Eight noisy copies and a weaker pair: without a limit the copies alone open; with one, the pair and few of them."""
+    """Eight noisy copies and a weaker pair: without a limit copies alone open; with one, the pair and few copies."""
     rng = np.random.default_rng(seed)
     first, second = rng.integers(0, 2, (2, 120))
     X = rng.normal(size=(120, 20))
