@@ -516,7 +516,13 @@ def finish(draw: Draw, n, rows, weights, db, part, parts):
                 put(M, entry, get(M, entry) - value)
                 put(M, on_diagonal, get(M, on_diagonal) + value)
             i, j = j, i
-    half = constant(M, 0.5)
+    halve_tiles(M, start, stop)
+
+
+@inner
+def halve_tiles(M, start, stop):
+    """Multiply the tiles on the diagonal of the panels [start, stop) of M by 1/2."""
+    stride, half = M.shape[1], constant(M, 0.5)
     for p in range(start, stop):
         for i in range(M.shape[2]):
             at, first = (p * stride + p * LANES + i) * LANES, i // ROWS * ROWS

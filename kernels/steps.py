@@ -265,6 +265,13 @@ def from_gram(settings: Settings, n, work: Work):
     _back(n, b, scores, work)
 
 
+@kernel
+def halved(n, work: Work):
+    """Halve the tiles on the diagonal of M, in place of dA in the work of the one team, as `from_gram` does."""
+    start, stop = share((n + LANES - 1) // LANES, work.place.part, work.place.parts)
+    panels.halve_tiles(work.draw.dA, start, stop)
+
+
 @inner
 def _draw_gates(rates: StepSettings, moving: RunArrays, step, z, by_chunk, work, chunk):
     """z = clip(mu + sigma eps, 0, 1) of the draws, in pairs (eps, -eps), and sum p, for one chunk of the columns."""

@@ -2,6 +2,7 @@
 
     u = mu + sigma eps,  z = clip(u, 0, 1),  Xt = X z,  D = squared differences,  b = C s,  K = exp(-D / b),
     P = K / rowsums,  S = sum_ij (P^t)_ij Xt_i . Xt_j,  p = Phi(mu / sigma)
+    with a saturation: S = sum_ij (P^t)_ij Y_i . Xt_j,  (G + nu I) Y = nu Xt,  G = Xt Xt',  nu = n saturation
 
 The only derivation is the forward pass. Its derivative is taken by the complex step: mu_k is replaced by
 mu_k + 1e-30 i and the imaginary part of the loss is read off, which is the derivative to rounding, without a
@@ -171,13 +172,30 @@ def power(P: list, t: int) -> list:
     return Pt
 
 
-def score(Pt: list, Xt: list) -> complex:
-    """S = Tr(Xt' P^t Xt) = sum_ij (P^t)_ij Xt_i . Xt_j."""
+def saturated(Xt: list, nu: float) -> list:
+    """Y with (Xt Xt' + nu I) Y = nu Xt, by elimination."""
+    n = len(Xt)
+    rows = []
+    for i in range(n):
+        left = [sum(a * b for a, b in zip(Xt[i], Xt[j], strict=True)) + (nu if i == j else 0.0) for j in range(n)]
+        rows.append(left + [nu * a for a in Xt[i]])
+    for p in range(n):
+        rows[p] = [entry / rows[p][p] for entry in rows[p]]
+        for i in range(n):
+            if i != p:
+                factor = rows[i][p]
+                rows[i] = [a - factor * b for a, b in zip(rows[i], rows[p], strict=True)]
+    return [row[n:] for row in rows]
+
+
+def score(Pt: list, Xt: list, Y: list | None = None) -> complex:
+    """S = Tr(Y' P^t Xt) = sum_ij (P^t)_ij Y_i . Xt_j; without a saturation Y is Xt."""
     total = 0.0
+    Y = Xt if Y is None else Y
     for i, row in enumerate(Pt):
         for j, weight in enumerate(row):
             dot = 0.0
-            for a, b in zip(Xt[i], Xt[j], strict=True):
+            for a, b in zip(Y[i], Xt[j], strict=True):
                 dot += a * b
             total += weight * dot
     return total
@@ -221,6 +239,7 @@ def chain(
     through_bandwidth: bool = True,
     degenerate_rule: str = "ours",
     own: float = 1.0,
+    saturation: float | None = None,
 ) -> Chain:
     """One evaluation. rule "fixed" uses b = fixed and ignores k and C."""
     X = [[float(v) for v in row] for row in np.asarray(X, dtype=np.float64)]
@@ -240,7 +259,7 @@ def chain(
         K[i][i] = own
     P = normalise(K)
     Pt = power(P, t)
-    S = score(Pt, Xt)
+    S = score(Pt, Xt, None if saturation is None else saturated(Xt, n * saturation))
     p = probabilities(mu, sigma)
     return Chain(z, Xt, D, s, b, K, P, Pt, S, p, loss_of(S, p, n, lam, delta))
 

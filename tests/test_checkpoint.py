@@ -101,6 +101,15 @@ def test_one_gate_per_sample(moons, tmp_path):
     assert_same_bits(resumed, fit(moons, **changes))
 
 
+@pytest.mark.parametrize("engine", ["reference", "dense", "streaming"])
+def test_a_saturating_score(moons, tmp_path, engine):
+    changes = {"engine": engine, "saturation": 0.3}
+    resumed, _ = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 7, **changes)
+    assert_same_bits(resumed, fit(moons, **changes))
+    assert resumed.saturation == 0.3
+    assert (resumed.mu_ != fit(moons, engine=engine).mu_).any()
+
+
 def test_a_graph_without_self_loops(moons, tmp_path):
     resumed, _ = interrupted_and_resumed(moons, tmp_path / "fit.ckpt", 3, self_loops=np.bool_(False))
     assert_same_bits(resumed, fit(moons, self_loops=False))

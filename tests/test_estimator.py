@@ -486,6 +486,24 @@ def test_unknown_preset():
         GatedLaplacian.preset("mine")
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_saturation_opens_some_columns_of_each_structure(seed):
+    """Eight noisy copies and a weaker pair: without a limit copies alone open; with one, the pair and few copies."""
+    rng = np.random.default_rng(seed)
+    first, second = rng.integers(0, 2, (2, 120))
+    X = rng.normal(size=(120, 20))
+    X[:, :8] = 2 * first[:, None] + 0.3 * rng.normal(size=(120, 8))
+    X[:, 8:10] = 2 * second[:, None] + 0.3 * rng.normal(size=(120, 2))
+    how = {"max_runs": 1, "random_state": 0, "max_iter": 600, "learning_rate": 0.02}
+    assert set(np.flatnonzero(fit_quietly(gated(**how), X).support_)) == set(range(8))
+    limited = fit_quietly(gated(**how, saturation=0.3), X)
+    chosen = set(np.flatnonzero(limited.support_))
+    assert {8, 9} < chosen <= set(range(10))
+    assert len(chosen) <= 5
+    one_thread = fit_quietly(gated(**how, saturation=0.3, n_jobs=1), X)
+    assert one_thread.mu_.tobytes() == fit_quietly(gated(**how, saturation=0.3, n_jobs=3), X).mu_.tobytes()
+
+
 def test_an_unconverged_fit_says_so(moons):
     def said(**settings):
         with warnings.catch_warnings(record=True) as caught:

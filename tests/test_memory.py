@@ -37,21 +37,24 @@ GB = 10**9
 @pytest.mark.parametrize(
     ("n", "d", "draws", "power"), [(500, 20, 4, 2), (150, 1500, 4, 2), (500, 40, 2, 4), (700, 5, 1, 1)]
 )
-def test_prediction_holds(engine, per_sample, n, d, draws, power):
+@pytest.mark.parametrize("saturation", [None, 0.3])
+def test_prediction_holds(engine, per_sample, n, d, draws, power, saturation):
     """Traced peaks stay below the prediction, which is at most about twice too large."""
     X, mu = gen.noise(n, d).astype(np.float32), np.full(d, 0.5, np.float32)
     eps = gen.draws(0, d, n if per_sample else None, draws).astype(np.float32)
     evaluate = get_engine(engine, bk, 1)
     small = [a[..., :3] for a in (mu, eps[:, :9] if per_sample else eps)]
-    evaluate(bk, Objective(power=power), *small, np.asfortranarray(X[:9, :3]))  # compiles
+    objective = Objective(power=power, saturation=saturation)
+    evaluate(bk, objective, *small, np.asfortranarray(X[:9, :3]))  # compiles
     tracemalloc.start()
     try:
         for _ in range(2):
-            evaluate(bk, Objective(power=power), mu, eps, X)
+            evaluate(bk, objective, mu, eps, X)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    predicted = predicted_bytes(engine, StepSize(n, d, draws, 4, power, False, per_sample))
+    size = StepSize(n, d, draws, 4, power, False, per_sample, saturating=saturation is not None)
+    predicted = predicted_bytes(engine, size)
     assert peak <= 1.1 * predicted
     assert predicted <= 2.2 * peak + 1e6
 

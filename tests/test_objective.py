@@ -40,6 +40,7 @@ def settings_of(o: Objective):
         t=o.power,
         degenerate_rule={"data": "ours", "one": "authors"}[o.degenerate_rule],
         own=1.0 if o.self_loops else 1e-12,
+        saturation=o.saturation,
     )
 
 
@@ -78,9 +79,11 @@ def point(seed, n, d, per_sample, count=1, spread=0.3):
     ],
 )  # fmt: skip
 def test_value_and_gradient(engine, lam, per_sample, t, bandwidth, k, C):
-    for n, d in ((9, 4), (12, 3)):
+    for n, d, saturation in ((9, 4, None), (12, 3, None), (9, 4, 0.3), (5, 7, 0.05)):
         X, mu, eps = point(n, n, d, per_sample, count=2)
-        objective = Objective(lam=lam, power=t, bandwidth=bandwidth, n_neighbors=k, bandwidth_factor=C, delta=1e-3)
+        objective = Objective(
+            lam=lam, power=t, bandwidth=bandwidth, n_neighbors=k, bandwidth_factor=C, delta=1e-3, saturation=saturation
+        )
         compare(engine, objective, mu, eps, X)
 
 
@@ -102,6 +105,7 @@ def test_any_setting(engine, data):
         gate_sigma=draw(st.sampled_from([0.2, 0.5, 1.0])),
         delta=draw(st.sampled_from([1e-6, 0.1])),
         degenerate_rule=draw(st.sampled_from(["data", "one"])),
+        saturation=draw(st.sampled_from([None, 0.01, 0.3, 10.0])),
     )
     _, dmu = evaluate(engine, objective, mu, eps, X)
     value, _ = evaluate(engine, objective, mu, eps, X)
@@ -137,16 +141,52 @@ def test_several_draws_are_the_mean_of_single_ones(engine, lam, per_sample):
 
 @pytest.mark.parametrize("engine", [e for e in ENGINES if e != "reference"])
 @pytest.mark.parametrize("n", [2, 17, 64, 130, 200])  # below, at and across the sizes at which work is split
-def test_engines_agree_on_larger_problems(engine, n):
-    X, mu, eps = point(n, n, 7, False, count=4)
-    for t, bandwidth in ((2, "max"), (1, "q90"), (3, "median"), (2, 2.0)):
-        objective = Objective(power=t, bandwidth=bandwidth, n_neighbors=1)
+@pytest.mark.parametrize("d", [7, 80])
+def test_engines_agree_on_larger_problems(engine, n, d):
+    X, mu, eps = point(n, n, d, False, count=4)
+    for t, bandwidth, saturation in (
+        (2, "max", None), (1, "q90", None), (3, "median", None), (2, 2.0, None), (2, "max", 0.3), (3, 2.0, 0.1),
+    ):  # fmt: skip
+        objective = Objective(power=t, bandwidth=bandwidth, n_neighbors=1, saturation=saturation)
         value, dmu = evaluate("reference", objective, mu, eps, X)
         for threads in (1, 3):
             other, other_dmu = evaluate(engine, objective, mu, eps, X, threads)
             assert other.loss == pytest.approx(value.loss, rel=1e-13)
             gen.assert_close(other_dmu, dmu, 1e-11)
             gen.assert_close(other.bandwidth, value.bandwidth, 1e-13)
+
+
+@with_noise
+def test_a_large_limit_is_none(engine, per_sample):
+    X, mu, eps = point(7, 20, 5, per_sample, count=3)
+    value, dmu = evaluate(engine, Objective(), mu, eps, X)
+    for saturation in (1e14, 1e300):
+        limited, limited_dmu = evaluate(engine, Objective(saturation=saturation), mu, eps, X)
+        assert limited.loss == pytest.approx(value.loss, rel=1e-11)
+        gen.assert_close(limited_dmu, dmu, 1e-11)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_small_limit_counts_directions(engine):
+    """S / nu tends to the trace of P^t on the span of Xt: copies, on the same graph, add nothing."""
+    X, mu = gen.noise(12, 2, 3), np.full(2, 9.0)
+    objective = Objective(bandwidth=30.0, saturation=1e-9)
+    (value, _), (copied, _) = (
+        evaluate(engine, objective, np.tile(mu, c), np.zeros((1, 2 * c)), np.tile(X, c) / c**0.5) for c in (1, 5)
+    )
+    assert copied.score[0] == pytest.approx(value.score[0], rel=1e-6)
+    assert value.score[0] <= 2 * 12 * 1e-9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_limit_below_rounding_gives_numbers(engine, dtype):
+    """Equal columns of +-1, whose system without the lift of its diagonal is singular in float32."""
+    X = np.asfortranarray(np.tile([[-1.0], [1.0]], (5, 3)).astype(dtype))
+    mu, eps = np.full(3, 0.5, dtype), np.zeros((1, 3), dtype)
+    value, dmu = evaluate(engine, Objective(bandwidth=2.0, saturation=1e-9), mu, eps, X)
+    assert 0 < value.score[0] <= 1.1e-8
+    assert np.isfinite(dmu).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

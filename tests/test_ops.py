@@ -20,6 +20,7 @@ from dufs_core.objective.ops import (
     normalise,
     power,
     regulariser,
+    saturate,
     score,
 )
 
@@ -118,6 +119,64 @@ def test_saturated_columns_enter_forward_only():
     dz = gram.backward(bk, saved, np.ones((6, 6)) + np.eye(6), np.array([False, True, False]))
     assert dz[0] == dz[2] == 0
     assert dz[1] != 0
+
+
+# --- saturate -------------------------------------------------------------------------------------------------------
+
+
+@some
+@given(seeds, st.integers(2, 9), st.integers(1, 12), st.floats(1e-2, 1e2))
+def test_saturate(seed, n, d, nu):
+    """Value and derivative from their definitions; columns of Y that give V back; an eigenvalue is at most nu."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d))
+    G = frozen(X @ X.T)
+    M = np.linalg.inv(G + nu * np.eye(n))
+    V, saved = saturate.forward(bk, G, nu)
+    gen.assert_close(V, nu * M @ G, 1e-10)
+    gen.assert_close(V, V.T, 1e-11)
+    assert np.linalg.eigvalsh(V).max() <= nu * (1 + 1e-12)
+    dV = rng.normal(size=(n, n))
+    dV = frozen(dV + dV.T)
+    dG = saturate.backward(bk, saved, dV)
+    gen.assert_close(dG, nu**2 * M @ dV @ M, 1e-9)
+    gen.assert_close(dG, dG.T, 1e-10)
+    Y = saturate.columns(bk, frozen(X.T), nu)
+    gen.assert_close(Y.T @ X.T, V, 1e-9)
+
+
+@some
+@given(seeds, st.integers(2, 9), st.integers(1, 12), st.floats(1e-1, 1e2))
+def test_the_saturated_score_along_a_gate(seed, n, d, nu):
+    """With P fixed both ways to z dS/dz agree: x_k' dG x_k, from the Gram matrix, and y_k' P y_k, from the columns."""
+    rng = np.random.default_rng(seed)
+    X, P = rng.normal(size=(n, d)), rng.normal(size=(n, n))
+    P = frozen((P + P.T) / 2)
+    dG = saturate.backward(bk, saturate.forward(bk, frozen(X @ X.T), nu)[1], P)
+    Y = saturate.columns(bk, frozen(X.T), nu)
+    size = abs(P).max() * np.square(X).sum()
+    assert abs(((Y @ P) * Y).sum(axis=1) - ((X.T @ dG) * X.T).sum(axis=1)).max() <= 1e-11 * size
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_inverse_of_what_rounding_made_indefinite(dtype):
+    """An eigenvalue of 0 or below is raised to the rounding of the largest; others are inverted."""
+    E, _ = np.linalg.qr(np.random.default_rng(0).normal(size=(5, 5)))
+    A = ((E * [100.0, 5.0, 2.0, 1.0, -1e-9]) @ E.T).astype(dtype)
+    found = bk.inverse(np.stack([A, np.eye(5, dtype=dtype) * 4]))
+    assert found.dtype == dtype
+    assert np.isfinite(found).all()
+    assert np.linalg.eigvalsh(found[0].astype(np.float64)).max() <= 2 / (100 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(found[1], np.eye(5) / 4)
+
+
+def test_copies_of_a_column_count_once():
+    """Ten copies of a strong column are one direction: V of them is that of one column, scaled to at most nu."""
+    x = gen.noise(8, 1)
+    one, ten = (saturate.forward(bk, c * x @ x.T, 0.1)[0] for c in (1, 10))
+    assert np.trace(one) == pytest.approx(8 / (1 + 8 / 0.1))
+    assert np.trace(ten) == pytest.approx(80 / (1 + 80 / 0.1))
+    assert np.trace(ten) < 1.02 * np.trace(one)
 
 
 # --- distances ------------------------------------------------------------------------------------------------------

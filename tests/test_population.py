@@ -44,6 +44,7 @@ def assert_same(got, want):
         {"gate_noise": "sample"},
         {"engine": "reference", "max_iter": 10},
         {"self_loops": False, "max_iter": 10},
+        {"saturation": 0.3, "max_iter": 10},
     ],
 )
 def test_each_as_alone(how):

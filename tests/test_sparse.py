@@ -107,6 +107,7 @@ def compare(X, objective, dtype, tolerance):
         Objective(power=4, bandwidth="q90"),
         Objective(power=1, bandwidth=90.0),
         Objective(power=3, self_loops=False),
+        Objective(saturation=0.3),
     ],
 )
 def test_engine_equals_operations(objective, dtype, tolerance):
@@ -321,11 +322,12 @@ def test_sparse_on_a_device():
         gated(**QUICK).fit(matrix())
 
 
-def test_predicted_memory():
+@pytest.mark.parametrize("saturation", [None, 0.3])
+def test_predicted_memory(saturation):
     """Within a fifth of the traced peak, where that is some hundred MB."""
     X = sparse.random(2400, 20_000, 0.02, format="csr", random_state=0, dtype=np.float32)
     settings = {"max_iter": 1, "max_runs": 1, "random_state": 0, "n_draws": 2, "backend": "numpy", "n_jobs": 1}
-    settings |= {"lam": 1e4, "optimizer": "sgd"}  # all gates close
+    settings |= {"lam": 1e4, "optimizer": "sgd", "saturation": saturation}  # all gates close
     gated(**settings).fit(X[:20, :30])
     predicted = needed_bytes("sparse", *FitTask.begin(gated(**settings), X, threads=1).memory)
     tracemalloc.start()

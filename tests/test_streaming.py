@@ -101,6 +101,8 @@ def test_auto_takes_the_faster_form_that_fits():
     assert chosen(n=1000, d=1024) == "dense"
     assert chosen(n=100_000, d=50) == chosen(n=2500, d=5) == "streaming"
     assert chosen(n=400, d=5) == chosen(n=1600, d=200) == "dense"  # fewer than a third as many columns as rows
+    assert chosen(n=300, d=1000, saturating=True) == "dense"
+    assert chosen(n=1000, d=100, saturating=True) == "streaming"  # which needs no inverse of so many rows
     limit = predicted_bytes("streaming", StepSize(2000, 1000, 1, 4))
     assert chosen(n=2000, d=1000) == "dense"
     assert chosen(n=2000, d=1000, limit=limit) == "streaming"

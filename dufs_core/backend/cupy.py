@@ -70,5 +70,10 @@ def make_backend(cupy: Any, erf: Any) -> Backend:
     def synchronize() -> None:
         cupy.cuda.get_current_stream().synchronize()
 
+    def inverse(A: Array) -> Array:
+        """By LU, one matrix after the other: CuPy's form for stacks is one for small matrices."""
+        stack = A.reshape(-1, *A.shape[-2:])
+        return cupy.stack([cupy.linalg.inv(one) for one in stack]).reshape(A.shape)
+
     to_host, device_of = cupy.asnumpy, attrgetter("device")
-    return Backend("cupy", cupy, error_function, to_host, to_device, synchronize, device_of, Kernels(cupy))
+    return Backend("cupy", cupy, error_function, to_host, to_device, synchronize, inverse, device_of, Kernels(cupy))

@@ -23,6 +23,7 @@ class Backend:
     to_host: Callable[[Array], np.ndarray[Any, Any]]  # a copy as a NumPy array; the identity on the CPU
     to_device: Callable[[Any], Array]  # from NumPy or anything with DLPack; no copy where it lives there already
     synchronize: Callable[[], None]  # wait for queued work, so that a clock measures it and not the launch
+    inverse: Callable[[Array], Array]  # of symmetric positive definite matrices (..., n, n)
     device_of: Callable[[Array], AbstractContextManager[Any]]  # make an array's device the current one
     kernels: Any = None  # `dufs_core.kernels.cuda.Kernels`: what would otherwise be many launches
 

@@ -106,6 +106,9 @@ OPTIONS = {  # defaults: with decoys; with --method gates
     "fdr": Option("0.1", "false discovery rate, with decoys alone", _rate, "RATE"),
     "rows": Option("independent", _ROWS, choices=("independent", "series")),
     "lam": Option("none", _PRICE, _LAM, "NUMBER|none"),
+    "saturation": Option(
+        "none", "gates alone: most that a direction of the rows adds to the score", _NUMBER, "NUMBER|none"
+    ),
     "n_features_to_select": Option("none", "a number or fraction of features; none: all found", _SIZE, "COUNT|none"),
     "ranking": Option("diverse; gates", _ORDER, choices=_RANKINGS),
     "power": Option("1; 2", "t, the steps of the random walk", _INT, "T"),

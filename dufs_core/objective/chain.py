@@ -1,7 +1,7 @@
 """The chain, and the only file that knows its order.
 
     mu, eps -> gates z -> Gram G -> distances D -> bandwidth b -> kernel K -> normalised A -> power A^t
-            -> score S -> loss L (with the regulariser sum p)
+            -> score S (of G, or of the saturated V) -> loss L (with the regulariser sum p)
 
 and the gradient flows back through the same list. Several draws (rows of eps) are evaluated together:
 their matrices are stacked, as many as stay in the processor's cache.
@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from math import inf
+from typing import Any, Literal, NamedTuple
 
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.ops import (
@@ -24,6 +25,7 @@ from dufs_core.objective.ops import (
     normalise,
     power,
     regulariser,
+    saturate,
     score,
 )
 
@@ -57,6 +59,7 @@ class Objective:
     L(mu) = mean over draws of -S / n + lam sum p, or with ``lam=None`` of -S / (n sum p + delta), where
     S = Tr(Xt' P^t Xt), Xt = X * z, z = clip(mu + gate_sigma eps, 0, 1), P = diag(K 1)^(-1) K,
     K_ij = exp(-||xt_i - xt_j||^2 / b), p = Phi(mu / gate_sigma); without self_loops K_ii is (as good as) 0.
+    With saturation S = nu Tr(P^t G (G + nu I)^(-1)), G = Xt Xt', nu = n saturation.
 
     Parameters
     ----------
@@ -79,6 +82,8 @@ class Objective:
         Added to n sum p in the parameter-free quotient.
     degenerate_rule : "data" or "one"
         Substitute for a bandwidth of zero (see `dufs_core.objective.ops.bandwidth`).
+    saturation : float or None
+        Most that a direction of the rows adds to S / n, however many columns carry it. None: no limit, the trace.
     """
 
     lam: float | None = None
@@ -90,11 +95,16 @@ class Objective:
     gate_sigma: float = 0.5
     delta: float = 1e-6
     degenerate_rule: Literal["data", "one"] = "data"
+    saturation: float | None = None
 
     @property
     def self_weight(self) -> float:
         """K_ii."""
         return 1.0 if self.self_loops else normalise.SELF_WEIGHT
+
+    def nu(self, n: int) -> float:
+        """The most that a direction of n rows adds to S; infinite without saturation."""
+        return inf if self.saturation is None else self.saturation * n
 
     def value_and_grad(
         self, bk: Backend, mu: Array, eps: Array, X: Array, scores_and_grad: ScoresAndGrad | None = None
@@ -138,13 +148,20 @@ def draws_together(n: int) -> int:
     return max(1, _ELEMENTS_TOGETHER // (n * n))
 
 
-def dense_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
-    """Scores of all draws and dS/dz through the operations, a few draws at a time."""
+def dense_scores_and_grad(
+    bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array, mapped: Callable[..., Any] = map
+) -> Scores:
+    """Scores of all draws and dS/dz through the operations, a few draws at a time.
+
+    mapped: as `map`; that of a pool computes these parts at once.
+    """
     together = draws_together(X.shape[0])
-    parts = [
-        _stacked_scores_and_grad(bk, objective, X, z[start : start + together], undecided[start : start + together])
-        for start in range(0, len(z), together)
-    ]
+
+    def part(start: int) -> Scores:
+        draws = slice(start, start + together)
+        return _stacked_scores_and_grad(bk, objective, X, z[draws], undecided[draws])
+
+    parts = list(mapped(part, range(0, len(z), together)))
     return parts[0] if len(parts) == 1 else Scores(*(bk.xp.concatenate(p) for p in zip(*parts, strict=True)))
 
 
@@ -160,6 +177,7 @@ class _Forward(NamedTuple):
     saved_K: gaussian.Saved
     saved_A: normalise.Saved
     saved_At: power.Saved
+    saved_V: saturate.Saved | None
     saved_S: score.Saved
 
 
@@ -172,25 +190,37 @@ def _forward(bk: Backend, objective: Objective, G: Array) -> _Forward:
     K, saved_K = gaussian.forward(bk, D, b, objective.self_weight)
     A, deg, saved_A = normalise.forward(bk, K)
     At, saved_At = power.forward(bk, A, objective.power)
-    S, saved_S = score.forward(bk, At, G, deg)
-    return _Forward(S, b, degenerate, deg, saved_D, saved_b, saved_K, saved_A, saved_At, saved_S)
+    V, saved_V = (G, None) if objective.saturation is None else saturate.forward(bk, G, objective.nu(G.shape[-1]))
+    S, saved_S = score.forward(bk, At, V, deg)
+    return _Forward(S, b, degenerate, deg, saved_D, saved_b, saved_K, saved_A, saved_At, saved_V, saved_S)
+
+
+def _backward(bk: Backend, f: _Forward) -> Array:
+    dAt, dG, ddeg = score.backward(bk, f.saved_S, bk.xp.ones_like(f.S))
+    if f.saved_V is not None:  # what the score has is the derivative in V
+        dG = saturate.backward(bk, f.saved_V, dG)
+    dA = power.backward(bk, f.saved_At, dAt)
+    dK = normalise.backward(bk, f.saved_A, dA, ddeg)
+    dD, db = gaussian.backward(bk, f.saved_K, dK)
+    dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
+    return dG + distances.backward(bk, f.saved_D, dD)
+
+
+def scores_of_gram(bk: Backend, objective: Objective, G: Array) -> Scores:
+    """Scores of Gram matrices G (R, n, n), with dS/dG (R, n, n) in the place of dS/dz."""
+    f = _forward(bk, objective, G)
+    alone = normalise.isolated_degree(objective.self_weight, float(bk.xp.finfo(f.deg.dtype).eps))
+    isolated = (f.deg <= alone).mean(axis=-1)
+    return Scores(f.S, f.b, f.degenerate, isolated, _backward(bk, f))
 
 
 def _stacked_scores_and_grad(bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
     xp = bk.xp
     products, saved = zip(*(gram.forward(bk, X, z_r) for z_r in z), strict=True)
-    f = _forward(bk, objective, xp.stack(products))
-    dAt, dG, ddeg = score.backward(bk, f.saved_S, xp.ones_like(f.S))
-    dA = power.backward(bk, f.saved_At, dAt)
-    dK = normalise.backward(bk, f.saved_A, dA, ddeg)
-    dD, db = gaussian.backward(bk, f.saved_K, dK)
-    dD = bandwidth.add_entries(bk, dD, bandwidth.backward(bk, f.saved_b, db))
-    dG = dG + distances.backward(bk, f.saved_D, dD)
+    scores = scores_of_gram(bk, objective, xp.stack(products))
     wanted = undecided if undecided.ndim == 2 else undecided.any(axis=1)  # (draws, d)
-    dz = xp.stack([gram.backward(bk, saved_r, dG_r, w) for saved_r, dG_r, w in zip(saved, dG, wanted, strict=True)])
-    alone = normalise.isolated_degree(objective.self_weight, float(xp.finfo(f.deg.dtype).eps))
-    isolated = (f.deg <= alone).mean(axis=-1)
-    return Scores(f.S, f.b, f.degenerate, isolated, dz)
+    parts = zip(saved, scores.dz, wanted, strict=True)
+    return scores._replace(dz=xp.stack([gram.backward(bk, saved_r, dG_r, w) for saved_r, dG_r, w in parts]))
 
 
 def open_score(bk: Backend, objective: Objective, G: Array) -> float:

@@ -103,6 +103,7 @@ class StepSize(NamedTuple):
     fits: int = 1  # on a GPU: how many share the draws
     after: int = 0  # bytes of the tests after a run
     dense_columns: int = 0  # of sparse data: those that are written out for products (`dufs_core.data.sparse`)
+    saturating: bool = False
 
 
 class Engine:

@@ -173,6 +173,7 @@ class FitTask:
             lam=settings.lam,
             gate_sigma=settings.gate_sigma,
             degenerate_rule=conventions.zero_bandwidth,
+            saturation=training.saturation,
             **graph.get_params(),
         )
         if conventions.delta:  # of means; the objective has sums

@@ -75,9 +75,10 @@ def fit_many(
     processes (`joblib.parallel_config(backend="dask")` with a Dask client, "loky") each has n_jobs threads of its own.
 
     A fit has the numbers that it has alone: to the bit on the CPU, and on a GPU where steps are captured (small
-    problems); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of `GatedLaplacian` are a
-    stack, and later ones are trained one after the other. So are fits with minibatches, one gate per sample or
-    callbacks, and, where cuBLAS multiplies, those with a Checkpoint. Fits of `DUFS` are computed one after the other.
+    problems without saturation); within rounding on a GPU where cuBLAS multiplies. On a GPU the first runs of
+    `GatedLaplacian` are a stack, and later ones are trained one after the other. So are fits with minibatches, one gate
+    per sample or callbacks, and, where cuBLAS multiplies, those with a Checkpoint. Fits of `DUFS` are computed one
+    after the other.
     """
     selectors = list(selectors)
     results = fit_results(selectors, X, Told(groups, covariates))
@@ -297,4 +298,5 @@ def _keeps_bits(task: FitTask, fits: int) -> bool:
     """Whether so many runs have in a stack the bits that each has alone, as one that is resumed is promised."""
     from dufs_core.objective.engines.gpu_plan import is_captured
 
-    return is_captured(task.X.shape, fits * task.memory[0].draws, fits)
+    step, _ = task.memory
+    return is_captured(task.X.shape, fits * step.draws, fits, step.saturating)

@@ -49,6 +49,7 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
         fixed_bandwidth=not isinstance(graph.bandwidth, str),
         per_sample=training is not None and training.conventions.gate_noise == "sample",
         threads=threads,
+        saturating=training is not None and training.saturation is not None,
     )
     after = max(size.around, diagnosis_bytes(n, d, itemsize))
     if settings.ranking == "diverse":

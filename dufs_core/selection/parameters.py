@@ -90,6 +90,15 @@ def check_regularisation(lam: Any, dtype: str) -> None:
     )
 
 
+def check_saturation(saturation: Any, dtype: str) -> None:
+    """Raise ValueError unless saturation is None or a number that can be a limit."""
+    if saturation is not None and not is_positive(saturation, dtype):
+        raise ValueError(
+            f"saturation is the most that a direction adds to the score, in column variances, and must be None (no "
+            f"limit) or a positive number{_range(saturation, dtype)}, such as 0.3; got {saturation!r}"
+        )
+
+
 def check_draws(draws: Any) -> None:
     """Raise ValueError unless draws can come in antithetic pairs."""
     if draws == "auto" or (is_whole(draws) and (draws == 1 or (1 < draws <= _MOST and draws % 2 == 0))):

@@ -48,6 +48,7 @@ class Training(NamedTuple):
 
     optimizer: str
     n_draws: int | str
+    saturation: float | None  # nu / n of the saturating score; None: the trace
     conventions: Conventions
 
 

@@ -342,7 +342,15 @@ def _function(name: str) -> Any:
     return call
 
 
-linalg = types.SimpleNamespace(norm=lambda a: ndarray(np.asarray(np.linalg.norm(_bare(a)))))
+def _linalg(name: str) -> Any:
+    def call(*arrays: ndarray) -> ndarray:
+        _not_while_capturing()
+        return _wrapped(np.asarray(getattr(np.linalg, name)(*_bare(arrays))))
+
+    return call
+
+
+linalg = types.SimpleNamespace(**{name: _linalg(name) for name in ("norm", "inv", "solve")})
 
 
 def __getattr__(name: str) -> Any:

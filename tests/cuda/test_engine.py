@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tracemalloc
+from collections import deque
+
 import fake_cupy
 import generators as gen
 import numpy as np
@@ -55,12 +58,16 @@ def large(monkeypatch):
 
 
 @pytest.mark.parametrize(("n", "d"), SHAPES)
-@pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
+@pytest.mark.parametrize(
+    ("t", "rule", "lam", "saturation"),
+    [(1, "max", None, None), (2, "median", 0.3, None), (3, 3.0, None, None), (4, "q90", 0.1, None),
+     (1, "median", 0.1, 0.3), (2, "max", None, 0.1), (3, 3.0, 0.2, 2.0)],
+)  # fmt: skip
 @SIZES
-def test_numbers(device, request, n, d, t, rule, lam, size):
+def test_numbers(device, request, n, d, t, rule, lam, saturation, size):
     if size == "large":
         request.getfixturevalue(size)
-    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam)
+    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(2, n - 1), lam=lam, saturation=saturation)
     mu, eps, X = problem(n, d)
     want, (got,) = both(device, objective, mu, eps, X)
     check(want, got, X)
@@ -150,6 +157,24 @@ def test_the_cuda_engine_takes_what_is_predicted(device):
         plan = gpu_plan.Plan(device, [Objective(power=power, bandwidth=rule)], (n, d), draws, "float32")
         taken = sum(a.nbytes for name, a in vars(plan.arrays).items() if name != "lam")
         assert taken == predicted_bytes("cuda", StepSize(n, d, draws, 4, power, not isinstance(rule, str)))
+
+
+@pytest.mark.stand_in
+def test_the_solver_of_systems_is_counted(device):
+    """Traced peaks of a saturating step on the stand-in device, whose arrays are NumPy's."""
+    both(device, Objective(saturation=0.3), *problem(9, 2, dtype=np.float32))  # loads what is loaded once
+    for n, d, draws, power in ((300, 20, 2, 2), (150, 300, 4, 1)):
+        device.xp.launches = deque(maxlen=0)  # keeps nothing
+        eps = gen.draws(0, d, None, draws) / 10  # every gate is undecided
+        arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
+        tracemalloc.start()
+        try:
+            CudaEngine()(device, Objective(power=power, saturation=0.3), *arrays)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        predicted = predicted_bytes("cuda", StepSize(n, d, draws, 4, power, saturating=True))
+        assert 0.7 * predicted <= peak <= 1.05 * predicted + 10**5, (n, d, peak, predicted)
 
 
 # --- what is launched -----------------------------------------------------------------------------------------------

@@ -301,6 +301,18 @@ def test_a_population(on_gpu, how):
         assert (got.n_iter_, got.n_runs_, got.excess_score_) == (want.n_iter_, want.n_runs_, want.excess_score_)
 
 
+@pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")
+def test_a_saturating_population(on_gpu):
+    """Fits advance as one, whose products are cuBLAS's: each is within rounding of what it is alone, and on the CPU."""
+    X = gen.noise(15, 4)
+    settings = {"max_iter": 6, "max_runs": 1, "n_draws": 2, "dtype": "float64", "learning_rate": 0.2}
+    given = [gated(lam=lam, random_state=3, saturation=0.3, **settings) for lam in (None, 0.4)]
+    for got in fit_many(given, X):
+        assert got.engine_ == "cuda"
+        np.testing.assert_allclose(got.mu_, clone(got).fit(X).mu_, rtol=1e-9)
+        np.testing.assert_allclose(got.mu_, clone(got).set_params(backend="numpy").fit(X).mu_, rtol=1e-9)
+
+
 def planted(n):
     """Three columns that follow each other, one of them half, among 30."""
     rng = np.random.default_rng(3)

@@ -65,7 +65,7 @@ def compare(device, objective, X, dtype="float64", tolerance=1e-9):
 @pytest.mark.parametrize(
     "objective",
     [Objective(), Objective(power=4, bandwidth="q90", lam=0.1), Objective(power=1, bandwidth=40.0),
-     Objective(power=3, bandwidth="median", n_neighbors=5, self_loops=False)],
+     Objective(power=3, bandwidth="median", n_neighbors=5, self_loops=False), Objective(saturation=0.3)],
 )  # fmt: skip
 def test_sparse_numbers(device, monkeypatch, objective, size):
     if size == "library products":

@@ -33,10 +33,14 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(cuda_streaming, "TILE_ELEMENTS", 700)
 
 
-@pytest.mark.parametrize(("n", "d"), [(2, 1), (9, 3), (70, 7)])
-@pytest.mark.parametrize(("t", "rule", "lam"), [(1, "max", None), (2, "median", 0.3), (3, 3.0, None), (4, "q90", 0.1)])
-def test_streaming_numbers(few_rows, device, n, d, t, rule, lam):
-    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(3, n - 1), lam=lam)
+@pytest.mark.parametrize(("n", "d"), [(2, 1), (9, 3), (70, 7), (7, 20)])
+@pytest.mark.parametrize(
+    ("t", "rule", "lam", "saturation"),
+    [(1, "max", None, None), (2, "median", 0.3, None), (3, 3.0, None, None), (4, "q90", 0.1, None),
+     (1, "median", 0.1, 0.3), (2, "max", None, 0.1), (3, 3.0, 0.2, 2.0)],
+)  # fmt: skip
+def test_streaming_numbers(few_rows, device, n, d, t, rule, lam, saturation):
+    objective = Objective(power=t, bandwidth=rule, n_neighbors=min(3, n - 1), lam=lam, saturation=saturation)
     mu, eps, X = problem(n, d)
     want, (got,) = both(device, objective, mu, eps, X, CudaStreamingEngine())
     check(want, got, X)
@@ -98,20 +102,22 @@ def test_streaming_takes_what_is_predicted(device, monkeypatch):
     """Traced peaks on the stand-in device, whose arrays are NumPy's."""
     both(device, Objective(), *problem(9, 2, dtype=np.float32), CudaStreamingEngine())  # loads what is loaded once
     device.xp.launches = deque(maxlen=0)  # keeps nothing
-    for n, d, draws, power, rule, elements in (
-        (300, 30, 2, 2, "max", 1 << 27), (200, 120, 3, 3, "max", 2000), (250, 70, 1, 1, 2.0, 1 << 27),
+    for n, d, draws, power, rule, elements, saturation in (
+        (300, 30, 2, 2, "max", 1 << 27, None), (200, 120, 3, 3, "max", 2000, None),
+        (250, 70, 1, 1, 2.0, 1 << 27, None), (300, 100, 2, 2, "max", 2000, 0.3), (100, 250, 1, 1, 2.0, 2000, 0.3),
     ):  # fmt: skip
         monkeypatch.setattr(cuda_streaming, "TILE_ELEMENTS", elements)
         eps = gen.draws(0, d, None, draws) / 10  # every gate is undecided
         arrays = [device.xp.asarray(a.astype(np.float32)) for a in (np.full(d, 0.5), eps, gen.noise(n, d))]
-        objective = Objective(power=power, bandwidth=rule)
+        objective = Objective(power=power, bandwidth=rule, saturation=saturation)
         tracemalloc.start()
         try:
             CudaStreamingEngine()(device, objective, *arrays)
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        predicted = predicted_bytes("cuda_streaming", StepSize(n, d, draws, 4, power, not isinstance(rule, str)))
+        size = StepSize(n, d, draws, 4, power, not isinstance(rule, str), saturating=saturation is not None)
+        predicted = predicted_bytes("cuda_streaming", size)
         buffers = 10**5  # of NumPy, where it sums float32 numbers in float64
         assert 0.8 * predicted <= peak <= 1.05 * predicted + buffers, (n, d, peak, predicted)
 

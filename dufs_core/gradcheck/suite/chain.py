@@ -23,8 +23,9 @@ FEW_COLUMNS = (17, 21)  # of so many rows, every other example with t = 2: engin
 
 
 def _example(
-    loss: str, rule: str, noise: Any, bk: Backend, evaluate: Evaluate, rng: np.random.Generator, index: int
-) -> Example:
+    loss: str, rule: str, noise: Any, saturating: bool, bk: Backend, evaluate: Evaluate, rng: np.random.Generator,
+    index: int,
+) -> Example:  # fmt: skip
     t = POWERS[index % len(POWERS)]
     kind = KINDS[(index // 2) % len(KINDS)]
     n = 2 * int(rng.integers(2, 5)) + index // len(POWERS) % 2
@@ -43,6 +44,7 @@ def _example(
         self_loops=index % 5 != 2,
         gate_sigma=GATE_SIGMA,
         degenerate_rule="one" if index % 7 == 4 and kind != "nearly_closed" else "data",
+        saturation=float(10.0 ** rng.uniform(-1, 1)) * p.scale if saturating else None,
     )
     X, eps, mu = bk.xp.asarray(np.asfortranarray(p.X)), bk.xp.asarray(p.eps), bk.xp.asarray(p.mu)
     return Example(
@@ -68,19 +70,28 @@ _KINKS = (
 )
 
 
-def _chain(loss: str, rule: str, noise: str) -> Operation:
+def _chain(loss: str, rule: str, noise: str, saturating: bool = False) -> Operation:
     expected = partial(expectation.whole_chain, lam=0.3 if loss == "regularised" else None)
     return Operation(
-        f"chain[{loss}, {rule}, {noise}]",
+        f"chain[{loss}, {rule}, {noise}{', saturating' * saturating}]",
         "objective",
-        partial(_example, loss, rule, noise),
+        partial(_example, loss, rule, noise, saturating),
         kinks=_KINKS if (loss, rule, noise) == ("regularised", "max", "batch") else (),
-        expectation=expected if (rule, noise) == ("fixed", "batch") else None,
+        expectation=expected if (rule, noise) == ("fixed", "batch") and not saturating else None,
         engines=("reference",) if noise == "sample" else (),
     )
 
 
 CHAINS = tuple(_chain(*names) for names in product(("regularised", "parameter-free"), RULES, ("batch", "sample")))
+CHAINS += tuple(
+    _chain(*names, saturating=True)
+    for names in (
+        ("regularised", "max", "batch"),
+        ("regularised", "max", "sample"),
+        ("parameter-free", "median", "batch"),
+        ("parameter-free", "fixed", "batch"),
+    )
+)
 
 
 def _on_sparse_columns(engine: Evaluate, bk: Backend, objective: Objective, mu: Any, eps: Any, X: Any) -> Any:

@@ -78,6 +78,12 @@ def power(bk: Backend, A: Array, t: int) -> Array:
     return result
 
 
+def saturate(bk: Backend, G: Array, nu: float) -> Array:
+    """nu G (G + nu I)^(-1)."""
+    M = bk.xp.linalg.solve(G + nu * bk.xp.eye(G.shape[-1]), G)
+    return nu * M
+
+
 def score(bk: Backend, At: Array, G: Array, deg: Array) -> Array:
     r = bk.xp.sqrt(deg)
     return (At * G * r[..., None, :] / r[..., :, None]).sum(axis=(-2, -1))
@@ -104,7 +110,11 @@ def chain(bk: Backend, objective: Objective, mu: Array, eps: Array, X: Array) ->
         D = ((Xt[:, None, :] - Xt[None, :, :]) ** 2).sum(axis=-1)
         K = gaussian(bk, D, bandwidths(bk, D, *rule), objective.self_weight)
         P = K / K.sum(axis=1, keepdims=True)
-        scores.append((Xt * (power(bk, P, objective.power) @ Xt)).sum())
+        Y = Xt
+        if objective.saturation is not None:  # nu Xt (Xt' Xt + nu I)^(-1)
+            nu = objective.saturation * len(X)
+            Y = nu * bk.xp.linalg.solve(Xt.T @ Xt + nu * bk.xp.eye(len(mu)), Xt.T).T
+        scores.append((Y * (power(bk, P, objective.power) @ Xt)).sum())
     sum_p = regulariser(bk, mu, objective.gate_sigma)
     return loss(bk, scores, sum_p, X.shape[0], objective.lam, objective.delta)
 

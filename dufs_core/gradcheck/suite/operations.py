@@ -22,6 +22,7 @@ from dufs_core.objective.ops import (
     normalise,
     power,
     regulariser,
+    saturate,
     score,
 )
 
@@ -185,6 +186,20 @@ def _power(t: int, bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     return layer(bk, power.forward, power.backward, formulas.power, (A, t), (0,), kind, (dAt,), **promise)
 
 
+def _saturate(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
+    kind = _kind(index)
+
+    def make(n: int) -> tuple[Any]:
+        X = examples.data(rng, kind, n)
+        return (examples.symmetric(X @ X.T),)
+
+    (G,) = _stack(rng, make)
+    nu = float(10.0 ** rng.uniform(-2, 2)) * float(np.mean(np.diagonal(G, axis1=-2, axis2=-1)) or 1.0)
+    promise: Any = {"project": {0: examples.symmetric}, "symmetric": (0,)}
+    dV = examples.symmetric(rng.standard_normal(G.shape))
+    return layer(bk, saturate.forward, saturate.backward, formulas.saturate, (G, nu), (0,), kind, (dV,), **promise)
+
+
 def _score(bk: Backend, _: Any, rng: Rng, index: int) -> Example:
     kind = _kind(index)
 
@@ -262,6 +277,7 @@ _EXAMPLES: dict[str, Any] = {
     "gaussian": _gaussian,
     "normalise": _normalise,
     **{f"power[{t}]": partial(_power, t) for t in examples.POWERS},
+    "saturate": _saturate,
     "score": _score,
     "regulariser": _regulariser,
     "loss[regularised]": partial(_loss, False),

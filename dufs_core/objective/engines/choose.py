@@ -15,6 +15,7 @@ NAMES = ("auto", *ENGINES, "sparse", "cuda")  # values of the parameter engine
 _PASSES = 200  # what exponentials and passes cost "streaming" beside its products, in multiply-adds a pair of rows
 _FEW_COLUMNS = 350, 1 / 25  # the same of "dense" with few columns: for any n, and for each row (memory)
 _CALLS = 8e7  # what calls from Python cost "streaming" a draw: 0.6 ms, in multiply-adds
+_SATURATING = 8  # what the inverse and the operations cost the Gram form, in multiply-adds a pair for each row
 _GPU_COLUMN = 19  # what "streaming" costs a pair of rows on a GPU for each column, at power 2
 _GPU_COLUMNS = 256  # fewer cost it as much at most: passes over rows of matrices
 
@@ -87,8 +88,10 @@ def _fastest(size: StepSize | None, limit: int | None, on_gpu: bool) -> str:
         own, other = 2.0 * ((t - 1) * n + d), _GPU_COLUMN * (t + 1) / 3 * max(d, _GPU_COLUMNS)
     else:
         own, other = (1.5 if t <= 2 else t) * n + 1.5 * d, (4 * t + 1.5) * d + _PASSES + _CALLS / n**2
-        if t == 2 and 3 * d < n:  # the products with few columns of dufs_core.kernels.steps
+        if t == 2 and 3 * d < n and not size.saturating:  # the products with few columns of dufs_core.kernels.steps
             own = 5 * d + _FEW_COLUMNS[0] + _FEW_COLUMNS[1] * n
+    if size.saturating:
+        own, other = own + _SATURATING * n, other + d
     return gram if own <= other else "streaming"
 
 

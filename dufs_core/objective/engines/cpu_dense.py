@@ -12,7 +12,8 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.kernels import arrays
 from dufs_core.kernels.native import Kernel
-from dufs_core.objective.chain import Objective, Scores
+from dufs_core.objective.chain import Objective, Scores, dense_scores_and_grad
+from dufs_core.objective.engines.reference import operations_bytes
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, RunSpec, StepSize
@@ -37,7 +38,8 @@ class DenseEngine(Engine):
     """The draws are spread over the threads; all threads share a draw where draws are few or have many rows.
 
     The result does not depend on the number of threads. Work arrays are kept from call to call: fresh ones cost a page
-    fault every 4 KiB.
+    fault every 4 KiB. With saturation, which LAPACK solves systems for, the operations take the place of the kernels,
+    each draw by one thread.
     """
 
     name = "dense"
@@ -49,6 +51,8 @@ class DenseEngine(Engine):
         self._plan: _Plan | None = None
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
+        if objective.saturation is not None:
+            return dense_scores_and_grad(bk, objective, X, z, undecided, self._pool.map)
         columns = np.require(X.T, requirements=_LAYOUT)
         d, n = columns.shape
         settings = kernel_settings(objective, X.dtype, n)
@@ -60,11 +64,12 @@ class DenseEngine(Engine):
         return Scores(S, b, degenerate > 0, isolated, shared.dz.copy())
 
     def bytes_needed(self, size: StepSize) -> int:
-        return layout_bytes(size, size.draws, size.d)
+        return operations_bytes(size, size.threads) if size.saturating else layout_bytes(size, size.draws, size.d)
 
     def steps(self, bk: Backend, specs: Sequence[RunSpec], mu: Array) -> _CompiledSteps | None:
-        """Of one run; None for several."""
-        return _CompiledSteps(self, specs[0], mu[0]) if len(specs) == 1 else None
+        """Of one run; None for several, and with saturation."""
+        is_compiled = len(specs) == 1 and specs[0].objective.saturation is None
+        return _CompiledSteps(self, specs[0], mu[0]) if is_compiled else None
 
     def in_threads(self, plan: _Plan, kernel: Callable[[arrays.Work], None]) -> None:
         """kernel(work) in all threads of the plan at once, with its barriers; this one is the first.

@@ -13,6 +13,10 @@ As in FlashAttention, the row statistic rho is there before dS/dP is. Only the s
 wanted: K and C are symmetric, so pass 2 and the last one visit every pair once, and Xt_k . (deg B_t)_k = Xt_k . F_t,k.
 Multiply-adds for t = 2, with m columns open and u of them undecided:
 n^2 (m + m/2 + 3 m + 2 m + (5 m + u) / 2) <= 9.5 n^2 m.
+
+With saturation the score is that of Y and Xt, Y = nu Xt (Xt' Xt + nu I)^(-1), S = sum_k Y_k . (F_t)_k: everything
+starts with B_0 = Y / deg in place of Xt / deg and stays as it is, but for what S takes from Xt without the graph,
+z_k dS/dz_k = 2 Y_k . (deg B_t)_k + ..., for which B_t is formed: n^2 m more.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from dufs_core.kernels.arrays import BLOCK, FLUSH, GROUP, LANES, Gated, Span, Th
 from dufs_core.kernels.native import Kernel
 from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.cpu_dense import kernel_settings
+from dufs_core.objective.ops import saturate
 from dufs_core.objective.protocol import Engine, StepSize
 
 _squared_norms, _neighbours, _bandwidth = (Kernel("streaming", n) for n in ("squared_norms", "neighbours", "bandwidth"))
@@ -61,13 +66,15 @@ class StreamingEngine(Engine):
         sums = rows * (min(CHUNKS, groups) * double + 8 * double)
         thread = min(GROUP * LANES, rows) * (2 * BLOCK + 2 * wide * (1 + double) + 3) + BLOCK * LANES
         buffers = (1 << 18) // size.itemsize  # of NumPy, where it sums float32 numbers in float64
+        if size.saturating:  # B_t, and Xt and Y with a system of the smaller of both sizes
+            kept += 4 * rows * wide + 3 * min(rows, wide) ** 2
         return (kept + sums + buffers + min(size.threads, groups) * thread) * size.itemsize
 
     def _scores_and_grad(self, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array) -> Scores:
         dz = np.zeros_like(z)
         self._done, self._reported = 0.0, perf_counter()
         draws = zip(z, undecided, dz, strict=True)
-        results = [_Draw(self, objective, X, z_r, wanted, len(z)).scores(dz_r) for z_r, wanted, dz_r in draws]
+        results = [_Draw(self, bk, objective, X, z_r, wanted, len(z)).scores(dz_r) for z_r, wanted, dz_r in draws]
         S, b, degenerate, isolated = np.array(results).T
         return Scores(S, b, degenerate > 0, isolated, dz)
 
@@ -109,10 +116,11 @@ class _Draw:
     """One draw: the arrays of O(n d), and the passes over them in order."""
 
     def __init__(
-        self, engine: StreamingEngine, objective: Objective, X: Array, z: Array, undecided: Array, draws: int
-    ) -> None:
+        self, engine: StreamingEngine, bk: Backend, objective: Objective, X: Array, z: Array, undecided: Array,
+        draws: int,
+    ) -> None:  # fmt: skip
         n, t, dtype = len(X), objective.power, X.dtype
-        self.engine, self.objective, self.z = engine, objective, z
+        self.engine, self.bk, self.objective, self.z = engine, bk, objective, z
         self.n, self.t = n, t
         self.settings = kernel_settings(objective, dtype, n)
         self.undecided = np.flatnonzero(undecided & (z > 0))
@@ -133,8 +141,9 @@ class _Draw:
             )
             for _ in range(min(engine.threads, self.groups))
         ]
-        F, B = np.zeros((t + 1, P, wide, LANES), dtype), np.zeros((t, P, wide, LANES), dtype)
-        self.gated = Gated(F, B, np.zeros(P * LANES, dtype), n, m, 0.0, objective.self_weight)
+        F = np.zeros((t + 1, P, wide, LANES), dtype)
+        self.B = np.zeros((t if objective.saturation is None else t + 1, P, wide, LANES), dtype)
+        self.gated = Gated(F, self.B[:t], np.zeros(P * LANES, dtype), n, m, 0.0, objective.self_weight)
         passes = isinstance(objective.bandwidth, str) + 0.5 + t + 0.5  # two visit every pair once
         self.whole = draws * n * P * passes  # of the step
         for k, column in enumerate(columns):
@@ -144,7 +153,7 @@ class _Draw:
 
     def scores(self, dz: Array) -> tuple[float, float, bool, float]:
         """S, b, degenerate and isolated; dS/dz goes to dz."""
-        n, t, X, F, B = self.n, self.t, self.gated, self.gated.F, self.gated.B
+        n, t, X, F, B = self.n, self.t, self.gated, self.gated.F, self.B
         lanes, u = F.shape[-1], len(self.undecided)
         for number in range(self.groups):
             _squared_norms(X, *self.group(number), self.mine[0].block)
@@ -154,17 +163,25 @@ class _Draw:
         deg = self.degrees()
         isolated = float((deg[:n] <= self.settings.isolated_degree).mean())
         self.inverse = np.where(np.arange(len(deg)) < n, 1 / deg, 0).reshape(-1, 1, lanes)
-        np.multiply(F[0], self.inverse, out=B[0], casting="same_kind")
+        if self.objective.saturation is None:
+            np.multiply(F[0], self.inverse, out=B[0], casting="same_kind")
+        else:
+            np.multiply(self.saturated(), self.inverse, out=B[0], casting="same_kind")
         for a in range(t):
             self.apply(a)
 
         rho = np.zeros(X.g.shape, np.float64).reshape(-1, lanes)
         for a in range(t):
             rho += np.einsum("pkl,pkl->pl", B[a], F[t - a], dtype=np.float64)
-        S = np.einsum("pkl,pkl->k", F[0], F[t], dtype=np.float64)
+        if self.objective.saturation is None:
+            S = direct = np.einsum("pkl,pkl->k", F[0], F[t], dtype=np.float64)
+        else:
+            by_lane = np.where(np.arange(len(deg)) < n, deg, 0).reshape(-1, lanes)
+            S = np.einsum("pl,pkl,pkl->k", by_lane, B[0], F[t], dtype=np.float64)
+            direct = np.einsum("pl,pkl,pkl->k", by_lane**2, B[0], B[t], dtype=np.float64)
         by_row, weighted, dots = self.gradient(rho.ravel().astype(F.dtype))
         squares = np.einsum("pl,pkl,pkl->k", by_row.reshape(-1, lanes), F[0, :, :u], F[0, :, :u], dtype=np.float64)
-        half_z_dz = S[:u] + squares - 2 * dots
+        half_z_dz = direct[:u] + squares - 2 * dots
         self.through_bandwidth(rows, weights * (-weighted / b), half_z_dz)
         dz[self.undecided] = 2 * half_z_dz / self.z[self.undecided]
         return float(S.sum()), b, degenerate, isolated
@@ -235,10 +252,19 @@ class _Draw:
             here.reshape(-1, P, lanes, lanes)[:] = panel.reshape(P, -1, lanes, lanes).transpose(1, 0, 3, 2)
         return out
 
+    def saturated(self) -> Array:
+        """Y in the panels of Xt."""
+        Xt, m, n = self.gated.F[0], self.gated.m, self.n
+        P, wide, lanes = Xt.shape
+        Y = np.zeros((wide, P * lanes), Xt.dtype)
+        rows = np.ascontiguousarray(Xt.transpose(1, 0, 2).reshape(wide, -1)[:m, :n])
+        Y[:m, :n] = saturate.columns(self.bk, rows, self.objective.nu(n))
+        return Y.reshape(wide, P, lanes).transpose(1, 0, 2)
+
     def apply(self, a: int) -> None:
-        """F_(a+1) = P F_a and, unless it is the last one, B_(a+1) = P B_a."""
-        X, wide, both = self.gated, self.wide, a < self.t - 1
-        F, B, m = X.F, X.B, X.m
+        """F_(a+1) = P F_a and, where there is room for it, B_(a+1) = P B_a."""
+        X, wide, both = self.gated, self.wide, a + 1 < len(self.B)
+        F, B, m = X.F, self.B, X.m
         R = self.rows_of(F[a], B[a]) if both else self.rows_of(F[a])
         columns = wide + m if both else m  # those of B begin with a new panel
 

@@ -2,7 +2,7 @@
 
 A step over few entries is all launches: it runs with our own product kernel and is captured once in a graph. A step
 over many entries is all arithmetic: its products are cuBLAS's, over the open columns alone. (CuPy does not let cuBLAS
-be captured.)
+be captured, nor the solver of systems that saturation needs.)
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.errors import MemoryLimitError
 from dufs_core.kernels.cuda import SWEEP_TILE, TILE, blocks_for, warps_for
 from dufs_core.objective.chain import Objective, Value
+from dufs_core.objective.ops import saturate
 from dufs_core.objective.ops.bandwidth import check_n_neighbors, noise_level, quantile_of
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import Engine, StepSize
@@ -32,9 +33,11 @@ _BUSY = 128  # blocks that keep a device busy
 Shapes = dict[str, tuple[int, ...]]
 
 
-def is_captured(shape: tuple[int, int], draws: int, fits: int) -> bool:
+def is_captured(shape: tuple[int, int], draws: int, fits: int, saturating: bool = False) -> bool:
     """Whether a step is captured: the work of one fit is small, and the draws of all fits have room in one stack."""
     n, d = shape
+    if saturating:
+        return False
     work = draws // fits * n * n * (2 * d + 2 * n)
     return work <= CAPTURED_WORK and draws * n * max(n, d) <= ELEMENTS_TOGETHER
 
@@ -50,7 +53,7 @@ def parts_of_gram(n: int, d: int, draws: int) -> int:
 def layout(size: StepSize) -> list[tuple[str, Shapes]]:
     """The shapes of the arrays of a step, by dtype: F fits of R draws together, r of which are evaluated at once."""
     n, d, F, R, t = size.n, size.d, size.fits, size.draws, size.power
-    captured = is_captured((n, d), R, F)
+    captured = is_captured((n, d), R, F, size.saturating)
     r = R if captured else max(1, min(R, ELEMENTS_TOGETHER // (n * max(n, d))))
     parts = parts_of_gram(n, d, R // F) if captured else 1
     of_data: Shapes = {
@@ -84,11 +87,12 @@ def step_bytes(size: StepSize) -> int:
     groups = layout(size)
     kept = sum(int(kind[1]) * prod(shape) for kind, shapes in groups for shape in shapes.values())
     n, d = size.n, size.d
-    if is_captured((n, d), size.draws, size.fits):
+    if is_captured((n, d), size.draws, size.fits, size.saturating):
         return kept
-    # the open and the undecided columns, and the copies that a product makes of its operands
+    # the open and the undecided columns, the copies that a product makes of its operands, and those of a solver
     together = groups[0][1]["G"][0]
-    return kept + (together * n * (n + d) + 2 * n * d) * size.itemsize
+    solved = 5 * together * n * n * size.saturating
+    return kept + (together * n * (n + d) + 2 * n * d + solved) * size.itemsize
 
 
 @contextmanager
@@ -183,10 +187,19 @@ class Plan:
         self.fits = len(objectives)
         self.per_fit = draws // self.fits
         self.rule = bandwidth_rule(self.objective, self.n, dtype)
-        self.captured = is_captured(shape, draws, self.fits)
+        saturating = self.objective.saturation is not None
+        self.captured = is_captured(shape, draws, self.fits, saturating)
         self.loaded: Array | None = None  # the data that X holds, kept alive so that its identity means something
 
-        size = StepSize(*shape, draws, self.dtype.itemsize, self.objective.power, self.rule is None, fits=self.fits)
+        size = StepSize(
+            *shape,
+            draws,
+            self.dtype.itemsize,
+            self.objective.power,
+            self.rule is None,
+            fits=self.fits,
+            saturating=saturating,
+        )
         arrays = {
             name: bk.xp.zeros(shape, dtype=kind) for kind, shapes in layout(size) for name, shape in shapes.items()
         }
@@ -317,18 +330,32 @@ class Plan:
         for i in range(1, o.power):
             self.product(True, powers[i - 1], A, powers[i])
 
-        # the score; G becomes H, and A^t becomes M
-        self.launch("score<T>", rows, At, G, a.q, a.r, count, n, G, a.Wq, a.Wr)
+        # the score, of G or of the saturated V; G becomes H, and A^t becomes M
+        V, direct, through_V = G, At, None
+        if o.saturation is not None:
+            V, saved_V = saturate.forward(self.bk, G, o.nu(n))
+            V = self.bk.xp.ascontiguousarray(V)
+            through_V = saturate.backward(self.bk, saved_V, self._direct(At))
+            direct = self.bk.xp.zeros_like(At)
+        self.launch("score<T>", rows, At, V, a.q, a.r, count, n, G, a.Wq, a.Wr)
         self._power_backward(powers, G, T)
         self.launch("grad_degrees<T>", tiles, T, A, a.q, a.Wq, a.Wr, count, n, a.half_ddeg)
         D = None if self.rule is None else a.D
         swept = (At, a.row_sums, a.db)
-        self.launch("backward<T>", tiles, T, A, D, At, a.q, a.r, a.half_ddeg, b, count, n, *swept)
+        self.launch("backward<T>", tiles, T, A, D, direct, a.q, a.r, a.half_ddeg, b, count, n, *swept)
         entries = (a.neighbour, a.rows, a.weights, b, a.db)
         scored = (a.Wr, a.q, a.deg, isolated_degree(o.self_weight, float(np.finfo(self.dtype).eps)))
         finished = (a.row_sums, a.S[draws], a.isolated[draws])
         self.launch("finish<T>", count, At, *entries, *scored, count, n, *finished)
+        if through_V is not None:
+            At += through_V
         return At
+
+    def _direct(self, At: Array) -> Array:
+        """dS/dV = A^t R,  R_ij = (r_i q_j + q_i r_j) / 2."""
+        q, r = self.arrays.q[: len(At)], self.arrays.r[: len(At)]
+        half = r[:, :, None] * q[:, None, :] * 0.5
+        return At * (half + half.swapaxes(1, 2))
 
     def _power_backward(self, powers: Array, H: Array, T: Array) -> None:
         """T with dA = T + T', as `dufs_core.objective.ops.power.backward_half`."""

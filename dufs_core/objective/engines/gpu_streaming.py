@@ -6,7 +6,7 @@ in place into what the next product takes, and they are gone before the next one
 
 Multiply-adds of a draw with m open and u undecided columns: n^2 m for each of the t + 3 times that G is formed, 2 m for
 each P (F, B) but the last, which takes m, and 2 t m + u in the last pass: 13 n^2 m for t = 2 and u = m. The Gram form
-takes 1.5 n^3 + 1.5 n^2 d, and O(n^2) memory.
+takes 1.5 n^3 + 1.5 n^2 d, and O(n^2) memory. With saturation B_t is formed too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from dufs_core.backend import Array, Backend
 from dufs_core.objective.chain import Objective, Scores
 from dufs_core.objective.engines.gpu_plan import CudaScoresEngine, bandwidth_rule
+from dufs_core.objective.ops import saturate
 from dufs_core.objective.ops.normalise import isolated_degree
 from dufs_core.objective.protocol import StepSize
 
@@ -42,6 +43,8 @@ class CudaStreamingEngine(CudaScoresEngine):
     def bytes_needed(self, size: StepSize) -> int:
         column, rows, double = size.n * size.d, tile_rows(size.n), 8 // size.itemsize
         kept = (2 * size.power + 3) * column  # F_a, B_a, C Xt, and the data once more
+        if size.saturating:  # B_t, and Y with a system of the smaller of both sizes
+            kept += 3 * column + 3 * min(size.n, size.d) ** 2
         kept += size.n * (4 + 5 * double) + size.draws * size.d * 3 * double + 2 * rows * size.n
         moving = max(3 * column, (2 * size.power + 2) * size.d * rows)  # the operands of products; sums over columns
         return (kept + moving) * size.itemsize
@@ -63,7 +66,9 @@ class _Passes:
         (self.n, self.d), self.t = X.shape, objective.power
         self.rule = bandwidth_rule(objective, self.n, X.dtype)
         self.X = xp.ascontiguousarray(X.T)
-        self.blocks = xp.empty((2 * self.t + 1) * self.d * self.n, dtype=X.dtype)
+        self.saturating = objective.saturation is not None
+        self.count = 2 * self.t + 1 + self.saturating
+        self.blocks = xp.empty(self.count * self.d * self.n, dtype=X.dtype)
         self.CX = xp.empty(self.d * self.n, dtype=X.dtype)
         self.tiles = xp.empty((2, tile_rows(self.n), self.n), dtype=X.dtype)
         self.kth, self.largest, self.g = xp.empty((3, self.n), dtype=X.dtype)
@@ -82,7 +87,7 @@ class _Passes:
         if not len(columns):
             columns = xp.zeros(1, dtype=xp.int64)  # all gates closed: one column of zeros
         m, u = len(columns), len(wanted)
-        blocks = self.blocks[: (2 * t + 1) * m * n].reshape(2 * t + 1, m, n)  # F_0 = Xt, B_0, F_1, B_1, ... F_t
+        blocks = self.blocks[: self.count * m * n].reshape(self.count, m, n)  # F_0 = Xt, B_0, F_1, B_1, ... F_t
         Xt = blocks[0]
         Xt[...] = self.X[columns]
         Xt *= z[columns][:, None]
@@ -95,19 +100,22 @@ class _Passes:
         isolated = isolated_degree(self.objective.self_weight, float(np.finfo(self.dtype).eps))
         self.isolated[draw] = (self.deg <= isolated).mean()
         inverse = (1 / self.deg).astype(self.dtype)
-        blocks[1] = Xt * inverse
-        for a in range(t):  # of P^t, only F_t is needed
-            width = 2 if a < t - 1 else 1
-            Y, PY = (blocks[2 * c : 2 * c + width].reshape(width * m, n) for c in (a, a + 1))
+        Y = saturate.columns(self.bk, Xt, self.objective.nu(n)) if self.saturating else Xt
+        blocks[1] = Y * inverse
+        for a in range(t):  # of P^t, only F_t is needed without saturation
+            width = min(2, self.count - 2 * (a + 1))
+            FB, PFB = (blocks[2 * c : 2 * c + width].reshape(width * m, n) for c in (a, a + 1))
             for rows, K in self._affinities(Xt, b):
-                PY[:, rows] = xp.matmul(Y, K.T) * inverse[rows]
-        S = (Xt * blocks[2 * t]).sum(axis=1, dtype=f8)
+                PFB[:, rows] = xp.matmul(FB, K.T) * inverse[rows]
+        S = direct = (Y * blocks[2 * t]).sum(axis=1, dtype=f8)
+        if self.saturating:
+            direct = (Y * blocks[2 * t + 1] * self.deg).sum(axis=1)
         self.S[draw] = S.sum()
         if u:
             rho = xp.zeros(n, dtype=f8)
             for a in range(t):
                 rho += (blocks[2 * a + 1] * blocks[2 * (t - a)]).sum(axis=0, dtype=f8)
-            dz[wanted] = 2 * (S[:u] + self._through_distances(blocks, u, b, rho.astype(self.dtype))) / z[wanted]
+            dz[wanted] = 2 * (direct[:u] + self._through_distances(blocks, u, b, rho.astype(self.dtype))) / z[wanted]
 
     def _grams(self, Xt: Array) -> Iterator[tuple[slice, Array, tuple[int, int, int]]]:
         """Rows, their tile of G = Xt' Xt, and the sizes that the kernels take."""
@@ -136,9 +144,11 @@ class _Passes:
     def _through_distances(self, blocks: Array, u: int, b: Array, rho: Array) -> Array:
         """Half of sum_i Xt_ki (dS/dXt)_ki through D and b, for the first u columns: float64 (u,)."""
         xp, f8, Xt = self.bk.xp, self.bk.xp.float64, blocks[0]
-        CX, right = self.CX[: u * self.n].reshape(u, self.n), blocks[:-1].reshape(-1, self.n)
+        CX, right = self.CX[: u * self.n].reshape(u, self.n), blocks[: 2 * self.t].reshape(-1, self.n)
         for rows, G, sizes in self._grams(Xt):
-            left = xp.ascontiguousarray(blocks[:-1, :, rows][::-1]).reshape(len(right), len(G))  # F_a meets B_(t-1-a)
+            left = xp.ascontiguousarray(blocks[: 2 * self.t, :, rows][::-1]).reshape(
+                len(right), len(G)
+            )  # F_a meets B_(t-1-a)
             dots = self.tiles[1, : len(G)]
             xp.matmul(left.T, right, out=dots)
             sums = (self.row_sums, self.slopes)

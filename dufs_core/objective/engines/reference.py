@@ -16,7 +16,12 @@ class ReferenceEngine(Engine):
         return objective.value_and_grad(bk, mu, eps, X)
 
     def bytes_needed(self, size: StepSize) -> int:
-        n, d, draws = size.n, size.d, size.draws
-        squares = min(draws, draws_together(n)) * n * n * (11 + size.power)
-        gated = n * d * (4 * draws + 2 if size.per_sample else 2)
-        return (squares + gated) * size.itemsize
+        return operations_bytes(size)
+
+
+def operations_bytes(size: StepSize, threads: int = 1) -> int:
+    """Bytes that the operations allocate for a step, each thread for some draws at a time."""
+    n, d, draws = size.n, size.d, size.draws
+    squares = min(draws, threads * draws_together(n)) * n * n * (11 + size.power + 2 * size.saturating)
+    gated = n * d * (4 * draws + 2 if size.per_sample else 2 * min(draws, threads))
+    return (squares + gated) * size.itemsize

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 _GATES = "it is one of GatedLaplacian, whose gates are trained"
 _TRAINING = (
-    "lam", "gate_sigma", "learning_rate", "max_iter", "tol", "batch_size", "callbacks", "engine", "n_draws",
-    "optimizer", "max_runs", "conventions",
+    "lam", "saturation", "gate_sigma", "learning_rate", "max_iter", "tol", "batch_size", "callbacks", "engine",
+    "n_draws", "optimizer", "max_runs", "conventions",
 )  # fmt: skip
 
 

@@ -47,6 +47,12 @@ class GatedLaplacian(GatedSelector):
     ----------
     lam : float or None, default None
         **What to select.** Regularisation strength: what an open gate costs. None: the parameter-free loss.
+    saturation : float or None, default None
+        Most that one direction of the rows adds to S / n however many columns carry it, in units of a column's
+        variance: the score is S = nu Tr(P^t G (G + nu I)^(-1)) with G = Xt Xt' and nu = n saturation, and copies of a
+        column count once. With 0.3 a few columns of every structure open, and not all of the strongest one; lam must be
+        well below the limit. A step takes up to ten times as long. Tests of the selection (max_runs) have no limit.
+        None: no limit, S as above.
     n_features_to_select : int, float or None, default None
         An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
         those whose gate is open.
@@ -148,6 +154,7 @@ class GatedLaplacian(GatedSelector):
     """
 
     lam: float | None = None
+    saturation: float | None = None
     ranking: Literal["gates", "diverse"] = "gates"
     max_runs: int = 6
     graph: Graph = _PAPER.with_parts({"bandwidth_factor": 2.0})  # noqa: RUF009 - it cannot change

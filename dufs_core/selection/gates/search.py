@@ -17,6 +17,7 @@ from dufs_core.selection.parameters import (
     check_choice,
     check_draws,
     check_regularisation,
+    check_saturation,
     check_training,
     check_truth,
     check_whole,
@@ -70,7 +71,9 @@ class GateSearch:
     def __init__(self, settings: GatedLaplacian) -> None:
         self._settings = settings
         conventions = settings.group("conventions")
-        self.training: Training | None = Training(settings.optimizer, settings.n_draws, conventions)
+        self.training: Training | None = Training(
+            settings.optimizer, settings.n_draws, settings.saturation, conventions
+        )
         self.rows_in_hand: int | None = settings.batch_size
 
     def check(self, n: int, d: int, is_sparse: bool) -> None:
@@ -78,6 +81,7 @@ class GateSearch:
         check_choice("ranking", settings.ranking, RANKINGS)
         check_training(settings, n)
         check_regularisation(settings.lam, settings.dtype)
+        check_saturation(settings.saturation, settings.dtype)
         check_whole("max_runs", settings.max_runs)
         check_draws(settings.n_draws)
         get_optimizer(settings.optimizer, settings.learning_rate)
