@@ -2,13 +2,17 @@
 
 import numpy as np
 import pytest
+from scipy.special import ndtri
+from scipy.stats import rankdata
 
 from dufs_core import DUFS
 from dufs_core.backend import get_backend
 from dufs_core.data.groups import Within
 from dufs_core.datasets import two_moons
 from dufs_core.errors import RowsWarning
-from dufs_core.significance.scale import FAR, clipped, spread, tamed
+from dufs_core.significance.exchange import Exchange
+from dufs_core.significance.rows import Rows
+from dufs_core.significance.scale import FAR, clipped, spread, tamed, with_normal_scores
 
 NUMPY = get_backend("numpy")
 
@@ -190,3 +194,44 @@ def test_a_far_row_of_noise_is_no_structure(value, count):
         selected += int(fitted.support_.sum())
     assert abs(np.mean(shares) - 1 / 6) < 3 * np.std(shares) / np.sqrt(12)
     assert selected < 12
+
+
+# --- normal scores
+
+
+def test_columns_with_far_values_get_normal_scores_and_others_stay():
+    """By the ranks: any increasing function of such a column gives the same; the mean rank of equal cells."""
+    rng = np.random.default_rng(0)
+    x = np.stack([rng.normal(size=300), rng.standard_t(1, size=300), np.exp(rng.normal(size=300))])
+    x[1, :4] = x[1, 4]
+    z = tame(x).z
+    found = with_normal_scores(NUMPY, Within(np, None, 300), z, 2)
+    np.testing.assert_array_equal(found[0], z[0])
+    for k in (1, 2):
+        expected = ndtri((rankdata(z[k]) - 0.5) / 300)
+        np.testing.assert_allclose(found[k], expected, rtol=1e-6)
+    assert len(np.unique(found[1, :5])) == 1
+    assert (z[0] == tame(x).z[0]).all()  # what is given is not written to
+
+
+def test_normal_scores_are_those_of_the_same_cells_in_another_order():
+    """So that a column and its decoys, which have its cells in other orders, stay alike."""
+    rng = np.random.default_rng(1)
+    z = tame(rng.standard_t(1, size=(5, 200))).z
+    order = rng.permutation(200)
+    within = Within(np, None, 200)
+    np.testing.assert_array_equal(
+        with_normal_scores(NUMPY, within, z[:, order], 1), with_normal_scores(NUMPY, within, z, 1)[:, order]
+    )
+
+
+def test_columns_compete_by_normal_scores():
+    """What is exchanged is what is left of far values: ranks, by which no few rows stand out."""
+    x = np.random.default_rng(2).standard_t(1, size=(120, 6))
+    columns = np.arange(6)
+    exchange = Exchange.of(NUMPY, Rows(120), 0)
+    values = exchange.prepared(exchange.read(x, columns), columns).values
+    within = Within(np, None, 120)
+    scores = with_normal_scores(NUMPY, within, tame(x.T).z, 1)
+    np.testing.assert_allclose(values, clipped(within, scores), atol=1e-12)
+    assert abs(values - clipped(within, tame(x.T).z)).max() > 0.1
