@@ -143,6 +143,8 @@ def test_decoys_are_in_graphs_and_treated_as_their_columns(monkeypatch, clusters
         for build in (build_pools, renamed):
             monkeypatch.setattr(structure, "build_pools", build)
             fits.append(fit_quietly(X, dtype="float64"))
+        open_columns = members[-2][members[-2] < 12]
+        np.testing.assert_array_equal(np.flatnonzero(fits[0].in_graph_), open_columns)
         a, b = (np.vstack([m.evidence_, m.decoy_evidence_]) for m in fits)
         np.testing.assert_allclose(b, a.ravel()[places], rtol=1e-6, atol=1e-6)
     assert clusters or any((some >= 12).any() for some in members)  # decoys, where there is no structure

@@ -28,6 +28,7 @@ from dufs_core.cli.sweep.worker import Task, group_fits, load, work
 from dufs_core.datasets import two_moons
 from dufs_core.errors import DufsWarning, InterruptedFit
 from dufs_core.selection import atomic_io
+from dufs_core.significance import structure
 
 JOB = """
 seeds = [0, 1]
@@ -298,6 +299,26 @@ def test_with_decoys_every_fit_is_a_task_of_its_own(job, backend):
         job.write_text(text)
         fits = [replace(fit, settings=dict(fit.settings) | {"backend": backend}) for fit in read_job(job).fits]
         assert [len(task) for task in group_fits(fits)] == sizes
+
+
+def test_a_job_that_is_to_end_ends_a_fit_with_decoys(job, tmp_path, monkeypatch):
+    """Between its phases: it has no checkpoint, and is computed anew."""
+    job.write_text(DECOYS)
+    found = read_job(job)
+    store = Store(tmp_path / "out")
+    asked = []
+    monkeypatch.setattr(Store, "is_to_end", lambda self: bool(asked))
+    build_pools = structure.build_pools
+
+    def asked_meanwhile(*arguments):
+        asked.append(True)
+        return build_pools(*arguments)
+
+    monkeypatch.setattr(structure, "build_pools", asked_meanwhile)
+    with store.locked(False):
+        store.begin(found)
+        assert work(Task(found.fits[:2], store, 60)) == []
+    assert len(asked) == 1
 
 
 def test_a_disk_that_is_full_when_the_table_is_written(job, tmp_path, monkeypatch, capsys):
