@@ -27,7 +27,7 @@ NOISE = 0.3
 ROWS = (100, 300, 1000)
 COLUMNS = (10, 30, 100)
 SETS, NULLS = 20, 1000
-NULL_SHAPES = ((100, 10), (300, 30))
+NULL_SHAPES = ((100, 10), (100, 30))
 
 
 def parity(factors: int) -> Callable[[Generator, int], Array]:
