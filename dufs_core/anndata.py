@@ -52,7 +52,7 @@ def select_features(
         Of `DUFS`, where it is "columns". Logarithms of normalised counts are on one scale, and variance tells genes
         that differ between cells from the others; at variance 1 each, one that three cells express weighs as much.
     **parameters
-        Of `DUFS`. ``batch_size`` (500, 1000) reads a backed object a batch at a time.
+        Of `DUFS`.
 
     Returns
     -------

@@ -137,9 +137,8 @@ class DecoyCompetition:
         in_graph[pool.columns[own]] = True
         doubts: list[DufsWarning] = []
         if len(best.members):
-            graph = context.objective
-            found = structure.graph_of(context.bk, pool, best.members, graph)
-            doubts += doubts_of_graph(graph.bandwidth, graph.bandwidth_factor, graph.n_neighbors, found)
+            graph = structure.graph_of(context.bk, pool, best.members, context.objective)
+            doubts += doubts_of_graph(context.objective, graph)
         judged = Judgement(
             q_values=of_all(q, 1.0),
             evidence=of_columns,

@@ -10,6 +10,7 @@ import numpy as np
 
 from dufs_core.backend import Array
 from dufs_core.errors import DegenerateBandwidthWarning, DufsWarning, isolated_rows
+from dufs_core.objective.chain import Objective, OpenGraph
 from dufs_core.selection.base import Explanation
 from dufs_core.selection.explanation import COMPLEMENTING, ISOLATED_SHARE, features, sentences
 
@@ -53,16 +54,18 @@ def doubt_of_decoys(judged: Any) -> str | None:
     )
 
 
-def doubts_of_graph(bandwidth: Any, factor: float, n_neighbors: int, graph: Any) -> Iterator[DufsWarning]:
-    """What is doubtful about the graph that columns are scored on, a `dufs_core.objective.chain.OpenGraph`."""
+def doubts_of_graph(objective: Objective, graph: OpenGraph) -> Iterator[DufsWarning]:
+    """What is doubtful about the graph that columns are scored on, made by the rules of an objective."""
+    rule = objective.bandwidth
+    neighbors = objective.n_neighbors
     if graph.isolated > ISOLATED_SHARE:
         said = f"On the graph of the columns found {graph.isolated:.0%} of the rows have no neighbour within the "
         said += f"bandwidth (b = {graph.bandwidth:.3g}), which turns the score into plain variance"
-        yield isolated_rows(said, bandwidth, factor, n_neighbors)
+        yield isolated_rows(said, rule, objective.bandwidth_factor, neighbors)
     if graph.degenerate:
         yield DegenerateBandwidthWarning(
-            f"On the graph of the columns found the bandwidth rule {bandwidth!r} gave 0 (duplicate rows) and a "
-            f"substitute was used. A larger n_neighbors (now {n_neighbors}) looks past the duplicates."
+            f"On the graph of the columns found the bandwidth rule {rule!r} gave 0 (duplicate rows) and a substitute "
+            f"was used. A larger n_neighbors (now {neighbors}) looks past the duplicates."
         )
 
 
