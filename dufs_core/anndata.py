@@ -61,10 +61,10 @@ def select_features(
         `var_names_`, by which these and get_feature_names_out call the columns.
 
         Written into adata: ``.var["dufs_score"]`` (`DUFS.scores_`), ``.var["dufs_rank"]`` (1 is best),
-        ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]``, ``.var["dufs_probability"]`` (of an open gate) and
-        ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with the parameters ("none" for None), layer,
-        batch_key, covariate_keys (as one text), n_iter, converged, n_selected and lam. What an earlier call with the
-        same `key_added` wrote is replaced. A backed file changes only when it is written (``adata.write()``).
+        ``.var["dufs_q_value"]``, ``.var["dufs_evidence"]`` and ``.var["dufs_selected"]`` (bool); ``.uns["dufs"]`` with
+        the parameters ("none" for None), layer, batch_key, covariate_keys (as one text), and n_selected. What an
+        earlier call with the same `key_added` wrote is replaced. A backed file changes only when it is written
+        (``adata.write()``).
 
     Raises
     ------

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
+from math import comb
 
 import numpy as np
 import pytest
 
 from dufs_core.backend import get_backend
 from dufs_core.significance import products
-from dufs_core.significance.products import product_dependence, sizes_within_budget
+from dufs_core.significance.products import product_dependence, rows_of_products
 
 bk = get_backend("numpy")
 
@@ -42,7 +43,7 @@ def slow(X, competing, size):
 def test_it_is_the_strongest_of_all_products(size, competing, threads, monkeypatch):
     monkeypatch.setattr(products, "TOGETHER", 5)
     X = standard(np.random.default_rng(size), 14, 30)
-    found = product_dependence(bk, X, competing, size, threads)
+    found = product_dependence(bk, X, competing, size, 30, threads)
     np.testing.assert_allclose(found, slow(X, competing, size), rtol=1e-10)
 
 
@@ -52,26 +53,40 @@ def test_calibration_columns_are_no_factors_and_are_few():
     X = standard(rng, 200, 40)
     other = X.copy()
     other[12:] = standard(rng, 188, 40)
-    found = product_dependence(bk, X, 12, 2, 1)
+    found = product_dependence(bk, X, 12, 2, 40, 1)
     assert len(found) == 12 + 120
-    np.testing.assert_array_equal(found[:12], product_dependence(bk, other, 12, 2, 1)[:12])
+    np.testing.assert_array_equal(found[:12], product_dependence(bk, other, 12, 2, 40, 1)[:12])
 
 
 def test_constant_products_say_nothing():
     """The square of a sign is 1 in every row."""
     sign = np.tile([1.0, -1.0], 10)
     X = np.stack([sign, sign, np.random.default_rng(0).permutation(sign)])
-    found = product_dependence(bk, X, 3, 2, 1)
+    found = product_dependence(bk, X, 3, 2, 20, 1)
     assert np.isfinite(found).all()
     np.testing.assert_allclose(found[2], 0, atol=1e-12)
 
 
-def test_larger_data_have_fewer_kinds_of_products():
-    sizes = [sizes_within_budget(6 * d, 300) for d in (3, 10, 20, 60, 100, 1000, 100_000)]
-    assert sizes[:3] == [[2, 3]] * 3
-    assert sizes[3:5] == [[2]] * 2
-    assert sizes[5:] == [[]] * 2
-    assert all(set(products.SIZES) >= set(some) for some in sizes)
+def test_larger_data_have_fewer_rows_and_kinds_of_products():
+    found = [rows_of_products(6 * d, 300) for d in (3, 10, 20, 30, 60, 100, 140)]
+    assert found[:3] == [{2: 300, 3: 300}] * 3
+    assert found[3][2] == 300
+    assert 100 <= found[3][3] < 300
+    assert found[4:6] == [{2: 300}] * 2
+    assert 100 <= found[6][2] < 300
+    assert rows_of_products(6 * 1000, 300) == rows_of_products(6 * 100_000, 20) == {}
+    assert rows_of_products(6 * 10, 20) == {2: 20, 3: 20}
+    for d, n in ((30, 512), (100, 512), (140, 300)):
+        for size, rows in rows_of_products(6 * d, n).items():
+            assert comb(6 * d, size) * (6 * d + 120) * rows <= products.PRODUCTS
+
+
+def test_some_rows_give_what_these_rows_give_alone():
+    X = standard(np.random.default_rng(3), 12, 90)
+    some = X[:, np.arange(30) * 3]
+    some = some - some.mean(axis=1, keepdims=True)
+    some /= some.std(axis=1, keepdims=True)
+    np.testing.assert_allclose(product_dependence(bk, X, 9, 2, 30, 1), slow(some, 9, 2), rtol=1e-10)
 
 
 def test_of_independent_columns_none_is_beyond_chance():
@@ -79,7 +94,7 @@ def test_of_independent_columns_none_is_beyond_chance():
     shares = []
     for seed in range(30):
         X = standard(np.random.default_rng(seed), 30 + 120, 60)
-        found = product_dependence(bk, X, 30, 2, 1)
+        found = product_dependence(bk, X, 30, 2, 60, 1)
         shares.append((found[:30, None] > found[None, 30:]).mean())
     assert abs(np.mean(shares) - 0.5) < 3 * np.std(shares) / np.sqrt(30)
 
@@ -91,6 +106,6 @@ def test_a_product_of_signs_is_seen_by_all_of_its_columns(size, columns):
     signs = rng.choice([-1.0, 1.0], size=(columns, 200))
     signs[-1] = signs[:-1].prod(axis=0)
     X[:columns] = signs
-    found = product_dependence(bk, X, 20, size, 1)
+    found = product_dependence(bk, X, 20, size, 200, 1)
     np.testing.assert_allclose(found[:columns], np.sqrt(200), rtol=0.05)
     assert found[columns:].max() < 7

@@ -34,7 +34,7 @@ examples:
   dufs-core fit two-moons --features 20 --noise 0.05 --seed 3 --json
   dufs-core fit measurements.csv --labels species --out result
   dufs-core fit cells.csv --groups donor --covariates age
-  dufs-core fit cells.mat --variable G --transpose --batch-size 1000 --n-features-to-select 50
+  dufs-core fit cells.mat --variable G --transpose --n-features-to-select 50
   dufs-core fit images.npy --scaling global --backend cupy --seed 1 --out result --force
 
 exit codes: 0 done, 2 bad usage or input, 130 interrupted, 1 anything else, such as a full disk

@@ -1,4 +1,4 @@
-"""Data that stay where they are stored: minibatches are read, scaled and put into columns one at a time.
+"""Data that stay where they are stored: the rows in hand are read, scaled and put into columns.
 
 Such data are anything two-dimensional with .shape, .dtype and slices of rows: numpy.memmap, an h5py dataset, a zarr
 array, the .X of an AnnData object in backed mode (its CSR too: the rows in hand are made dense). Only slices are asked

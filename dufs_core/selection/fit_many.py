@@ -43,13 +43,14 @@ class Cancelled(Exception):
 def fit_many(
     selectors: Sequence[GatedSelector], X: Any, *, groups: Any = None, covariates: Any = None
 ) -> list[GatedSelector]:
-    """Fit selectors that differ in lam and random_state on the same data, together.
+    """Fit selectors that differ in random_state, or in lam, on the same data, together.
 
     Parameters
     ----------
     selectors : sequence of DUFS, or of GatedLaplacian
-        They may differ in lam, random_state, n_features_to_select, ranking, callbacks and verbose. X is checked and
-        scaled once. On the CPU, n_jobs is the number of concurrent fits. Each selector is fitted, in place.
+        They may differ in random_state, n_features_to_select, ranking and verbose, and `GatedLaplacian` in lam and
+        callbacks. X is checked and scaled once. On the CPU, n_jobs is the number of concurrent fits. Each selector is
+        fitted, in place.
     X : array-like (n_samples, n_features)
         As in `DUFS.fit`.
     groups, covariates : array-like, optional
@@ -158,8 +159,9 @@ def _tasks(selectors: Sequence[GatedSelector], X: Any, told: Told) -> list[FitTa
             )
         for name, value in selector.get_params(deep=False).items():
             if name not in _FREE and value != expected[name]:
+                free = ", ".join(sorted(_FREE & expected.keys()))
                 raise ValueError(
-                    f"Selectors that are fitted together differ in {', '.join(sorted(_FREE))} alone; {name} is "
+                    f"Selectors that are fitted together differ in {free} alone; {name} is "
                     f"{expected[name]!r} in the first and {value!r} in number {position}. Fit those apart."
                 )
     first = FitTask.begin(selectors[0], X, told=told, threads=1)

@@ -98,7 +98,7 @@ def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
 
 def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:
     """The products of columns on n rows, some at a time, their correlations, and the positions of all factors."""
-    sizes = products.sizes_within_budget(competing, n)
+    sizes = products.rows_of_products(competing, n)
     factors = 16 * max((size * comb(competing, size) for size in sizes), default=0)
     return factors + threads * products.TOGETHER * (4 * n + 3 * competing) * itemsize if sizes else 0
 
@@ -161,7 +161,7 @@ def needed_bytes(engine: str | None, size: StepSize, kept: int) -> int:
     return kept + (step + size.after if new_engine(engine).keeps_arrays else max(step, size.after))
 
 
-_ADVICE = "It depends on the columns, and on at most 1,024 rows: use fewer columns, or allow more memory."
+_ADVICE = "Beyond some 1,000 rows it grows with the columns alone: use fewer columns, or allow more memory."
 
 
 def check_memory_around(bk: Backend, shape: tuple[int, int], size: StepSize, kept: int, max_memory: int | None) -> None:

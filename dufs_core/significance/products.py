@@ -7,6 +7,7 @@ XOR and in the parity of several: only together do they say what the column is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -17,22 +18,25 @@ from dufs_core.backend.threads import mapped
 PRODUCTS = 4e10  # multiply-adds that products of one size may take
 SIZES = (2, 3)  # columns of a product
 _CALIBRATION = 120  # calibration columns that the null distribution is read from
+_FEWEST_ROWS = 100  # that products are worth asking on, where there are more
 TOGETHER = 1024  # products at a time
 
 
-def sizes_within_budget(competing: int, n: int) -> list[int]:
-    """The sizes of products of so many columns on n rows that can be compared with all columns."""
-    scored = competing + _CALIBRATION
-    count = 1.0
-    found = []
-    for taken in range(max(SIZES)):
-        count *= (competing - taken) / (taken + 1)  # subsets of taken + 1 columns
-        if taken + 1 in SIZES and count * scored * n <= PRODUCTS:
-            found.append(taken + 1)
+def rows_of_products(competing: int, n: int) -> dict[int, int]:
+    """By the size of products of so many columns: how many of n rows they can be compared with all columns on.
+
+    All, or as many as the multiply-adds allow; sizes for which that would be fewer than 100 are left out.
+    """
+    found = {}
+    for size in SIZES:
+        pairs = comb(competing, size) * (competing + _CALIBRATION)
+        rows = min(n, int(PRODUCTS // max(pairs, 1)))
+        if rows >= min(n, _FEWEST_ROWS):
+            found[size] = rows
     return found
 
 
-def product_dependence(bk: Backend, X: Array, competing: int, size: int, threads: int) -> Array:
+def product_dependence(bk: Backend, X: Array, competing: int, size: int, rows: int, threads: int) -> Array:
     """The strongest dependence of each column on a product of `size` others.
 
         max over i < j (< l), all other than k, of |r(x_i x_j (x_l), x_k)| sqrt(n),    r the correlation.
@@ -46,6 +50,8 @@ def product_dependence(bk: Backend, X: Array, competing: int, size: int, threads
         Rows of mean 0 and variance 1; those from `competing` on are known to be shuffled.
     size : int
         2 or 3.
+    rows : int
+        How many of the n rows are looked at, evenly spread.
 
     Returns
     -------
@@ -53,14 +59,20 @@ def product_dependence(bk: Backend, X: Array, competing: int, size: int, threads
         Of the first columns of X: the competing ones and at most 120 for calibration.
     """
     xp = bk.xp
+    n = X.shape[1]
     scored = X[: competing + _CALIBRATION]
+    if rows < n:
+        scored = scored[:, xp.arange(rows) * n // rows]
+        scored = scored - scored.mean(axis=1, keepdims=True)
+        deviation = xp.sqrt((scored * scored).mean(axis=1, keepdims=True))
+        scored /= xp.where(deviation > 0, deviation, 1)
 
     def strongest(chosen: Array) -> Array:
         # products, as columns of mean 0 and length 1
         factors = xp.asarray(chosen)
-        product = X[factors[0]]
+        product = scored[factors[0]]
         for factor in factors[1:]:
-            product = product * X[factor]
+            product = product * scored[factor]
         product = product - product.mean(axis=1, keepdims=True)
         length = xp.sqrt((product * product).sum(axis=1, keepdims=True))
         product /= xp.where(length > 0, length, 1)

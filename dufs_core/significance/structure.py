@@ -22,7 +22,7 @@ from dufs_core.objective.chain import Objective, OpenGraph, open_graph
 from dufs_core.objective.ops import bandwidth, distances, gaussian
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.pairs import pair_dependence
-from dufs_core.significance.products import product_dependence, sizes_within_budget
+from dufs_core.significance.products import product_dependence, rows_of_products
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
 MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
@@ -153,8 +153,8 @@ def dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
     """
     strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
     evidence = chance(strongest[pool.competing :])(strongest)
-    for size in sizes_within_budget(pool.competing, pool.X.shape[1]):
-        of_products = product_dependence(bk, pool.X, pool.competing, size, threads)
+    for size, rows in rows_of_products(pool.competing, pool.X.shape[1]).items():
+        of_products = product_dependence(bk, pool.X, pool.competing, size, rows, threads)
         scored = len(of_products)
         more = chance(of_products[pool.competing :])(of_products)
         evidence[:scored] = np.maximum(evidence[:scored], more - log(_LESS_LIKELY))

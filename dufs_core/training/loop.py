@@ -54,7 +54,7 @@ class Run(NamedTuple):
 
     @property
     def history(self) -> dict[str, Array]:
-        """`history_` of `dufs_core.DUFS`."""
+        """`history_` of `dufs_core.GatedLaplacian`."""
         table = {"step": np.arange(1, len(self.records) + 1)} | dict(zip(RECORD, self.records.T, strict=True))
         whole = ("open_gates", "undecided_gates")
         return {name: table[name].astype(np.int64) if name in whole else table[name] for name in HISTORY}

@@ -35,7 +35,7 @@ from dufs_core.selection.checkpoint import Checkpoint, differences
 
 _COLUMNS = (
     "status", "error", "n_samples", "n_features", "n_selected", "n_iter", "n_runs", "converged", "loss", "bandwidth",
-    "n_found", "smallest_fdr", "found_lam", "excess_score", "p_value", "stopped_by_hsic", "backend", "engine",
+    "n_found", "smallest_fdr", "excess_score", "p_value", "stopped_by_hsic", "backend", "engine",
     "together", "seconds", "warnings",
 )  # fmt: skip
 

@@ -85,9 +85,8 @@ def measures(fitted: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         {name: getattr(fitted, f"{name}_") for name in names if hasattr(fitted, f"{name}_")}
         for names in (_NUMBERS, _ARRAYS)
     )
-    facts = fitted._facts()
     row["n_selected"] = int(fitted.support_.sum())
-    row |= {"found_lam" if name == "lam" else name: value for name, value in facts.items()}
+    row |= fitted._facts()
     history = getattr(fitted, "history_", {})  # where gates were trained
     if history and fitted.n_iter_:
         row |= {name: float(history[name][-1]) for name in ("loss", "bandwidth")}
