@@ -21,7 +21,7 @@ from bench.common import Records, available, markdown, number_of_runs, parser
 from bench.natural import Natural, judged, load
 from dufs_core import DUFS, GatedLaplacian
 from dufs_core.backend import get_backend
-from dufs_core.objective.chain import Objective, open_walk
+from dufs_core.objective.chain import Objective, open_graph
 from dufs_core.objective.ops import saturate
 
 Array = np.ndarray[Any, Any]
@@ -65,7 +65,7 @@ def statistics(data: Natural, columns: Array) -> dict[str, float]:
     n, d = data.X.shape
     own = data.X[:, columns] @ data.X[:, columns].T
     everything = data.X @ data.X.T
-    P = open_walk(bk, Objective(**graph.get_params()), own)
+    P = open_graph(bk, Objective(**graph.get_params()), own).P
     walk = np.linalg.matrix_power(P, graph.power)
     V_own, _ = saturate.forward(bk, own, SATURATION * n)
     V_all, _ = saturate.forward(bk, everything * (POOL / d), SATURATION * n)
