@@ -122,6 +122,12 @@ def chosen(some: Sequence[Case], statistic: str) -> float:
     return max((np.inf, -np.inf, *between), key=lambda threshold: gained(some, statistic, threshold))
 
 
+def correlation(some: Sequence[Case], statistic: str) -> str | None:
+    """Of the statistic with the gain; None where one of them is the same everywhere."""
+    pairs = np.array([(case.accuracy, case.statistics[statistic]) for case in some])
+    return f"{np.corrcoef(pairs, rowvar=False)[0, 1]:+.2f}" if (pairs.std(axis=0) > 0).all() else None
+
+
 def table(records: Sequence[dict[str, Any]]) -> str:
     """Accuracy of every order on every set, and what the rules are worth."""
     columns = [(order, size) for size in SIZES for order in ORDERS]
@@ -139,8 +145,7 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         if not all(halves.values()):
             continue
         for name, about in STATISTICS.items():
-            pairs = [[(case.accuracy, case.statistics[name]) for case in some] for some in halves.values()]
-            correlations = [f"{np.corrcoef(pair, rowvar=False)[0, 1]:+.2f}" for pair in pairs]
+            correlations = [correlation(some, name) for some in halves.values()]
             for half, some in halves.items():
                 threshold = chosen(some, name)
                 worth = [f"{gained(each, name, threshold):+.2f}" for each in halves.values()]
