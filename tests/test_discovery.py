@@ -22,6 +22,7 @@ from dufs_core.errors import (
     RowsWarning,
     SelectionWarning,
 )
+from dufs_core.significance import pool as pools
 from dufs_core.significance import structure
 from dufs_core.significance.decoys import q_values
 
@@ -107,7 +108,7 @@ def wins_of_nuisance(fits, n, each, clusters=0, **changes):
 )
 def test_a_nuisance_column_wins_against_its_decoys_as_often_as_each_of_them(monkeypatch, fits, n, decoys, changes):
     """A share 1 / (M + 1), within 3 standard errors, of all and of every kind; equal bests count for neither."""
-    monkeypatch.setattr(structure, "MOST_DECOYS", decoys)
+    monkeypatch.setattr(pools, "MOST_DECOYS", decoys)
     alone, won = wins_of_nuisance(fits, n, 5, **changes)
     share = 1 / (1 + decoys)
     assert alone.sum() > 0.9 * fits * 20

@@ -209,7 +209,7 @@ def test_donors_untold_and_told():
         assert DUFS(random_state=0).fit(X).support_.sum() > 20
     told = DUFS(random_state=0).fit(X, groups=group)
     assert told.get_support(indices=True).tolist() == [0, 1, 2, 3, 4]
-    assert told.rows_ == (120, 6, 0, 0, 0)
+    assert told.rows_[:5] == (120, 6, 0, 0, 0)
     assert not told.diagnosis_
 
 
@@ -281,7 +281,7 @@ def test_rows_alone_in_their_group_take_no_part(tmp_path, is_on_disk):
         fitted = DUFS(random_state=0).fit(more, groups=labels)
     np.testing.assert_array_equal(fitted.support_, expected.support_)
     np.testing.assert_allclose(fitted.evidence_, expected.evidence_, rtol=1e-4, atol=1e-4)
-    assert fitted.rows_ == (120, 6, 3, 0, 0)
+    assert fitted.rows_[:5] == (120, 6, 3, 0, 0)
 
 
 @pytest.mark.filterwarnings("ignore::dufs_core.errors.SelectionWarning")

@@ -27,7 +27,7 @@ from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.hsic import PairwiseHSIC
 from dufs_core.significance.rows import Rows
-from dufs_core.significance.structure import build_pools, find_structure
+from dufs_core.significance.structure import Sources, build_pools, find_structure
 
 bk = get_backend("numpy")
 GB = 10**9
@@ -96,7 +96,8 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
     objective = Objective(power=1, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
     tracemalloc.start()
     try:
-        find_structure(bk, *build_pools(bk, X, np.arange(d), Exchange.of(bk, Rows(n), 0, threads)), threads, objective)
+        pools = build_pools(bk, X, np.arange(d), Exchange.of(bk, Rows(n), 0, threads))
+        find_structure(bk, Sources.of_table(bk, *pools, threads), threads, objective)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

@@ -169,7 +169,7 @@ def test_short_series_take_no_part():
     labels = ["long"] * 200 + ["short"] * 6
     with pytest.warns(RowsWarning, match="6 rows of series too short to tell their past took no part"):
         fitted = DUFS(rows="series", n_features_to_select=2, random_state=0).fit(X, groups=labels)
-    assert fitted.rows_ == (200, 1, 6, 0, 1)
+    assert fitted.rows_[:5] == (200, 1, 6, 0, 1)
     with pytest.raises(ValueError, match=r'rows="series" needs 20 rows in series .* of 1 has 12 rows'):
         DUFS(rows="series").fit(X[:12])
 

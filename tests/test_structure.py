@@ -19,15 +19,9 @@ from dufs_core.data.dense import scale_columns
 from dufs_core.objective.chain import Objective
 from dufs_core.significance import pairs, structure
 from dufs_core.significance.exchange import Exchange
+from dufs_core.significance.pool import n_calibration, n_decoys
 from dufs_core.significance.rows import Rows
-from dufs_core.significance.structure import (
-    build_pools,
-    chance,
-    find_structure,
-    n_calibration,
-    n_decoys,
-    scores,
-)
+from dufs_core.significance.structure import Sources, build_pools, chance, find_structure, scores
 
 bk = get_backend("numpy")
 pytestmark = pytest.mark.usefixtures("as_in_a_fit")
@@ -63,6 +57,10 @@ def pool_of(X, seed=0, dtype="float64", scaling="columns", columns=None):
     data = scale_columns(X, scaling, dtype)
     columns = np.flatnonzero(~data.constant) if columns is None else columns
     return build_pools(bk, data.X, columns, Exchange.of(bk, Rows(len(X)), seed), scaling == "columns")[0]
+
+
+def found_by(pool, threads):
+    return find_structure(bk, Sources.of_table(bk, pool, threads), threads, LOCAL)
 
 
 def without_far_cells(X):
@@ -233,17 +231,17 @@ def test_scores_are_those_without_the_column_itself(change):
     pool = pool._replace(X=pool.X[:75])  # fewer for calibration
     members = np.array([0, 2, 10, 33, 60])  # columns, decoys, and one for calibration
     weights = np.array([1.0, 0.5, 0.2, 2.0, 1.0])
-    got = scores(bk, pool, members, weights, objective)
+    got = scores(bk, [[pool]], members, weights, objective)
     assert got.dtype == np.float64
     np.testing.assert_allclose(got, slow_scores(pool.X, members, weights, objective), atol=1e-10)
-    np.testing.assert_array_equal(scores(bk, pool, members, weights, objective, threads=3), got)
-    low = scores(bk, pool._replace(X=pool.X.astype(np.float32)), members, weights, objective)
+    np.testing.assert_array_equal(scores(bk, [[pool]], members, weights, objective, threads=3), got)
+    low = scores(bk, [[pool._replace(X=pool.X.astype(np.float32))]], members, weights, objective)
     np.testing.assert_allclose(low, got, atol=1e-5)
 
 
 def test_a_column_alone_in_the_graph_has_no_score():
     pool = pool_of(blobs(n=31, d=10))
-    got = scores(bk, pool, np.array([4]), np.array([1.0]), LOCAL)
+    got = scores(bk, [[pool]], np.array([4]), np.array([1.0]), LOCAL)
     assert got[4] == 0
     assert np.isfinite(got).all()
 
@@ -252,7 +250,7 @@ def test_members_that_are_copies_leave_a_score():
     """Without one of two equal columns the other remains; of equal rows the graph is what the bandwidth rule says."""
     X = np.repeat(blobs(n=16, d=10, seed=3), 2, axis=0)
     X[:, 1] = X[:, 0]
-    got = scores(bk, pool_of(X), np.array([0, 1]), np.ones(2), LOCAL)
+    got = scores(bk, [[pool_of(X)]], np.array([0, 1]), np.ones(2), LOCAL)
     assert np.isfinite(got).all()
     assert got[0] == pytest.approx(got[1], rel=1e-9)
     assert got[0] > 0.9
@@ -263,7 +261,7 @@ def test_members_that_are_copies_leave_a_score():
 
 @pytest.mark.parametrize(("dtype", "seed"), [("float32", 0), ("float64", 1), ("float32", 2)])
 def test_two_blobs_are_found(seed, dtype):
-    found = find_structure(bk, pool_of(blobs(d=40, seed=seed), seed, dtype), 1, LOCAL)
+    found = found_by(pool_of(blobs(d=40, seed=seed), seed, dtype), 1)
     assert set(range(8)) <= set(found.members.tolist())
     assert len(found.members) <= 10
     assert (np.diff(found.members) > 0).all()
@@ -275,7 +273,7 @@ def test_two_blobs_are_found(seed, dtype):
 def test_of_nothing_a_small_set_without_evidence_is_found():
     for seed in range(3):
         X = np.random.default_rng(seed).normal(size=(50, 15))
-        found = find_structure(bk, pool_of(X, seed, "float32"), 1, LOCAL)
+        found = found_by(pool_of(X, seed, "float32"), 1)
         assert 2 <= len(found.members) <= 10
         assert found.above_chance < 15
 
@@ -300,13 +298,15 @@ def several_blocks(monkeypatch):
 def test_a_column_and_its_decoys_are_treated_alike(X):
     pool = pool_of(X)
     other, old = renamed(pool, np.random.default_rng(1))
-    a, b = (find_structure(bk, p, 1, LOCAL) for p in (pool, other))
+    a, b = (found_by(p, 1) for p in (pool, other))
     np.testing.assert_allclose(b.evidence, a.evidence[old], rtol=1e-8, atol=1e-8)
     np.testing.assert_array_equal(np.sort(old[b.members]), a.members)
     assert b.above_chance == pytest.approx(a.above_chance, rel=1e-8)
     members = [np.array([0, 3, 20, 65]), np.flatnonzero(np.isin(old, [0, 3, 20, 65]))]
     weights = [np.ones(4), np.ones(4)]
-    a_scores, b_scores = (scores(bk, p, m, w, LOCAL) for p, m, w in zip((pool, other), members, weights, strict=True))
+    a_scores, b_scores = (
+        scores(bk, [[p]], m, w, LOCAL) for p, m, w in zip((pool, other), members, weights, strict=True)
+    )
     np.testing.assert_allclose(b_scores, a_scores[old], atol=1e-10)
 
 
@@ -336,7 +336,7 @@ def test_pairs_are_those_of_the_whole_square(monkeypatch, tile, threads):
     x[rng.permutation(300)] = x[:300].copy()
     x = np.sign(x) * np.minimum(abs(np.round(4 * x)), 8)
     x[:, n // 2 :] = -x[:, : n // 2]
-    strongest, graph = pairs.pair_dependence(bk, x, 300, threads)
+    strongest, graph = pairs.pair_dependence(bk, x, 300, threads, pairs.n_functions(*x.shape))
     expected, likely = slow_pairs(x, 300)
     np.testing.assert_allclose(strongest, expected, rtol=1e-12)
     assert ((likely > 0).sum(axis=1) > 64).any()
@@ -346,7 +346,7 @@ def test_pairs_are_those_of_the_whole_square(monkeypatch, tile, threads):
 @pytest.mark.usefixtures("several_blocks")
 def test_any_number_of_threads_finds_the_same_bits():
     pool = pool_of(mixed(n=40, d=30), dtype="float32")
-    one, three = (find_structure(bk, pool, threads, LOCAL) for threads in (1, 3))
+    one, three = (found_by(pool, threads) for threads in (1, 3))
     np.testing.assert_array_equal(three.members, one.members)
     np.testing.assert_array_equal(three.evidence, one.evidence)
     assert three.above_chance == one.above_chance
@@ -359,7 +359,7 @@ def test_dependence_that_is_no_line_is_seen():
     angle = rng.uniform(0, 2 * np.pi, 100)
     X[:, :2] = np.column_stack([np.cos(angle), np.sin(angle)])
     assert abs(np.corrcoef(X[:, :2].T)[0, 1]) < 0.2
-    found = find_structure(bk, pool_of(X), 1, LOCAL)
+    found = found_by(pool_of(X), 1)
     assert set(np.argsort(-found.evidence)[:2].tolist()) == {0, 1}
     assert {0, 1} <= set(found.members.tolist())
 
@@ -370,7 +370,7 @@ def test_columns_of_few_values_hide_no_structure(few):
     rng = np.random.default_rng(1)
     X = blobs(n=60, d=60)
     X[:, 8:] = rng.random((60, 52)) < 0.15 if few == "binary" else rng.poisson(0.4, size=(60, 52))
-    found = find_structure(bk, pool_of(X), 1, LOCAL)
+    found = found_by(pool_of(X), 1)
     assert set(range(8)) <= set(found.members.tolist())
     assert len(found.members) <= 12
 

@@ -17,6 +17,7 @@ class ScaledMatrix(Protocol):
     def take_columns(self, columns: Array) -> Any: ...
     def take_rows(self, rows: Array) -> Any: ...
     def dense_block(self, rows: Array | slice, columns: Array) -> Array: ...
+    def in_order(self, rows: Array) -> Any: ...
 
 
 def take_columns(bk: Backend, X: Any, columns: Array) -> Any:
@@ -30,8 +31,8 @@ def take_rows(X: Any, rows: Array) -> Any:
 
 
 def dense_block(bk: Backend, X: Any, rows: Array | slice, columns: Array) -> Array:
-    """Rows (a slice: all of them) and columns of X as an array."""
+    """Rows and columns of X as an array."""
     if isinstance(X, ScaledMatrix):
         return X.dense_block(rows, columns)
     columns = bk.xp.asarray(columns)
-    return X[:, columns] if isinstance(rows, slice) else X[rows[:, None], columns]
+    return X[rows][:, columns] if isinstance(rows, slice) else X[rows[:, None], columns]

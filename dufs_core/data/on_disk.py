@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from copy import copy
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from scipy import sparse
@@ -114,13 +114,20 @@ class OnDiskMatrix:
     def take_rows(self, rows: Array) -> Array:
         return self._read_scaled(self._bk.to_host(rows), self._columns)
 
+    def in_order(self, rows: Array) -> Array:
+        """The rows (NumPy positions) as an array in the memory, (n', d) in C order; each chunk is read once."""
+        return self._bk.to_device(self._read(rows, self._columns, "C"))
+
     def dense_block(self, rows: Array | slice, columns: Array) -> Array:
         rows = np.arange(self.shape[0])[rows] if isinstance(rows, slice) else self._bk.to_host(rows)
         return self._read_scaled(rows, self._columns[np.asarray(columns)])
 
     def _read_scaled(self, rows: Array, columns: Array) -> Array:
+        return self._bk.to_device(self._read(rows, columns, "F"))
+
+    def _read(self, rows: Array, columns: Array, layout: Literal["C", "F"]) -> Array:
         order = np.argsort(rows, kind="stable")
-        out = np.empty((len(rows), len(columns)), dtype=self.dtype, order="F")
+        out = np.empty((len(rows), len(columns)), dtype=self.dtype, order=layout)
         done = 0
         for block in blocks(self._X, rows[order]):
             part = as_array(block[:, columns], np.float64)
@@ -128,7 +135,7 @@ class OnDiskMatrix:
             part /= self._scale[columns]
             out[order[done : done + len(part)]] = part
             done += len(part)
-        return self._bk.to_device(out)
+        return out
 
 
 def blocks(X: Any, rows: Array) -> Iterator[Any]:

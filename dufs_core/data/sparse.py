@@ -95,9 +95,15 @@ class ScaledSparseMatrix:
         """Some of the rows, as columns (CSC)."""
         return ScaledSparseMatrix(self.matrix[self.bk.to_host(rows)].tocsc(), self.shift, self.sparse_columns, self.bk)
 
+    def in_order(self, rows: Array) -> ScaledSparseMatrix:
+        """The rows (NumPy positions) in this order, stored by rows (CSR)."""
+        return ScaledSparseMatrix(self.matrix[rows].tocsr(), self.shift, self.sparse_columns, self.bk)
+
     def dense_block(self, rows: Array | slice, columns: Array) -> Array:
         """The rows and columns as an array, centred, in Fortran order."""
-        part = self.matrix[:, columns][rows if isinstance(rows, slice) else self.bk.to_host(rows)].tocsc()
+        some = rows if isinstance(rows, slice) else self.bk.to_host(rows)
+        is_by_rows = self.matrix.format == "csr"
+        part = (self.matrix[some][:, columns] if is_by_rows else self.matrix[:, columns][some]).tocsc()
         shift, stored = self.shift[columns].astype(self.dtype), np.diff(part.indptr)
         out = np.empty(part.shape, dtype=self.dtype, order="F")
         out[:] = -shift

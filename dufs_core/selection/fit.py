@@ -106,7 +106,7 @@ class FitTask:
     @lazy
     def data(self) -> ScaledData:
         """The data scaled, where the backend computes."""
-        by_rows = self.step_rows < self.X.shape[0]
+        by_rows = self.procedure.training is not None and self.step_rows < self.X.shape[0]
         group = self.rows.group if self.procedure.scales_groups else None
         is_calm = not self.procedure.scales_groups
         return self.accepted.scaled(self.settings.scaling, self.settings.dtype, by_rows, group, is_calm)

@@ -23,7 +23,7 @@ from dufs_core.objective.protocol import StepSize
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
-from dufs_core.significance import diagnosis, hsic, pairs, permutation, products, structure
+from dufs_core.significance import diagnosis, hsic, pairs, permutation, pool, products, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
@@ -87,13 +87,13 @@ def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
 def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     """The decoys of d columns, their pairs and their scores."""
     rows = min(n, structure.ROWS)
-    copies = structure.n_decoys(d) + -(-structure.n_calibration(d) // max(d, 1))
-    D = d * (1 + structure.n_decoys(d)) + structure.n_calibration(d)
-    pool = D * rows * itemsize
+    copies = pool.n_decoys(d) + -(-pool.n_calibration(d) // max(d, 1))
+    D = d * (1 + pool.n_decoys(d)) + pool.n_calibration(d)
+    values = D * rows * itemsize
     drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
-    competing = d * (1 + structure.n_decoys(d))
+    competing = d * (1 + pool.n_decoys(d))
     compared = max(pair_bytes(D, rows, itemsize, threads), product_bytes(competing, rows, itemsize, threads))
-    return max(drawn + 2 * pool, pool + compared)
+    return max(drawn + 2 * values, values + compared)
 
 
 def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:

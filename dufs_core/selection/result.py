@@ -92,7 +92,7 @@ def complete(
         support=support,
         constant_features=constant,
         diagnosis=diagnosis,
-        rows=rows.used,
+        rows=found.rows or rows.used,
         backend=context.bk.name,
         judged=found.judged,
         trained=None if gates is None else _of_all(gates, d, settings, context.engine.name),

@@ -11,6 +11,7 @@ A column and its decoys differ in the order of the prepared values alone.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -48,10 +49,16 @@ class Exchange:
     table : Rows
         What is known of all rows.
     seed, threads : int
+    words : callable
+        That random orders are made from.
     """
 
-    def __init__(self, bk: Backend, table: Rows, sample: RowSample, seed: int, threads: int = 1) -> None:
+    def __init__(
+        self, bk: Backend, table: Rows, sample: RowSample, seed: int, threads: int = 1,
+        words: Callable[..., Array] = random.words,
+    ) -> None:  # fmt: skip
         self._bk = bk
+        self._words = words
         self._threads = threads
         self.seed = seed
 
@@ -111,6 +118,21 @@ class Exchange:
             out[:, start : start + len(some)] = block.reshape(*some.shape, -1).mean(axis=1).T
         return out
 
+    def from_medians(self, x: Array) -> Array:
+        """Columns as `read` gives them, those of groups less the medians of the groups."""
+        return x if self._read_within.is_one else self._read_within.from_medians(x)
+
+    def bounded(self, x: Array, low: Array, high: Array) -> Array:
+        """Prepared values of columns `from_medians` (d, n), brought between limits (d, 1)."""
+        x = self._bk.xp.clip(x, low, high)
+        if self._explained is not None:
+            x = residuals(x, self._explained.astype(x.dtype))
+        return self.within.levelled(x)
+
+    def unbounded(self, values: Array) -> Array:
+        """What is scored, from `bounded` values (d, n) in any order."""
+        return values if self.is_plain else self.within.levelled(self._filtered(values))
+
     def prepared(self, x: Array, keys: Array) -> Prepared:
         """Columns as `read` gives them; keys: their positions in X, NumPy, that random numbers are drawn by."""
         bk = self._bk
@@ -161,9 +183,10 @@ class Exchange:
         bk = self._bk
         stream = random.Stream.DECOYS
         on_device = bk.xp.asarray(keys)
-        return random.orders(bk, self.seed, stream, 0, count, self.n, on_device, self._threads, self.exchanged)
+        within = self.exchanged
+        return random.orders(bk, self.seed, stream, 0, count, self.n, on_device, self._threads, within, self._words)
 
-    def _filtered(self, values: Array, view: int) -> Array:
+    def _filtered(self, values: Array, view: int = 0) -> Array:
         """Prepared values in some order, as their column would be."""
         if self._pieces is not None:
             pieces = self._pieces.shortened(self._lags)

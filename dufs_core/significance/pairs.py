@@ -6,6 +6,7 @@ counts for its rows and for its columns.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import log, pi, sqrt
 from threading import Lock
 from typing import Any
@@ -15,7 +16,7 @@ from scipy import sparse
 from scipy.stats import rankdata
 from sklearn.utils import gen_batches
 
-from dufs_core.backend import Array, Backend
+from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
 
 MOST_PARTNERS = 64  # strongest dependences of a column that count
@@ -28,21 +29,19 @@ _PRODUCTS = 3e10  # multiply-adds that the pairs may take before fewer functions
 _LIKELY = 0.7  # a dependence counts that fewer than D^-0.7 of all shuffled pairs reach
 
 
-def pair_dependence(bk: Backend, X: Array, competing: int, threads: int) -> tuple[Array, Any]:
+def pair_dependence(bk: Backend, X: Array, competing: int, threads: int, count: int) -> tuple[Array, Any]:
     """The strongest dependence of every column, (D,), and the likely ones as a sparse matrix (D, D).
 
     The dependence of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of function a of one with
-    function b of the other, w_a = a^(-1/2) (`_functions`). As many functions as their products allow, 6 for small data:
-    a ring or two moons need them, monotone dependence does not.
+    function b of the other, w_a = a^(-1/2) (`_functions`). A ring or two moons need them, monotone dependence does not.
 
     Parameters
     ----------
     X : (D, n)
         Rows of mean 0 and variance 1; those from `competing` on are known to be shuffled.
+    count : int
+        Functions of a column, `n_functions`.
     """
-    xp = bk.xp
-    D, n = X.shape
-    count = n_functions(D, n)
     functions, exist = _functions(bk, X, count)
     weight = np.arange(1, count + 1) ** -0.5
 
@@ -57,9 +56,17 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int) -> tupl
                 Q = r if Q is None else Q + r
         return Q
 
+    return strongest_partners(bk, len(X), competing, dependence, X.dtype, threads)
+
+
+def strongest_partners(
+    bk: Backend, D: int, competing: int, dependence: Callable[[slice, slice], Array], dtype: Any, threads: int
+) -> tuple[Array, Any]:
+    """`pair_dependence` from any dependence of two blocks of columns, as a matrix."""
+    xp = bk.xp
     sample = dependence(slice(competing, min(D, competing + max(1, SAMPLED // D))), slice(0, competing))
     tail = D**-_LIKELY / sqrt(pi * max(_LIKELY * log(D), 1.0))
-    likely = X.dtype.type(float(xp.quantile(sample.ravel().astype(np.float32), 1 - tail)))
+    likely = np.dtype(dtype).type(float(xp.quantile(sample.ravel().astype(np.float32), 1 - tail)))
     tile = TILE if bk.name == "numpy" else _TILE_ON_GPU
     blocks = list(gen_batches(D, tile))
     partners = [_Partners(bk, block, likely) for block in blocks]
@@ -80,8 +87,16 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int) -> tupl
     return strongest, sparse.csr_array((np.sqrt(value - likely), (column, partner)), shape=(D, D))
 
 
-def n_functions(D: int, n: int) -> int:
-    return int(np.clip(sqrt(_PRODUCTS / (n * D * D)), 1, _FUNCTIONS))
+def n_functions(D: int, n: int, products: float = _PRODUCTS) -> int:
+    """As many functions of D columns on n rows as so many multiply-adds allow, 6 for small data."""
+    return int(np.clip(sqrt(max(products, _PRODUCTS) / (n * D * D)), 1, _FUNCTIONS))
+
+
+def rows_of_functions(D: int, n: int) -> tuple[int, int]:
+    """How many functions of D columns are compared on how many of n rows: 512 or as many more as cost n D^2 / 8."""
+    products = max(_PRODUCTS, n * D * D / 8)
+    count = n_functions(D, random.MOST_ROWS, products)
+    return count, int(np.clip(products / (count * D) ** 2, random.MOST_ROWS, n))
 
 
 class _Partners:

@@ -38,6 +38,12 @@ class RowsUsed(NamedTuple):
         Covariates whose part was taken out of the columns.
     n_averaged : int
         Consecutive rows of a series whose means were taken, 1: each row is one; 0: rows are no series.
+    n_not_drawn : int
+        Rows beyond `max_rows`, which were left out at random.
+    n_on_graphs : int
+        Rows whose graphs gave the scores.
+    n_compared : int
+        Rows that columns were compared on by functions other than linear ones.
     """
 
     n_rows: int
@@ -45,6 +51,9 @@ class RowsUsed(NamedTuple):
     n_left_out: int
     n_covariates: int
     n_averaged: int
+    n_not_drawn: int
+    n_on_graphs: int
+    n_compared: int
 
     @property
     def sentence(self) -> str | None:
@@ -62,6 +71,12 @@ class RowsUsed(NamedTuple):
         if self.n_covariates:
             explained = "1 covariate explains" if self.n_covariates == 1 else f"{self.n_covariates} covariates explain"
             said.append(f"what {explained} was taken out, and similar rows were exchanged, which is approximate")
+        if self.n_not_drawn:
+            said.append(f"{self.n_rows:,} of {self.n_rows + self.n_not_drawn:,} rows, drawn at random, took part")
+        if self.n_compared < self.n_rows and not self.n_averaged:
+            some = f"{self.n_on_graphs:,} rows" if self.n_on_graphs < self.n_rows else "all"
+            curves = f"dependence that is not linear on {self.n_compared:,}"
+            said.append(f"correlations are those of all {self.n_rows:,} rows, scores were taken on {some}, {curves}")
         if self.n_left_out:
             said.append(left_out_text(self.n_left_out, bool(self.n_averaged)))
         text = "; ".join(said)
@@ -122,7 +137,8 @@ class Rows(NamedTuple):
         """The counts, for the result of a fit."""
         n_groups = None if self.group is None else len(np.unique(self.group))
         n_covariates = 0 if self.covariates is None else self.covariates.shape[1]
-        return RowsUsed(self.n, n_groups, self.n_left_out, n_covariates, averaged(self.n) if self.is_series else 0)
+        count = averaged(self.n) if self.is_series else 0
+        return RowsUsed(self.n, n_groups, self.n_left_out, n_covariates, count, 0, self.n, self.n)
 
     def doubts(self) -> tuple[RowsWarning, ...]:
         """What the user did not ask for."""
@@ -149,24 +165,27 @@ class Rows(NamedTuple):
         if self.group is None or self.n <= most:
             rows = random.sample(bk, seed, stream, step, self.n, most)
             return RowSample(rows, self.group, np.arange(self.n) if isinstance(rows, slice) else bk.to_host(rows))
-        host = get_backend("numpy")
-
-        # rows in random order within their groups, and parts of 16 to 31 of them
-        drawn = random.words(host, seed, stream, step, 0, np.arange(self.n), 0)
-        order = np.lexsort((drawn, self.group))
-        size = np.bincount(self.group)
-        parts = np.maximum(size // _TOGETHER, 1)
-        first = np.cumsum(size) - size
-        of = self.group[order]
-        part = (np.cumsum(parts) - parts)[of] + (np.arange(self.n) - first[of]) * parts[of] // size[of]
-
-        # parts in random order, as many as there is room for
-        shuffled = random.permutation(host, seed, stream, step, int(parts.sum()), draw=1)
-        rows_of = np.bincount(part, minlength=len(shuffled))
-        taken = np.zeros(len(shuffled), dtype=bool)
-        taken[shuffled] = np.cumsum(rows_of[shuffled]) <= most
-        rows = np.sort(order[taken[part]])
+        order, ends = _parts(self.group, seed, stream, step)
+        rows = np.sort(order[: ends[np.searchsorted(ends, most, side="right") - 1]])
         return RowSample(bk.xp.asarray(rows), self.group[rows], rows)
+
+    def blocks(self, seed: int, stream: random.Stream, step: int, most: int) -> tuple[Array, Array]:
+        """About `most` rows in random order, (n',) positions, and where each block of at most 512 of them ends, (B,).
+
+        Every block mixes rows of the whole table, wherever they are in it: of rows that are sorted by class contiguous
+        blocks would show no structure. Of groups 16 rows and more are in a block together, and all of a smaller one.
+        """
+        if self.group is None:
+            order = random.permutation(get_backend("numpy"), seed, stream, step, self.n)[:most]
+            parts = np.arange(1, len(order) + 1)
+        else:
+            order, parts = _parts(self.group, seed, stream, step)
+            parts = parts[: max(1, np.searchsorted(parts, most, side="right"))]
+        n = int(parts[-1])
+        largest = int(np.diff(parts, prepend=0).max())
+        count = -(-n // (random.MOST_ROWS - largest + 1))
+        ends = parts[np.searchsorted(parts, n * np.arange(1, count + 1) // count)]
+        return order[:n], ends
 
     def _in_order(self, bk: Backend) -> RowSample:
         """All rows, series by series, or the means of as many consecutive ones as leave at most 512."""
@@ -235,6 +254,26 @@ class Half(NamedTuple):
 
     rows: Array  # positions, NumPy, increasing
     group: Array | None  # (n',) of each: groups, or pieces of series
+
+
+def _parts(group: Array, seed: int, stream: random.Stream, step: int) -> tuple[Array, Array]:
+    """All rows (n,) in parts of 16 to 31 of one group, or of a smaller group, in random order; where each ends."""
+    host = get_backend("numpy")
+
+    # rows in random order within their groups
+    drawn = random.words(host, seed, stream, step, 0, np.arange(len(group)), 0)
+    order = np.lexsort((drawn, group))
+    size = np.bincount(group)
+    parts = np.maximum(size // _TOGETHER, 1)
+    first = np.cumsum(size) - size
+    of = group[order]
+    part = (np.cumsum(parts) - parts)[of] + (np.arange(len(group)) - first[of]) * parts[of] // size[of]
+
+    # parts in random order
+    shuffled = random.permutation(host, seed, stream, step, int(parts.sum()), draw=1)
+    place = np.argsort(shuffled)[part]
+    rows_of = np.bincount(part, minlength=len(shuffled))
+    return order[np.argsort(place, kind="stable")], np.cumsum(rows_of[shuffled])
 
 
 def averaged(n: int) -> int:

@@ -27,7 +27,7 @@ _SHARE_FAR = 0.1  # of the rows at most are
 _LEAST = 0.42  # of the scale by the median: at 0.22 the ones of a word that few texts have would be far
 _NORMAL = 1.4826  # deviation of a normal column by its median distance from the median
 _OWN_SCALE = 10  # rows of a group that has a scale of its own; of fewer a cell could move it
-_CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
+CLIP = 2.0  # standard deviations: a few far rows that two columns share by chance make them dependent
 _TIE = 0.01  # sizes that differ by less are equally far: which of them is drawn anew is random
 _STEP = 5  # of the random numbers
 _KURTOSIS = 3.0  # of a normal column; clipped at 2 deviations it has 2.45
@@ -144,4 +144,4 @@ def scaled(within: Within, z: Array) -> Array:
 
 def clipped(within: Within, z: Array) -> Array:
     """Tamed z (d, n), `scaled`, clipped at 2, and `scaled` again."""
-    return scaled(within, within.xp.clip(scaled(within, z), -_CLIP, _CLIP))
+    return scaled(within, within.xp.clip(scaled(within, z), -CLIP, CLIP))

@@ -8,8 +8,9 @@ columns shows the rest: their gates are open, all others closed. Columns and dec
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from math import log
 from typing import Any, NamedTuple
 
@@ -20,14 +21,14 @@ from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
 from dufs_core.objective.chain import Objective, OpenGraph, open_graph
 from dufs_core.objective.ops import bandwidth, distances, gaussian
+from dufs_core.significance.blocks import BlockPools
+from dufs_core.significance.correlations import Correlations
 from dufs_core.significance.exchange import Exchange
-from dufs_core.significance.pairs import pair_dependence
+from dufs_core.significance.pairs import n_functions, pair_dependence, rows_of_functions
+from dufs_core.significance.pool import Pool, empty_pool, with_copies
 from dufs_core.significance.products import product_dependence, rows_of_products
 
 ROWS = random.MOST_ROWS  # more rows are sampled down to this many
-MOST_DECOYS = 5  # of a column: two columns can then be found at a rate of 0.1
-_DECOYS = 8000  # of all columns, about
-_CALIBRATION = (400, 1000)  # fewest and most calibration columns
 _TAIL = 0.1  # share of the calibration columns that the tail of the null is read from
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
@@ -39,34 +40,6 @@ BLOCK = 1024  # columns that are scored at a time
 _TOGETHER = 1 << 17  # entries of matrices that are handled together: of few rows the calls take longer than the work
 
 
-class Pool(NamedTuple):
-    """Columns, decoys and calibration columns on at most 512 rows, on one scale (`dufs_core.significance.exchange`).
-
-    Row p of X is column p for p < d, decoy number p // d of column p % d for p < (1 + M) d, else calibration.
-    """
-
-    X: Array  # (D, n)
-    columns: Array  # (d,) positions in the data, NumPy
-    scale: Array  # (d,) weight: standard deviation in the scaled data, its median taken as 1, or 1 each; NumPy
-    n_decoys: int  # M
-    exchange: Exchange  # of the rows
-    tiebreak: Array  # (D,) NumPy, random order of equal values: position must not favour columns over decoys
-    seed: int
-
-    @property
-    def competing(self) -> int:
-        """(1 + M) d, the columns that are not for calibration."""
-        return len(self.columns) * (1 + self.n_decoys)
-
-    def best(self, values: Array, count: int | None = None) -> Array:
-        """The positions of the largest values."""
-        return np.lexsort((self.tiebreak[: len(values)], -values))[:count]
-
-    def scales(self, members: Array) -> Array:
-        """`scale` of some of the columns and decoys."""
-        return self.scale[members % len(self.columns)]
-
-
 class Structure(NamedTuple):
     """The set of columns found, and what its graph and their dependence say of every column."""
 
@@ -74,16 +47,7 @@ class Structure(NamedTuple):
     score: Array  # (D,) of every column on the graph of the members
     evidence: Array  # (D,) of that score or of the strongest dependence on others, whichever says more
     above_chance: float  # sum of the members' evidence above chance
-
-
-def n_decoys(d: int) -> int:
-    """M, the decoys of each of d columns: 5 of few, 1 of very many."""
-    return int(np.clip(round(_DECOYS / max(d, 1)), 1, MOST_DECOYS))
-
-
-def n_calibration(d: int) -> int:
-    """The number of calibration columns beside d columns."""
-    return int(np.clip(d, *_CALIBRATION))
+    graph: OpenGraph | None  # of the members, on a block of the rows; None: there are none
 
 
 def build_pools(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_scale: bool = False) -> list[Pool]:
@@ -99,71 +63,103 @@ def build_pools(bk: Backend, X: Any, columns: Array, exchange: Exchange, one_sca
     # beside columns 1e20 times as large the squares of others vanish
     kept = varies & ~remembers & (deviation.astype(X.dtype) ** 2 > 0)
     columns, deviation, values = columns[kept], deviation[kept], values[xp.asarray(kept)]
-    d = len(columns)
-    M, C = n_decoys(d), n_calibration(d)
-    middle = float(np.median(deviation)) if d else 1.0
-    scale = np.ones(d) if one_scale else deviation / middle
-    tiebreak = bk.to_host(random.permutation(bk, exchange.seed, random.Stream.DECOYS, 2, d * (1 + M) + C))
-
-    # decoys, and calibration columns: of evenly spread columns, or of every column several times
-    number = np.arange(C if d else 0)
-    at, source = (M + number // d, number % d) if 0 < d <= C else (np.full(len(number), M), number * d // C)
-    order = exchange.orders(M + -(-C // d), columns) if d else None
-
-    def pool(view: int) -> Pool:
-        copies = [exchange.finished(values, view)]
-        if order is not None:
-            copies += [exchange.finished(xp.take_along_axis(values, order[m], axis=1), view) for m in range(M)]
-            shuffled = xp.take_along_axis(values[xp.asarray(source)], order[xp.asarray(at), xp.asarray(source)], axis=1)
-            copies.append(exchange.finished(shuffled, view))
-        return Pool(xp.concatenate(copies), columns, scale, M, exchange, tiebreak, exchange.seed)
-
-    return [pool(view) for view in range(exchange.n_views)]
+    middle = float(np.median(deviation)) if len(columns) else 1.0
+    pool = empty_pool(bk, columns, exchange.seed)._replace(exchange=exchange)
+    pool = pool if one_scale else pool._replace(scale=deviation / middle)
+    finishes = [partial(exchange.finished, view=view) for view in range(exchange.n_views)]
+    return [pool._replace(X=X) for X in with_copies(bk, exchange, values, pool, *finishes)]
 
 
-def find_structure(bk: Backend, pool: Pool, threads: int, objective: Objective) -> Structure:
-    """The set of columns with the most evidence, from two starts: many dependent columns, or the most dependent ones.
+def find_structure(bk: Backend, sources: Sources, threads: int, objective: Objective) -> Structure:
+    """The set of columns with the most evidence, from several starts: many dependent columns, or the most dependent.
 
-    The evidence E_k of a column, given a set S, is that of its score on the graph of S (`scores`) or of its strongest
-    dependence on another column or on a product of others (`dependence`), whichever is larger. The next S holds the
-    best columns and decoys, as many as keep the expected share of chance among them below a limit, and so on until S
-    stays the same (large sets nearly). Of the two ends the one with the larger sum over S of (E_k - log D)+ is taken.
+    The evidence E_k of a column, given a set S, is the largest of that of its score on the graph of S (`scores`), of
+    its correlations with S, where there are blocks (`Correlations.with_members`), and of its strongest dependence on
+    another column or on a product of others (`dependence`). The next S holds the best columns and decoys, as many as
+    keep the expected share of chance among them below a limit, and so on until S stays the same (large sets nearly). Of
+    all ends the one with the largest sum over S of (E_k - log D)+ is taken.
     """
-    evidence, graph = dependence(bk, pool, threads)
+    pool = sources.pool
+    pair = pool.best(sources.evidence[: pool.competing], 2)
+    starts = [(_most_dependent(pool, graph), _SHARES) for graph in sources.graphs] + [(pair, _SHARES[-1:])]
+    ends = [_settled(bk, sources, S, shares, objective, threads) for S, shares in starts]
+    members, excess = max(ends, key=lambda end: end[1])
+    members = np.sort(members)
+    score = scores(bk, sources.scored(), members, pool.scales(members) ** 2, objective, threads)
+    graph = graph_of(bk, sources.first[0], members, objective)
+    return Structure(members, score, sources.evidence_of(score, members), excess, graph)
+
+
+def _most_dependent(pool: Pool, graph: Any) -> Array:
+    """Columns that many others depend on, which many depend on, and so on; graph (D, D): likely pairs."""
     v = np.asarray(graph.sum(axis=1)).ravel()
     for _ in range(_ROUNDS):
         v = graph @ v
         v = v / max(float(v.max(initial=0.0)), float(np.finfo(v.dtype).tiny))
-    pair, v = pool.best(evidence[: pool.competing], 2), v[: pool.competing]
-    several = pool.best(v, min(MOST_GATES, max(2, int((v > 0).sum()))))
-    starts = (several, _SHARES), (pair, _SHARES[-1:])
-    ends = [_settled(bk, pool, S, evidence, shares, objective, threads) for S, shares in starts]
-    members, excess = max(ends, key=lambda end: end[1])
-    members = np.sort(members)
-    score = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
-    return Structure(members, score, evidence_of(pool, score, evidence), excess)
+    v = v[: pool.competing]
+    return pool.best(v, min(MOST_GATES, max(2, int((v > 0).sum()))))
 
 
-def dependence(bk: Backend, pool: Pool, threads: int) -> tuple[Array, Any]:
+class Sources(NamedTuple):
+    """What a set is looked for and judged by."""
+
+    pool: Pool  # of the columns; X has values only where all rows are one table
+    evidence: Array  # (D,) of every column's strongest dependence on others
+    graphs: Sequence[Any]  # (D, D) sparse: the likely pairs, by each kind of dependence
+    first: Sequence[Pool]  # on whose graphs a set is looked for
+    scored: Callable[[], Iterable[Sequence[Pool]]]  # on whose graphs it is judged
+    correlations: Correlations | None  # on all rows, where there are blocks of them
+
+    @classmethod
+    def of_table(cls, bk: Backend, pool: Pool, threads: int) -> Sources:
+        """Of at most 512 rows."""
+        count = n_functions(*pool.X.shape)
+        evidence, graph = dependence(bk, pool, pool.X, threads, count)
+        return cls(pool, evidence, [graph], [pool], lambda: [[pool]], None)
+
+    @classmethod
+    def of_blocks(cls, bk: Backend, pools: BlockPools, threads: int, poll: Callable[[int], None]) -> Sources:
+        """Of more rows: linear dependence on all, the other functions and products on as many as their time allows.
+
+        The evidence of either is less by log 2, as that of the larger of two is.
+        """
+        pool = pools.pool
+        n = pools.blocks.n
+        correlations = Correlations(bk, pools.together(), pool.size, n, threads, poll)
+        strongest, linear = correlations.partners(pool.competing)
+        evidence = chance(strongest[pool.competing :])(strongest)
+        count, rows = rows_of_functions(pool.size, n)
+        more, other = dependence(bk, pool, pools.some(rows), threads, count)
+        evidence = np.maximum(evidence, more) - log(2)
+        return cls(pool, evidence, [linear, other], pools.first(), pools.scored, correlations)
+
+    def evidence_of(self, score: Array, members: Array) -> Array:
+        """Evidence E (D,) that each column is more than chance, from its score on the graph of the members."""
+        start = self.pool.competing
+        evidence = np.maximum(chance(score[start:])(score), self.evidence)
+        if self.correlations is None:
+            return evidence
+        linear = self.correlations.with_members(members)
+        return np.maximum(evidence, chance(linear[start:])(linear))
+
+
+def dependence(bk: Backend, pool: Pool, X: Array, threads: int, count: int) -> tuple[Array, Any]:
     """The evidence of every column's strongest dependence on others, (D,), and the likely pairs as a graph (D, D).
 
     Products of two and three columns are asked where there are few enough. They have a null distribution of their own,
     and their evidence is less by log 10: the largest of all then exceeds a value by chance at most 1.2 times as often
     as pairs do. What products show is far above chance; what pairs show should not be lost among them.
+
+    X (D, n): values of the pool; count: functions of a column that pairs are compared by.
     """
-    strongest, graph = pair_dependence(bk, pool.X, pool.competing, threads)
+    strongest, graph = pair_dependence(bk, X, pool.competing, threads, count)
     evidence = chance(strongest[pool.competing :])(strongest)
-    for size, rows in rows_of_products(pool.competing, pool.X.shape[1]).items():
-        of_products = product_dependence(bk, pool.X, pool.competing, size, rows, threads)
+    for size, rows in rows_of_products(pool.competing, X.shape[1]).items():
+        of_products = product_dependence(bk, X, pool.competing, size, rows, threads)
         scored = len(of_products)
         more = chance(of_products[pool.competing :])(of_products)
         evidence[:scored] = np.maximum(evidence[:scored], more - log(_LESS_LIKELY))
     return evidence, graph
-
-
-def evidence_of(pool: Pool, score: Array, dependence: Array) -> Array:
-    """Evidence E (D,) that each column is more than chance: of its score, or the other evidence if that is larger."""
-    return np.maximum(chance(score[pool.competing :])(score), dependence)
 
 
 def chance(null: Array) -> Callable[[Array], Array]:
@@ -187,13 +183,39 @@ def chance(null: Array) -> Callable[[Array], Array]:
     return evidence
 
 
-def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: Objective, threads: int = 1) -> Array:
-    """The gated Laplacian score of every column of the pool, on the graph of the members without the column itself.
+def scores(
+    bk: Backend,
+    blocks: Iterable[Sequence[Pool]],
+    members: Array,
+    weights: Array,
+    objective: Objective,
+    threads: int = 1,
+) -> Array:
+    """The gated Laplacian score of every column, on the graph of the members without the column itself.
 
     s_k = x_k' P^t x_k / n, at most about 1. P is the random walk on the members times sqrt(weights), by the objective's
-    rules; for a member k on the other members, so that scores compare, whether a column is in the graph or not.
+    rules; for a member k on the other members, so that scores compare, whether a column is in the graph or not. Of
+    several blocks each has a graph of its own, and their x_k' P^t x_k are added up; of those that are given together
+    several are computed at once.
     Returns (D,) float64, NumPy.
     """
+    total: Any = 0.0
+    n = 0
+    for together in blocks:
+        each = threads if len(together) == 1 else 1
+
+        def of(pool: Pool, each: int = each) -> Array:
+            return _scores_of_block(bk, pool, members, weights, objective, each)
+
+        total = sum(mapped(bk, of, together, threads), total)
+        n += sum(pool.X.shape[1] for pool in together)
+    return np.asarray(total / n)
+
+
+def _scores_of_block(
+    bk: Backend, pool: Pool, members: Array, weights: Array, objective: Objective, threads: int
+) -> Array:
+    """x_k' P^t x_k of every column on the rows of a pool, (D,) float64, NumPy."""
     xp = bk.xp
     n = pool.X.shape[1]
     objective = replace(objective, n_neighbors=min(objective.n_neighbors, n - 1))
@@ -201,6 +223,9 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
     x = pool.X[xp.asarray(members)]
     G = (x * w).T @ x
     P = open_graph(bk, objective, G).P.T
+    P = xp.where(
+        np.finfo(P.dtype).tiny > P, xp.zeros_like(P), P
+    )  # with subnormal numbers products take 30 times as long
 
     def of(block: slice) -> Array:
         y = part = pool.X[block]
@@ -208,7 +233,7 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
             y = y @ P
         return bk.to_host((y * part).sum(axis=1, dtype=np.float64))
 
-    out: Array = np.concatenate(mapped(bk, of, gen_batches(len(pool.X), BLOCK), threads)) / n
+    out: Array = np.concatenate(mapped(bk, of, gen_batches(len(pool.X), BLOCK), threads))
     if len(members) < 2:
         out[members] = 0.0
         return out
@@ -226,7 +251,7 @@ def scores(bk: Backend, pool: Pool, members: Array, weights: Array, objective: O
         return bk.to_host((y * x[some]).sum(axis=1, dtype=np.float64))
 
     together = max(1, _TOGETHER // (n * n))
-    out[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads)) / n
+    out[members] = np.concatenate(mapped(bk, without_itself, gen_batches(len(members), together), threads))
     return out
 
 
@@ -248,14 +273,15 @@ def _affinity(bk: Backend, objective: Objective, D: Array) -> tuple[Array, Array
 
 
 def _settled(
-    bk: Backend, pool: Pool, members: Array, pairs: Array, shares: tuple[float, ...], objective: Objective, threads: int
+    bk: Backend, sources: Sources, members: Array, shares: tuple[float, ...], objective: Objective, threads: int
 ) -> tuple[Array, float]:
-    """The set that `members` lead to, and its evidence above chance; pairs (D,): evidence of dependence."""
+    """The set that `members` lead to, and its evidence above chance."""
+    pool = sources.pool
     objective = replace(objective, power=1)
     for turn in range(_MOST_ROUNDS):
         share = shares[min(turn, len(shares) - 1)]
-        score = scores(bk, pool, members, pool.scales(members) ** 2, objective, threads)
-        evidence = evidence_of(pool, score, pairs)
+        score = scores(bk, [sources.first], members, pool.scales(members) ** 2, objective, threads)
+        evidence = sources.evidence_of(score, members)
         order = pool.best(evidence[: pool.competing], MOST_GATES)
         by_chance = pool.competing * np.exp(-evidence[order]) / np.arange(1, len(order) + 1)
         enough = np.flatnonzero(by_chance <= share)

@@ -174,6 +174,7 @@ class GateSearch:
             scores=scores,
             order_by=scores,
             weights=scores,
+            rows=None,
             support=scores > 0,
             judged=judged,
             doubts=list(training_doubts(self._settings, self._settings.graph, best.run, X.shape[0])),

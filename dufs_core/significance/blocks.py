@@ -1,0 +1,218 @@
+"""More rows than are looked at as one table: blocks of them, the decoys in each, and the scale that all blocks share.
+
+Every block mixes rows of the whole table, and decoys are shuffled within it, as within a group. So a nuisance column
+and its decoys are exchangeable in each block, and in whatever is added up over blocks; no step has all rows in hand.
+
+Values are brought within limits that are the same in every block. In n rows one row may say so much to a pair of
+columns, and no more: they reach 2 (n / 512)^(1/4) standard deviations, as a column of 512 rows reaches 2. The more rows
+there are, the farther out may be what a few of them share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dufs_core.backend import Array, Backend, random
+from dufs_core.backend.threads import mapped
+from dufs_core.significance.exchange import FEWEST_ROWS, Exchange
+from dufs_core.significance.pool import Pool, empty_pool, pool_size, with_copies
+from dufs_core.significance.rows import Rows, RowSample
+from dufs_core.significance.scale import CLIP, spread
+
+TOGETHER = 8  # blocks that are in hand at once
+_FIRST = 1 << 25  # entries of the blocks that limits are taken from, and a set is looked for on
+_MOST_FIRST = 2  # of these blocks
+_PRODUCTS = 1e13  # multiply-adds that the pairs of all rows may take
+_BYTES = 1 << 30  # that their correlations may
+SCORED = 128  # blocks at most whose graphs give the scores at the end: 65,536 rows
+
+
+def reach(n: int) -> float:
+    """The most standard deviations that a value of n rows has."""
+    return float(CLIP * (max(n, random.MOST_ROWS) / random.MOST_ROWS) ** 0.25)
+
+
+def most_rows(d: int) -> int:
+    """Rows of d columns that take part by default: all, unless their pairs would take long or much memory.
+
+    10^13 multiply-adds, some two minutes of two cores, and 1 GiB.
+    """
+    D = pool_size(d)
+    most = 2 * _PRODUCTS / D**2
+    if 4 * D * D > _BYTES:  # the smaller of two matrices: of all pairs, or of all values
+        most = min(most, _BYTES / (4 * D))
+    return max(random.MOST_ROWS, int(most))
+
+
+class Limits(NamedTuple):
+    """Between what the values of columns are left, (d,) each, where the backend computes."""
+
+    low: Array
+    high: Array
+    deviation: Array  # of the values between them; above 0
+
+
+class Blocks:
+    """The rows of a fit in blocks.
+
+    Parameters
+    ----------
+    X : (n, d)
+        Scaled data, or a `dufs_core.data.matrix.ScaledMatrix`.
+    table : Rows
+        What is known of all rows.
+    seed, threads : int
+    most : int
+        Rows that take part, about; of more rows so many are drawn.
+    """
+
+    def __init__(self, bk: Backend, X: Any, table: Rows, seed: int, threads: int, most: int) -> None:
+        self._bk = bk
+        self._table = table
+        self._threads = threads
+        self._seed = seed
+        self.positions, self._ends = table.blocks(seed, random.Stream.DECOYS, 1, most)
+        self.n = len(self.positions)
+        self._is_arranged = hasattr(X, "in_order")
+        self._X = X.in_order(self.positions) if self._is_arranged else X
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def n_rows(self, count: int) -> int:
+        """Rows of the first blocks."""
+        return int(self._ends[count - 1])
+
+    def holding(self, rows: int) -> int:
+        """How many of the first blocks have so many rows, about."""
+        return int(np.clip(rows * len(self) // self.n, 1, len(self)))
+
+    def exchange(self, number: int) -> Exchange:
+        """How the rows of a block are read and exchanged."""
+        start = int(self._ends[number - 1]) if number else 0
+        stop = int(self._ends[number])
+        positions = self.positions[start:stop]
+        rows = slice(start, stop) if self._is_arranged else self._bk.xp.asarray(positions)
+        group = None if self._table.group is None else self._table.group[positions]
+        seed = random.derived_seed(self._bk, self._seed, number)
+        return Exchange(self._bk, self._table, RowSample(rows, group, positions), seed, words=random.quick_words)
+
+    def read(self, exchange: Exchange, columns: Array) -> Array:
+        """Columns (positions, NumPy) on the rows of a block, (d', n'); of groups from their medians."""
+        return exchange.from_medians(exchange.read(self._X, columns))
+
+    def mapped(self, function: Callable[[Exchange], Any], numbers: Sequence[int]) -> list[Any]:
+        """function(exchange) for the blocks with these numbers."""
+        return mapped(self._bk, lambda number: function(self.exchange(number)), numbers, self._threads)
+
+
+class BlockPools:
+    """Columns and decoys in every block, within limits that all blocks share, made when they are asked for."""
+
+    def __init__(self, bk: Backend, blocks: Blocks, columns: Array, one_scale: bool, seed: int) -> None:
+        self._bk = bk
+        self.blocks = blocks
+        pool = empty_pool(bk, columns, seed)
+        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, _MOST_FIRST))
+        self._first = range(min(first, len(blocks)))
+        limits, varies = self._limits(columns)
+        columns = columns[varies]
+        deviation = bk.to_host(limits.deviation)[varies]
+        kept = bk.xp.asarray(varies)
+        self._limits_of = Limits(*(values[kept][:, None] for values in limits))
+        middle = float(np.median(deviation)) if len(columns) else 1.0
+        weights = np.ones(len(columns)) if one_scale else deviation.astype(np.float64) / middle
+        self.pool = empty_pool(bk, columns, seed)._replace(scale=weights)
+        self._deviation: Array | None = None  # (D, 1) of values clipped at 2
+
+    @property
+    def n_scored(self) -> int:
+        """Rows whose graphs give the scores."""
+        return self.blocks.n_rows(min(SCORED, len(self.blocks)))
+
+    def linear(self, exchange: Exchange) -> Array:
+        """Columns, decoys and calibration columns of a block, (D, n'): mean 0, variance about 1 over all blocks."""
+        limits = self._limits_of
+        x = self.blocks.read(exchange, self.pool.columns)
+        x = exchange.bounded(x, limits.low, limits.high) / limits.deviation
+        return with_copies(self._bk, exchange, x, self.pool, exchange.unbounded)[0]
+
+    def together(self) -> Iterator[Array]:
+        """`linear` of all blocks, some at a time, (D, n')."""
+        xp = self._bk.xp
+        for start in range(0, len(self.blocks), TOGETHER):
+            numbers = range(start, min(start + TOGETHER, len(self.blocks)))
+            yield xp.concatenate(self.blocks.mapped(self.linear, numbers), axis=1)
+
+    def some(self, rows: int) -> Array:
+        """`linear` of as many blocks as have so many rows, about, (D, n')."""
+        numbers = range(self.blocks.holding(rows))
+        return self._bk.xp.concatenate(self.blocks.mapped(self.linear, numbers), axis=1)
+
+    def first(self) -> list[Pool]:
+        """The pools of the first blocks, clipped for graphs."""
+        xp = self._bk.xp
+        exchanges = [self.blocks.exchange(number) for number in self._first]
+        parts = [self._clipped(part) for part in self.blocks.mapped(self.linear, self._first)]
+        squares = sum((part * part).sum(axis=1) for part in parts)
+        deviation = xp.sqrt(squares / sum(part.shape[1] for part in parts))[:, None]
+        self._deviation = xp.where(deviation > 0, deviation, 1).astype(parts[0].dtype)
+        pairs = zip(parts, exchanges, strict=True)
+        return [self.pool._replace(X=part / self._deviation, exchange=exchange) for part, exchange in pairs]
+
+    def scored(self) -> Iterator[list[Pool]]:
+        """The pools of at most 128 blocks, clipped for graphs, some at a time."""
+
+        def made(exchange: Exchange) -> Pool:
+            return self.pool._replace(X=self._clipped(self.linear(exchange)) / self._deviation, exchange=exchange)
+
+        count = min(SCORED, len(self.blocks))
+        for start in range(0, count, TOGETHER):
+            yield self.blocks.mapped(made, range(start, min(start + TOGETHER, count)))
+
+    def _clipped(self, x: Array) -> Array:
+        x = self._bk.xp.clip(x, -CLIP, CLIP)
+        return x - x.mean(axis=1, keepdims=True)
+
+    def _limits(self, columns: Array) -> tuple[Limits, Array]:
+        """The limits of columns, and which of them differ from their median in three rows, NumPy."""
+        bk, xp = self._bk, self._bk.xp
+        x = xp.concatenate(self.blocks.mapped(lambda e: self.blocks.read(e, columns), self._first), axis=1)
+        most = reach(self.blocks.n)
+        middle = xp.median(x, axis=1, keepdims=True).astype(x.dtype)
+        scale = spread(bk, abs(x - middle))
+        x = xp.clip(x, middle - most * scale, middle + most * scale)
+        mean = x.mean(axis=1, keepdims=True)
+        deviation = x.std(axis=1, keepdims=True)
+        low = xp.maximum(middle - most * scale, mean - most * deviation)
+        high = xp.minimum(middle + most * scale, mean + most * deviation)
+        deviation = xp.clip(x, low, high).std(axis=1, keepdims=True)
+
+        # Columns that say nothing in these blocks are judged by all rows, and are left as they are.
+        differ = bk.to_host((x != middle).sum(axis=1))
+        varies = (differ >= FEWEST_ROWS) & bk.to_host(deviation[:, 0] > 0)
+        rare = np.flatnonzero(~varies)
+        limits = Limits(low[:, 0], high[:, 0], deviation[:, 0])
+        if not len(rare):
+            return limits, varies
+        counts, squares = self._of_all_rows(columns[rare], middle[xp.asarray(rare)])
+        at = xp.asarray(rare)
+        own = xp.sqrt(squares / self.blocks.n).astype(x.dtype)
+        limits.low[at] = -xp.inf
+        limits.high[at] = xp.inf
+        limits.deviation[at] = xp.where(own > 0, own, 1)
+        varies[rare] = (counts >= FEWEST_ROWS) & bk.to_host(own > 0)
+        return limits, varies
+
+    def _of_all_rows(self, columns: Array, middle: Array) -> tuple[Array, Array]:
+        """In how many rows columns differ from their median, NumPy, and the sum of squares about it."""
+
+        def of(exchange: Exchange) -> tuple[Array, Array]:
+            x = self.blocks.read(exchange, columns) - middle
+            return (x != 0).sum(axis=1), (x * x).sum(axis=1)
+
+        counts, squares = zip(*self.blocks.mapped(of, range(len(self.blocks))), strict=True)
+        return self._bk.to_host(sum(counts)), sum(squares)
