@@ -23,7 +23,7 @@ from dufs_core.objective.protocol import StepSize
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.parameters import graph_for, step_draws
 from dufs_core.selection.procedure import Procedure
-from dufs_core.significance import diagnosis, hsic, pairs, permutation, pool, products, structure
+from dufs_core.significance import blocks, diagnosis, hsic, pairs, permutation, pool, products, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
@@ -85,15 +85,44 @@ def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
 
 
 def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
-    """The decoys of d columns, their pairs and their scores."""
+    """The decoys of d columns, their pairs and their scores, on at most 512 rows."""
     rows = min(n, structure.ROWS)
-    copies = pool.n_decoys(d) + -(-pool.n_calibration(d) // max(d, 1))
-    D = d * (1 + pool.n_decoys(d)) + pool.n_calibration(d)
+    D = pool.pool_size(d)
     values = D * rows * itemsize
-    drawn = d * rows * (copies + 1) * 8 + threads * random.WORDS * 80  # the orders, and random words
+    count = pairs.n_functions(D, rows)
     competing = d * (1 + pool.n_decoys(d))
-    compared = max(pair_bytes(D, rows, itemsize, threads), product_bytes(competing, rows, itemsize, threads))
-    return max(drawn + 2 * values, values + compared)
+    compared = max(pair_bytes(D, rows, itemsize, threads, count), product_bytes(competing, rows, itemsize, threads))
+    return max(drawn_bytes(rows, d, threads) + 2 * values, values + compared)
+
+
+def drawn_bytes(rows: int, d: int, threads: int) -> int:
+    """The orders of the decoys of d columns on some rows, and random words."""
+    copies = pool.n_decoys(d) + -(-pool.n_calibration(d) // max(d, 1))
+    return d * rows * (copies + 1) * 8 + threads * random.WORDS * 80
+
+
+def block_bytes(n: int, rows: int, d: int, itemsize: int, threads: int) -> int:
+    """What `decoy_bytes` is, where `rows` of n take part in blocks of 512.
+
+    Their random order and the correlations, and beside them the blocks that are in hand, or the pairs and products of
+    some of them.
+    """
+    D = pool.pool_size(d)
+    block = D * structure.ROWS * itemsize
+    in_hand = min(blocks.TOGETHER, -(-rows // structure.ROWS))
+    made = threads * (drawn_bytes(structure.ROWS, d, 1) + 2 * d * structure.ROWS * itemsize)
+    is_whole = rows > D
+    matrix = D * min(D, rows) * itemsize
+    adding = 2 * in_hand * block + made if is_whole else max(matrix, in_hand * block + made)
+
+    count, some = pairs.rows_of_functions(D, rows)
+    competing = d * (1 + pool.n_decoys(d))
+    compared = tile_bytes(D, itemsize, threads)
+    if some:
+        of_products = product_bytes(competing, some, itemsize, threads)
+        compared = max(pair_bytes(D, some, itemsize, threads, count), of_products) + 2 * D * some * itemsize
+    scored = (in_hand + blocks.MOST_FIRST + 2 * threads) * block + made
+    return 24 * n + matrix + max(adding, compared, scored)
 
 
 def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:
@@ -103,13 +132,16 @@ def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:
     return factors + threads * products.TOGETHER * (4 * n + 3 * competing) * itemsize if sizes else 0
 
 
-def pair_bytes(D: int, n: int, itemsize: int, threads: int) -> int:
-    """Of D columns on n rows, where few have more than 64 equal partners."""
-    count = pairs.n_functions(D, n)
+def pair_bytes(D: int, n: int, itemsize: int, threads: int, count: int) -> int:
+    """Of D columns on n rows with so many functions each, where few have more than 64 equal partners."""
     made = 8 * (count + 3) * D * n if count > 1 else 0
+    return count * D * n * itemsize + max(made, tile_bytes(D, itemsize, threads))
+
+
+def tile_bytes(D: int, itemsize: int, threads: int) -> int:
+    """Pairs of D columns, a tile at a time, and the likely ones among them."""
     tiles = threads * min(D, pairs.TILE) ** 2 * (3 * itemsize + 20)
-    found = D * min(D, pairs.MOST_PARTNERS) * 40
-    return count * D * n * itemsize + max(made, min(pairs.SAMPLED, D * D) * 20, tiles + found)
+    return max(min(pairs.SAMPLED, D * D) * 20, tiles + D * min(D, pairs.MOST_PARTNERS) * 40)
 
 
 def gate_test_bytes(n: int, d: int, itemsize: int, several: bool) -> int:

@@ -24,7 +24,7 @@ from dufs_core.significance.scale import CLIP, spread
 
 TOGETHER = 8  # blocks that are in hand at once
 _FIRST = 1 << 25  # entries of the blocks that limits are taken from, and a set is looked for on
-_MOST_FIRST = 2  # of these blocks
+MOST_FIRST = 2  # of these blocks
 _PRODUCTS = 1e13  # multiply-adds that the pairs of all rows may take
 _BYTES = 1 << 30  # that their correlations may
 SCORED = 128  # blocks at most whose graphs give the scores at the end: 65,536 rows
@@ -84,11 +84,11 @@ class Blocks:
 
     def n_rows(self, count: int) -> int:
         """Rows of the first blocks."""
-        return int(self._ends[count - 1])
+        return int(self._ends[count - 1]) if count else 0
 
     def holding(self, rows: int) -> int:
-        """How many of the first blocks have so many rows, about."""
-        return int(np.clip(rows * len(self) // self.n, 1, len(self)))
+        """How many of the first blocks have so many rows, about; 0 for none."""
+        return int(np.clip(rows * len(self) // self.n, min(rows, 1), len(self)))
 
     def exchange(self, number: int) -> Exchange:
         """How the rows of a block are read and exchanged."""
@@ -116,7 +116,7 @@ class BlockPools:
         self._bk = bk
         self.blocks = blocks
         pool = empty_pool(bk, columns, seed)
-        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, _MOST_FIRST))
+        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, MOST_FIRST))
         self._first = range(min(first, len(blocks)))
         limits, varies = self._limits(columns)
         columns = columns[varies]

@@ -45,8 +45,8 @@ class Correlations:
         kept: list[Array] = []
         rows = 0
         for Z in blocks:
-            squares += (Z * Z).sum(axis=1)
-            peak = xp.maximum(peak, abs(Z).max(axis=1))
+            squares += xp.einsum("kn,kn->k", Z, Z)
+            peak = xp.maximum(peak, xp.maximum(Z.max(axis=1), -Z.min(axis=1)))
             if self._is_whole:
                 self._add(Z)
             else:

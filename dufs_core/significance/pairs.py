@@ -93,10 +93,13 @@ def n_functions(D: int, n: int, products: float = _PRODUCTS) -> int:
 
 
 def rows_of_functions(D: int, n: int) -> tuple[int, int]:
-    """How many functions of D columns are compared on how many of n rows: 512 or as many more as cost n D^2 / 8."""
+    """How many functions of D columns are compared on how many of n rows: 512, or as many more as cost n D^2 / 8.
+
+    One function on 0 rows, where there is time for no more: on all rows it is compared anyway.
+    """
     products = max(_PRODUCTS, n * D * D / 8)
     count = n_functions(D, random.MOST_ROWS, products)
-    return count, int(np.clip(products / (count * D) ** 2, random.MOST_ROWS, n))
+    return count, int(np.clip(products / (count * D) ** 2, random.MOST_ROWS, n)) if count > 1 else 0
 
 
 class _Partners:

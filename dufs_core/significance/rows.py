@@ -75,8 +75,8 @@ class RowsUsed(NamedTuple):
             said.append(f"{self.n_rows:,} of {self.n_rows + self.n_not_drawn:,} rows, drawn at random, took part")
         if self.n_compared < self.n_rows and not self.n_averaged:
             some = f"{self.n_on_graphs:,} rows" if self.n_on_graphs < self.n_rows else "all"
-            curves = f"dependence that is not linear on {self.n_compared:,}"
-            said.append(f"correlations are those of all {self.n_rows:,} rows, scores were taken on {some}, {curves}")
+            curves = f"dependence that is not linear on {self.n_compared:,}" if self.n_compared else "no curves"
+            said.append(f"correlations are those of {self.n_rows:,} rows, scores were taken on {some}, {curves}")
         if self.n_left_out:
             said.append(left_out_text(self.n_left_out, bool(self.n_averaged)))
         text = "; ".join(said)

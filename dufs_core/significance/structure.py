@@ -121,17 +121,21 @@ class Sources(NamedTuple):
     def of_blocks(cls, bk: Backend, pools: BlockPools, threads: int, poll: Callable[[int], None]) -> Sources:
         """Of more rows: linear dependence on all, the other functions and products on as many as their time allows.
 
-        The evidence of either is less by log 2, as that of the larger of two is.
+        The evidence of either is less by log 2, as that of the larger of two is. Of very many columns there is time for
+        the linear one alone.
         """
         pool = pools.pool
         n = pools.blocks.n
         correlations = Correlations(bk, pools.together(), pool.size, n, threads, poll)
         strongest, linear = correlations.partners(pool.competing)
         evidence = chance(strongest[pool.competing :])(strongest)
+        graphs = [linear]
         count, rows = rows_of_functions(pool.size, n)
-        more, other = dependence(bk, pool, pools.some(rows), threads, count)
-        evidence = np.maximum(evidence, more) - log(2)
-        return cls(pool, evidence, [linear, other], pools.first(), pools.scored, correlations)
+        if count > 1:
+            more, other = dependence(bk, pool, pools.some(rows), threads, count)
+            evidence = np.maximum(evidence, more) - log(2)
+            graphs.append(other)
+        return cls(pool, evidence, graphs, pools.first(), pools.scored, correlations)
 
     def evidence_of(self, score: Array, members: Array) -> Array:
         """Evidence E (D,) that each column is more than chance, from its score on the graph of the members."""

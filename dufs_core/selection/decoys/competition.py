@@ -18,7 +18,7 @@ from dufs_core.data.scaling import ScaledData
 from dufs_core.objective.ops.bandwidth import check_n_neighbors
 from dufs_core.selection import diverse_ranking
 from dufs_core.selection.decoys.explanation import doubt_of_decoys, doubts_of_graph
-from dufs_core.selection.memory import decoy_bytes
+from dufs_core.selection.memory import block_bytes, decoy_bytes
 from dufs_core.selection.parameters import check_choice, check_rate, check_whole, graph_for
 from dufs_core.selection.procedure import FitSize, Found, Training
 from dufs_core.selection.trainer import FitContext
@@ -80,8 +80,11 @@ class DecoyCompetition:
             check_whole("max_rows", settings.max_rows, least=structure.ROWS)
 
     def size(self, n: int, d: int, itemsize: int, threads: int) -> FitSize:
-        """The rows of the pool; no gates are trained."""
-        return FitSize(min(n, structure.ROWS), 0, decoy_bytes(n, d, itemsize, threads))
+        """The rows that are looked at; no gates are trained."""
+        rows = self._most_rows(n, d)
+        if rows <= structure.ROWS:
+            return FitSize(min(n, rows), 0, decoy_bytes(n, d, itemsize, threads))
+        return FitSize(rows, 0, block_bytes(n, rows, d, itemsize, threads))
 
     def run(self, data: ScaledData, rows: Rows, context: FitContext, threads: int, first: Run | None) -> Found:
         """Draw decoys, find a set with structure, score all columns on its graph and let them compete."""
@@ -90,7 +93,7 @@ class DecoyCompetition:
 
         # 1: rows and decoys
         with stage(context.verbose, "decoys") as bar:
-            look_at = self._blocks if self._most_rows(rows, X.shape[1]) > structure.ROWS else self._table
+            look_at = self._blocks if self._most_rows(rows.n, X.shape[1]) > structure.ROWS else self._table
             looked_at = look_at(context, X, rows, columns, threads, bar.set_description_str)
             pool = looked_at.pool
             if not looked_at.sources:
@@ -111,10 +114,12 @@ class DecoyCompetition:
         context.poll()
         return self._found(context, X, rows, looked_at, best, evidence, q)
 
-    def _most_rows(self, rows: Rows, d: int) -> int:
+    def _most_rows(self, n: int, d: int) -> int:
         """Rows that take part, at most; series are one table, of means where they are long."""
         wanted = self._settings.max_rows
-        return structure.ROWS if rows.is_series else min(rows.n, most_rows(d) if wanted is None else wanted)
+        if self._settings.rows == "series":
+            return structure.ROWS
+        return min(n, most_rows(d) if wanted is None else wanted)
 
     def _table(
         self, context: FitContext, X: Any, rows: Rows, columns: Array, threads: int, say: Callable[[str], Any]
@@ -140,7 +145,7 @@ class DecoyCompetition:
     ) -> LookedAt:
         """More than 512 rows, in blocks."""
         bk = context.bk
-        blocks = Blocks(bk, X, rows, context.seed, threads, self._most_rows(rows, X.shape[1]))
+        blocks = Blocks(bk, X, rows, context.seed, threads, self._most_rows(rows.n, X.shape[1]))
         pools = BlockPools(bk, blocks, columns, self._settings.scaling == "columns", context.seed)
 
         def poll(done: int) -> None:
