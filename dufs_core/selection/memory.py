@@ -108,20 +108,22 @@ def block_bytes(n: int, rows: int, d: int, itemsize: int, threads: int) -> int:
     some of them.
     """
     D = pool.pool_size(d)
-    block = D * structure.ROWS * itemsize
-    in_hand = min(blocks.TOGETHER, -(-rows // structure.ROWS))
-    made = threads * (drawn_bytes(structure.ROWS, d, 1) + 2 * d * structure.ROWS * itemsize)
+    count = -(-rows // structure.ROWS)
+    size = -(-rows // count)
+    block = D * size * itemsize
+    in_hand = min(blocks.TOGETHER, count)
+    made = min(threads, count) * (drawn_bytes(size, d, 1) + 2 * d * size * itemsize)
     is_whole = rows > D
     matrix = D * min(D, rows) * itemsize
     adding = 2 * in_hand * block + made if is_whole else max(matrix, in_hand * block + made)
 
-    count, some = pairs.rows_of_functions(D, rows)
+    functions, some = pairs.rows_of_functions(D, rows)
     competing = d * (1 + pool.n_decoys(d))
     compared = tile_bytes(D, itemsize, threads)
     if some:
         of_products = product_bytes(competing, some, itemsize, threads)
-        compared = max(pair_bytes(D, some, itemsize, threads, count), of_products) + 2 * D * some * itemsize
-    scored = (in_hand + blocks.MOST_FIRST + 2 * threads) * block + made
+        compared = max(pair_bytes(D, some, itemsize, threads, functions), of_products) + 2 * D * some * itemsize
+    scored = (in_hand + 1 + 2 * min(threads, count)) * block + made
     return 24 * n + matrix + max(adding, compared, scored)
 
 

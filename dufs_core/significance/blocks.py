@@ -22,9 +22,10 @@ from dufs_core.significance.pool import Pool, empty_pool, pool_size, with_copies
 from dufs_core.significance.rows import Rows, RowSample
 from dufs_core.significance.scale import CLIP, spread
 
-TOGETHER = 8  # blocks that are in hand at once
-_FIRST = 1 << 25  # entries of the blocks that limits are taken from, and a set is looked for on
-MOST_FIRST = 2  # of these blocks
+TOGETHER = 8  # blocks whose products are added up at once
+_SCORED_TOGETHER = 4  # blocks whose graphs are made at once
+_FIRST = 1 << 25  # columns and decoys of the blocks that limits are taken from, entries
+_MOST_FIRST = 4  # of these blocks
 _PRODUCTS = 1e13  # multiply-adds that the pairs of all rows may take
 _BYTES = 1 << 30  # that their correlations may
 SCORED = 128  # blocks at most whose graphs give the scores at the end: 65,536 rows
@@ -116,7 +117,7 @@ class BlockPools:
         self._bk = bk
         self.blocks = blocks
         pool = empty_pool(bk, columns, seed)
-        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, MOST_FIRST))
+        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, _MOST_FIRST))
         self._first = range(min(first, len(blocks)))
         limits, varies = self._limits(columns)
         columns = columns[varies]
@@ -152,26 +153,24 @@ class BlockPools:
         numbers = range(self.blocks.holding(rows))
         return self._bk.xp.concatenate(self.blocks.mapped(self.linear, numbers), axis=1)
 
-    def first(self) -> list[Pool]:
-        """The pools of the first blocks, clipped for graphs."""
+    def first(self) -> Pool:
+        """The pool of the first block, clipped for its graph."""
         xp = self._bk.xp
-        exchanges = [self.blocks.exchange(number) for number in self._first]
         parts = [self._clipped(part) for part in self.blocks.mapped(self.linear, self._first)]
         squares = sum((part * part).sum(axis=1) for part in parts)
         deviation = xp.sqrt(squares / sum(part.shape[1] for part in parts))[:, None]
         self._deviation = xp.where(deviation > 0, deviation, 1).astype(parts[0].dtype)
-        pairs = zip(parts, exchanges, strict=True)
-        return [self.pool._replace(X=part / self._deviation, exchange=exchange) for part, exchange in pairs]
+        return self.pool._replace(X=parts[0] / self._deviation)
 
     def scored(self) -> Iterator[list[Pool]]:
-        """The pools of at most 128 blocks, clipped for graphs, some at a time."""
+        """The pools of at most 128 blocks, clipped for their graphs, some at a time; after `first`."""
 
         def made(exchange: Exchange) -> Pool:
-            return self.pool._replace(X=self._clipped(self.linear(exchange)) / self._deviation, exchange=exchange)
+            return self.pool._replace(X=self._clipped(self.linear(exchange)) / self._deviation)
 
         count = min(SCORED, len(self.blocks))
-        for start in range(0, count, TOGETHER):
-            yield self.blocks.mapped(made, range(start, min(start + TOGETHER, count)))
+        for start in range(0, count, _SCORED_TOGETHER):
+            yield self.blocks.mapped(made, range(start, min(start + _SCORED_TOGETHER, count)))
 
     def _clipped(self, x: Array) -> Array:
         x = self._bk.xp.clip(x, -CLIP, CLIP)

@@ -52,10 +52,12 @@ class Correlations:
             else:
                 kept.append(Z)
             rows += Z.shape[1]
+            dtype = Z.dtype
+            del Z  # before the next are made
             poll(rows)
         unit = xp.maximum(xp.sqrt(squares / n), peak / n**0.25) * n**0.25
         factor = xp.where(unit > 0, 1 / xp.where(unit > 0, unit, 1), 0)
-        factor = factor.astype(Z.dtype)
+        factor = factor.astype(dtype)
         if self._is_whole:
             self._scale(factor)
         else:

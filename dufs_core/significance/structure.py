@@ -86,7 +86,7 @@ def find_structure(bk: Backend, sources: Sources, threads: int, objective: Objec
     members, excess = max(ends, key=lambda end: end[1])
     members = np.sort(members)
     score = scores(bk, sources.scored(), members, pool.scales(members) ** 2, objective, threads)
-    graph = graph_of(bk, sources.first[0], members, objective)
+    graph = graph_of(bk, sources.first, members, objective)
     return Structure(members, score, sources.evidence_of(score, members), excess, graph)
 
 
@@ -106,7 +106,7 @@ class Sources(NamedTuple):
     pool: Pool  # of the columns; X has values only where all rows are one table
     evidence: Array  # (D,) of every column's strongest dependence on others
     graphs: Sequence[Any]  # (D, D) sparse: the likely pairs, by each kind of dependence
-    first: Sequence[Pool]  # on whose graphs a set is looked for
+    first: Pool  # on whose graph a set is looked for
     scored: Callable[[], Iterable[Sequence[Pool]]]  # on whose graphs it is judged
     correlations: Correlations | None  # on all rows, where there are blocks of them
 
@@ -115,7 +115,7 @@ class Sources(NamedTuple):
         """Of at most 512 rows."""
         count = n_functions(*pool.X.shape)
         evidence, graph = dependence(bk, pool, pool.X, threads, count)
-        return cls(pool, evidence, [graph], [pool], lambda: [[pool]], None)
+        return cls(pool, evidence, [graph], pool, lambda: [[pool]], None)
 
     @classmethod
     def of_blocks(cls, bk: Backend, pools: BlockPools, threads: int, poll: Callable[[int], None]) -> Sources:
@@ -284,7 +284,7 @@ def _settled(
     objective = replace(objective, power=1)
     for turn in range(_MOST_ROUNDS):
         share = shares[min(turn, len(shares) - 1)]
-        score = scores(bk, [sources.first], members, pool.scales(members) ** 2, objective, threads)
+        score = scores(bk, [[sources.first]], members, pool.scales(members) ** 2, objective, threads)
         evidence = sources.evidence_of(score, members)
         order = pool.best(evidence[: pool.competing], MOST_GATES)
         by_chance = pool.competing * np.exp(-evidence[order]) / np.arange(1, len(order) + 1)
