@@ -26,6 +26,7 @@ SAMPLED = 1 << 21  # pairs that the quantile is read from
 _FUNCTIONS = 6  # most functions of a column that are correlated with those of another
 _LEAST_LEFT = 1e-3  # of the mean square of a function, once it is orthogonal to those before
 _PRODUCTS = 3e10  # multiply-adds that the pairs may take before fewer functions are used
+_SCATTER = 2654435761  # multiples of it, modulo 2^32, scatter numbers evenly
 _LIKELY = 0.7  # a dependence counts that fewer than D^-0.7 of all shuffled pairs reach
 
 
@@ -103,7 +104,10 @@ def rows_of_functions(D: int, n: int) -> tuple[int, int]:
 
 
 class _Partners:
-    """The strongest likely dependences of a block of columns, 64 of each and ties, from tiles in any order."""
+    """The strongest likely dependences of a block of columns, 64 of each and ties, from tiles in any order.
+
+    Of more than 128, as copies have, ties are left out in an order of the partners that is as good as random.
+    """
 
     def __init__(self, bk: Backend, block: slice, likely: Any) -> None:
         self._xp, self._start, self._lock = bk.xp, block.start, Lock()
@@ -155,8 +159,22 @@ class _Partners:
         table[own, xp.arange(len(own)) - (xp.cumsum(count) - count)[own]] = value[order]
         self._raise(table)
         keep = self._least[column] <= value
-        self._parts = [(column[keep], partner[keep], value[keep])]
-        self._count = len(self._parts[0][0])
+        column, partner, value = column[keep], partner[keep], value[keep]
+        if int(xp.bincount(column, minlength=1).max()) > 2 * MOST_PARTNERS:
+            column, partner, value = self._with_few_ties(column, partner, value)
+        self._parts = [(column, partner, value)]
+        self._count = len(column)
+
+    def _with_few_ties(self, column: Array, partner: Array, value: Array) -> tuple[Array, Array, Array]:
+        """64 partners of the columns that have more than 128, all of the others."""
+        xp = self._xp
+        scattered = partner.astype(xp.uint32) * xp.uint32(_SCATTER)
+        order = xp.lexsort(xp.stack([scattered.astype(value.dtype), -value, column.astype(value.dtype)]))
+        count = xp.bincount(column)
+        own = column[order]
+        place = xp.arange(len(own)) - (xp.cumsum(count) - count)[own]
+        kept = order[(place < MOST_PARTNERS) | (count[own] <= 2 * MOST_PARTNERS)]
+        return column[kept], partner[kept], value[kept]
 
 
 def _functions(bk: Backend, X: Array, count: int) -> tuple[list[Array], list[Array]]:
