@@ -258,7 +258,7 @@ HEAD = """\
 
 What X may be, and what each operation does with it. Every cell is run by `tests/test_containers.py`, which compares the
 numbers with those of the plain array, and this table with what it finds. `python tests/test_containers.py` writes it
-anew. Its fits are those of `GatedLaplacian`, and of `DUFS` for an `AnnData`, which makes 512 rows dense.
+anew. Its fits are those of `GatedLaplacian`, and of `DUFS` for an `AnnData`, which makes some rows dense.
 
 """
 TAIL = """

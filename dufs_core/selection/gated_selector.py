@@ -94,10 +94,10 @@ class GatedSelector(ColumnSelector, ABC):
             Real numbers, at least 2 rows, and more than graph.n_neighbors unless it is the default. Not written to. On
             the host, or on a GPU: an array of CuPy, PyTorch, JAX or any library with DLPack, used where it lies. A
             sparse SciPy matrix or array (any format; CSR and CSC without conversion), or one of cupyx.scipy.sparse, is
-            never made dense as a whole (`dufs_core.DUFS` does it with 512 rows): see `dufs_core.data.sparse`. Of data
-            on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) `dufs_core.DUFS` reads 512 rows beside a pass for
-            the scaling; `GatedLaplacian` reads a batch at a time with batch_size, and else everything: see
-            `dufs_core.data.on_disk`.
+            never made dense as a whole (`dufs_core.DUFS` does it with some blocks): see `dufs_core.data.sparse`. Data
+            on disk (numpy.memmap, h5py, zarr, AnnData's backed .X) `dufs_core.DUFS` reads twice, chunk by chunk, and
+            keeps the scaled rows that take part; `GatedLaplacian` reads a batch at a time with batch_size, and else
+            everything: see `dufs_core.data.on_disk`.
         y : ignored
         groups : array-like (n_samples,), optional
             Labels of any kind: batch, donor, plate, subject of each row. Columns are centred and scaled, and rows

@@ -353,6 +353,22 @@ def test_decoys_of_rows_that_are_told(on_gpu, what):
     np.testing.assert_array_equal(got.order_, want.order_)
 
 
+@pytest.mark.parametrize("what", ["groups", "nothing"])
+def test_decoys_of_rows_in_blocks(on_gpu, what):
+    """More than 512 rows, in the memory of the device: the numbers of the CPU."""
+    X = planted(530)
+    X[:, 29] = 0
+    X[[3, 200, 400, 500], 29] = 1.0
+    told = {"groups": np.arange(530) % 20} if what == "groups" else {}
+    settings = {"dtype": "float64", "random_state": 1}
+    want = DUFS(**settings, backend="numpy").fit(X, **told)
+    assert {4, 10} <= set(np.flatnonzero(want.support_))
+    got = DUFS(**settings, backend="cupy").fit(on_gpu.xp.asarray(X), **told)
+    for name in ("scores_", "evidence_", "decoy_evidence_"):
+        np.testing.assert_allclose(getattr(got, name), getattr(want, name), rtol=1e-6, atol=1e-8, err_msg=name)
+    assert got.rows_ == want.rows_
+
+
 def test_a_population_with_decoys(on_gpu):
     """Every fit has decoys of its own, and what it finds alone."""
     X = planted(45)
