@@ -229,8 +229,8 @@ def _scores_of_block(
     P = open_graph(bk, objective, G).P.T
 
     # with subnormal numbers products take thirty times as long
-    smallest = np.finfo(P.dtype).tiny
-    P = xp.where(P < smallest, xp.zeros_like(P), P)
+    smallest = float(np.finfo(P.dtype).tiny)
+    P = xp.where(smallest <= P, P, xp.zeros_like(P))
 
     def of(block: slice) -> Array:
         y = part = pool.X[block]

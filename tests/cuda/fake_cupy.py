@@ -25,7 +25,8 @@ from dufs_core.kernels import cuda
 _LISTED = """
 abs all any arange argsort array ascontiguousarray asfortranarray asarray bincount broadcast_arrays broadcast_to clip
 concatenate copyto cos diagonal dot einsum empty empty_like exp eye flatnonzero full full_like imag
-isfinite isinf lexsort linspace log matmul max maximum may_share_memory median minimum moveaxis multiply nonzero ones ones_like outer partition power
+isfinite isinf lexsort linspace log matmul max maximum may_share_memory median minimum moveaxis
+multiply nonzero ones ones_like outer partition power
 put_along_axis quantile sin sort sqrt
 cumsum square stack sum swapaxes take_along_axis where zeros zeros_like
 / bool_ finfo float32 float64 inf int32 int64 nan newaxis pi uint32 uint64
