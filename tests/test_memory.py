@@ -116,7 +116,7 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
     assert peak <= decoy_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
-@pytest.mark.parametrize(("n", "d"), [(600, 100), (2000, 60), (700, 1500), (3000, 300)])
+@pytest.mark.parametrize(("n", "d"), [(600, 100), (2000, 60), (600, 700)])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_decoys_in_blocks_are_counted(n, d, threads):
     """Some of them with more columns than rows; the time for functions of columns is spent on some of the blocks."""
