@@ -872,6 +872,43 @@ def test_info(capsys):
     assert "threads" in printed
 
 
+@pytest.mark.parametrize("sparse", [[], ["--sparse", "0.2"]])
+def test_what_a_fit_takes_is_predicted(capsys, sparse):
+    assert main(["info", "--predict", "60", "12", *sparse]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["fit", "seconds", "memory", "rows"]
+    assert "DUFS() of 60 rows and 12 columns, " in printed[0]
+    assert ("sparse" in printed[0]) == bool(sparse)
+    assert "structure that is found changes the time" in printed[1]
+    assert printed[3].endswith("60 of 60 take part")
+    assert main(["info", "--json", "--predict", "60", "12", *sparse]) == 0
+    found = strict(capsys.readouterr().out)
+    assert (found["rows"], found["columns"], found["rows_used"]) == (60, 12, 60)
+    assert 0 < found["seconds"] < 60
+    assert 10**6 < found["bytes"] < 10**9
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        (["--predict", "1", "5"], "ROWS must be at least 2; got 1"),
+        (["--predict", "5", "0"], "COLUMNS must be at least 1; got 0"),
+        (["--predict", "5", "5", "--sparse", "0"], "DENSITY must be above 0 and at most 1; got 0"),
+        (["--predict", "5", "5", "--sparse", "1.5"], "DENSITY must be above 0 and at most 1; got 1.5"),
+        (["--predict", "5", "5", "--sparse", "nan"], "DENSITY must be above 0 and at most 1; got nan"),
+        (["--predict", "5", "5", "--sparse", "few"], "argument --sparse: invalid number value: 'few'"),
+        (["--predict", "many", "5"], "argument --predict: invalid whole number value: 'many'"),
+        (["--sparse", "0.1"], "--sparse DENSITY belongs to --predict ROWS COLUMNS"),
+    ],
+)
+def test_what_cannot_be_predicted(capsys, wrong, said):
+    assert main(["info", *wrong]) == 2
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith(f"dufs-core: {said}")
+    assert err.count("\n") == 1
+
+
 NOT_FOUND = "cannot open shared object file: No such file or directory"
 COMPUTING, SEEING = "a first computation on the device failed", "CuPy finds no driver or device"
 NO_GPU = {  # what CuPy says, its packages, the driver's CUDA: what a user is told, and to do

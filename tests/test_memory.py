@@ -13,17 +13,29 @@ import generators as gen
 import numpy as np
 import pytest
 from generators import decoys, gated
+from scipy import sparse
 
 from dufs_core import GatedLaplacian
 from dufs_core.backend import get_backend
 from dufs_core.backend.memory import available_bytes
+from dufs_core.data.dense import scale_columns
 from dufs_core.errors import DufsError, MemoryLimitError
 from dufs_core.objective.chain import Objective
 from dufs_core.objective.engines.choose import ENGINES, get_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
 from dufs_core.selection.diverse_ranking import diverse_order
 from dufs_core.selection.fit import FitTask
-from dufs_core.selection.memory import check_memory, decoy_bytes, diverse_order_bytes, hsic_bytes
+from dufs_core.selection.memory import (
+    Stored,
+    block_bytes,
+    check_memory,
+    decoy_bytes,
+    diverse_order_bytes,
+    hsic_bytes,
+    plan_of,
+    scaling_bytes,
+)
+from dufs_core.significance.blocks import BlockPools, Blocks
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.hsic import PairwiseHSIC
 from dufs_core.significance.rows import Rows
@@ -102,6 +114,45 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
     finally:
         tracemalloc.stop()
     assert peak <= decoy_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
+
+
+@pytest.mark.parametrize(("n", "d"), [(600, 100), (2000, 60), (600, 700)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoys_in_blocks_are_counted(n, d, threads):
+    """Some of them with more columns than rows; the time for functions of columns is spent on some of the blocks."""
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    X[:, : d // 2] += 3 * X[:, :1]  # more than 64 partners each
+    objective = Objective(power=1, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
+    tracemalloc.start()
+    try:
+        pools = BlockPools(bk, Blocks(bk, X, Rows(n), 0, threads, n), np.arange(d), True, 0)
+        find_structure(bk, Sources.of_blocks(bk, pools, threads, lambda done: None), threads, objective)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak <= block_bytes(n, n, d, 4, threads) <= 2.5 * peak + 2e7
+
+
+@pytest.mark.parametrize(("n", "d"), [(3000, 100), (100, 20_000), (100_000, 60)])
+def test_the_scaling_of_an_array_is_counted(n, d):
+    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+    tracemalloc.start()
+    try:
+        scaled = scale_columns(X, "columns", np.float32, is_calm=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert abs((scaling_bytes(n, d) + scaled.X.nbytes) / peak - 1) < 0.1
+
+
+def test_sparse_data_are_counted_without_them():
+    """From their density, as from the matrix."""
+    X = sparse.random_array((400, 300), density=0.05, format="csr", dtype=np.float32, rng=0)
+    there = FitTask.begin(decoys(backend="numpy"), X, threads=2)
+    told = Stored.evenly(400, 300, 0.05)
+    step, kept = plan_of(there.settings, there.procedure, 400, 300, 2, told)
+    assert told.entries == X.nnz
+    assert (step.after, kept) == (there.memory[0].after, there.memory[1])
 
 
 def test_an_impossible_fit_is_refused_before_it_allocates():

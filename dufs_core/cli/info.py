@@ -1,4 +1,7 @@
-"""dufs-core info: versions, linear algebra libraries, threads, and whether a GPU computes or what keeps it from it."""
+"""dufs-core info: versions, linear algebra libraries, threads, and whether a GPU computes or what keeps it from it.
+
+With --predict ROWS COLUMNS: the seconds and the bytes of a fit of such data on this machine.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from dufs_core.cli.common import DONE, machine, versions
+from dufs_core.cli.common import DONE, UsageError, machine, versions
 
 _TESTED = 7.5  # the lowest compute capability that the kernels are compiled for in tests
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the command."""
+    if args.predict is not None:
+        return _predicted(args.predict, args.sparse, args.json)
+    if args.sparse is not None:
+        raise UsageError("--sparse DENSITY belongs to --predict ROWS COLUMNS")
     import numpy  # noqa: F401  (loads its BLAS, which threadpoolctl then finds)
     import scipy.linalg  # noqa: F401
     from threadpoolctl import threadpool_info
@@ -44,6 +51,37 @@ def run(args: argparse.Namespace) -> int:
         ("gpu", gpu),
     ]
     print("\n".join(f"{name:<14} {value}".rstrip() for name, value in lines))
+    return DONE
+
+
+def _predicted(shape: Sequence[int], density: float | None, as_json: bool) -> int:
+    """Print what a fit of data of this shape takes."""
+    n, d = shape
+    if n < 2:
+        raise UsageError(f"ROWS must be at least 2; got {n}")
+    if d < 1:
+        raise UsageError(f"COLUMNS must be at least 1; got {d}")
+    if density is not None and not 0 < density <= 1:
+        raise UsageError(f"DENSITY must be above 0 and at most 1; got {density:g}")
+
+    from dufs_core.backend.memory import byte_text
+    from dufs_core.selection.prediction import predict
+
+    found = predict(n, d, density)
+    if as_json:
+        about = {"rows": n, "columns": d, "density": density, "seconds": found.seconds, "bytes": found.bytes}
+        print(json.dumps(about | {"rows_used": found.rows, "threads": found.threads}, allow_nan=False))
+        return DONE
+    data = "float32 in memory" if density is None else f"sparse float32 in memory, {density:g} of it stored"
+    seconds = float(f"{found.seconds:.2g}")
+    drawn = "" if found.rows == n else "; max_rows=N sets another number"
+    lines = [
+        ("fit", f"DUFS() of {n:,} rows and {d:,} columns, {data}, on the CPU"),
+        ("seconds", f"{seconds:,g}, with {found.threads} threads; structure that is found changes the time"),
+        ("memory", f"{byte_text(found.bytes)} at most, beside the data themselves"),
+        ("rows", f"{found.rows:,} of {n:,} take part{drawn}"),
+    ]
+    print("\n".join(f"{name:<14} {value}" for name, value in lines))
     return DONE
 
 

@@ -16,7 +16,7 @@ COMMANDS = {
     "sweep": "run a batch job: many fits from a job file, resumable",
     "warmup": "compile all kernels of the CPU once, as for an image or a cluster",
     "gradcheck": "check hand-written gradients against finite differences",
-    "info": "show versions, linear algebra libraries, threads and devices",
+    "info": "show versions, linear algebra libraries, threads and devices; predict time and memory of a fit",
 }
 _EPILOG = """\
 examples:
@@ -43,6 +43,8 @@ _INFO_EPILOG = """\
 examples:
   dufs-core info
   dufs-core info --json
+  dufs-core info --predict 100000 200
+  dufs-core info --predict 2000 20000 --sparse 0.05
 
 exit codes: 0 done, 2 bad usage, 1 anything else
 """
@@ -94,6 +96,7 @@ _SIZE = _converter("count or fraction or none", int, float)
 _LAM = _converter("number or none", float)
 _RULE = _converter("rule or number", float, str)
 _DRAWS = _converter("whole number or auto", int, str)
+_SHARE = _converter("number", float)
 _SEED = _converter("whole number", _seed)
 _RANKINGS = ("diverse", "evidence", "gates")
 _SCALINGS = ("columns", "global", "none")
@@ -153,12 +156,20 @@ def build_parser(command: str | None) -> argparse.ArgumentParser:
     commands = {name: added.add_parser(name, help=s, description=s.capitalize() + ".") for name, s in COMMANDS.items()}
     commands["fit"].epilog, commands["info"].epilog = _FIT_EPILOG, _INFO_EPILOG
     _add_fit_arguments(commands["fit"])
-    commands["info"].add_argument("--json", action="store_true", help="print one JSON object")
+    _add_info_arguments(commands["info"])
     if command in ("sweep", "gradcheck"):
         module = import_module(f"dufs_core.cli.{'sweep.command' if command == 'sweep' else 'gradcheck'}")
         commands[command].epilog = module.EXAMPLES
         module.add_arguments(commands[command])
     return parser
+
+
+def _add_info_arguments(info: argparse.ArgumentParser) -> None:
+    info.add_argument("--json", action="store_true", help="print one JSON object")
+    predict = "seconds and memory of a default fit of such data on this machine, measured in seconds"
+    info.add_argument("--predict", nargs=2, type=_INT, metavar=("ROWS", "COLUMNS"), help=predict)
+    sparse = "with --predict: the data are sparse, and this share of them is stored"
+    info.add_argument("--sparse", type=_SHARE, metavar="DENSITY", help=sparse)
 
 
 def _add_fit_arguments(fit: argparse.ArgumentParser) -> None:

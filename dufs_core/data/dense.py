@@ -88,10 +88,15 @@ def _calm(block: Array, scaling: str, xp: Any) -> None:
             block[:, k] /= max(abs(middle) + limit, float(np.finfo(np.float64).tiny))
 
 
+def block_width(n: int, d: int) -> int:
+    """How many of d columns of n rows are scaled at a time."""
+    return min(d, max(1, _BLOCK_ELEMENTS // n))
+
+
 def _blocks(X: Array, xp: Any) -> Iterator[tuple[slice, Array]]:
     """Slices of columns and a float64 copy of each."""
     n, d = X.shape
-    width = max(1, _BLOCK_ELEMENTS // n)
+    width = block_width(n, d)
     for start in range(0, d, width):
         columns = slice(start, min(start + width, d))
         yield columns, xp.array(X[:, columns], dtype=np.float64, order="F")

@@ -72,6 +72,11 @@ def sparse_columns(X: Any) -> Array:
     """Which columns of X (CSR or CSC) are sparse, bool (d,)."""
     n, d = X.shape
     stored: Array = np.diff(X.indptr) if X.format == "csc" else np.bincount(X.indices, minlength=d)
+    return is_sparse_column(stored, n)
+
+
+def is_sparse_column(stored: Any, n: int) -> Any:
+    """Whether a column of n entries is sparse, from how many of them are stored, a number or an array."""
     return stored <= n // _SPARSE
 
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from dufs_core.backend import Backend, random
 from dufs_core.backend.memory import available_bytes, byte_text
+from dufs_core.data import dense
 from dufs_core.data.accept import Accepted
 from dufs_core.data.on_disk import CHUNK_BYTES
-from dufs_core.data.sparse import sparse_columns
+from dufs_core.data.sparse import is_sparse_column, sparse_columns
 from dufs_core.errors import MemoryLimitError
 from dufs_core.objective.engines.choose import new_engine, predicted_bytes
 from dufs_core.objective.protocol import StepSize
@@ -26,15 +27,53 @@ from dufs_core.selection.procedure import Procedure
 from dufs_core.significance import blocks, diagnosis, hsic, pairs, permutation, pool, products, structure
 
 _FEWEST_ROWS = 3  # of a batch that is worth a word
+_WORD = 80  # bytes that a random word of `random.words` takes while it is made into orders
+_QUICK_WORD = 48  # of `random.quick_words`
+_SCALING_BLOCKS = 3  # of one size
 _SCALED = 1 << 25  # the float64 blocks that sparse data are scaled in
 
 
 # --- the parts of a fit
 
 
+class Stored(NamedTuple):
+    """What sparse data hold."""
+
+    entries: int  # stored ones
+    entry_bytes: int  # of a value and its index
+    dense_columns: int  # of which more than an eighth is stored
+
+    @classmethod
+    def of(cls, X: Any) -> Self:
+        """What X (CSR or CSC) holds."""
+        entry_bytes = X.dtype.itemsize + X.indices.itemsize
+        return cls(X.nnz, entry_bytes, int((~sparse_columns(X)).sum()))
+
+    @classmethod
+    def evenly(cls, n: int, d: int, density: float) -> Self:
+        """What float32 data (n, d) hold, of which this share is stored, as much in each column."""
+        entries = round(density * n * d)
+        index_bytes = 4 if entries <= np.iinfo(np.int32).max else 8
+        return cls(entries, 4 + index_bytes, 0 if is_sparse_column(round(density * n), n) else d)
+
+
 def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) -> tuple[StepSize, int]:
     """What the time and the memory of one step depend on, and the bytes kept beside it."""
     n, d = accepted.X.shape
+    stored = Stored.of(accepted.X) if accepted.is_sparse else None
+    return plan_of(settings, procedure, n, d, threads, stored, accepted.is_on_disk)
+
+
+def plan_of(
+    settings: Any,
+    procedure: Procedure,
+    n: int,
+    d: int,
+    threads: int,
+    stored: Stored | None = None,
+    is_on_disk: bool = False,
+) -> tuple[StepSize, int]:
+    """`plan` of data that need not be there; stored: of sparse data."""
     graph = graph_for(settings, n)
     itemsize = np.dtype(settings.dtype).itemsize
     size = procedure.size(n, d, itemsize, threads)
@@ -54,10 +93,15 @@ def plan(settings: Any, procedure: Procedure, accepted: Accepted, threads: int) 
     after = max(size.around, diagnosis_bytes(n, d, itemsize))
     if settings.ranking == "diverse":
         after = max(after, diverse_order_bytes(n, d))
+    is_dense = stored is None and not is_on_disk
+    if is_dense and training is None:
+        scaling = scaling_bytes(n, d)
+        freed = scaling // _SCALING_BLOCKS if rows > structure.ROWS else 0  # which the heaps of threads do not take
+        after = max(after + freed, scaling)
     step = step._replace(after=after)
-    if accepted.is_sparse:
-        step, kept = sparse_size(step, accepted.X)
-    elif accepted.is_on_disk:
+    if stored is not None:
+        step, kept = sparse_size(step, stored)
+    elif is_on_disk:
         kept = chunk_bytes(rows, d, itemsize)
     else:
         kept = n * d * itemsize
@@ -71,15 +115,20 @@ def chunk_bytes(rows: int, d: int, itemsize: int) -> int:
     return rows * d * itemsize + 3 * CHUNK_BYTES // 2
 
 
-def sparse_size(step: StepSize, X: Any) -> tuple[StepSize, int]:
-    """The step on sparse X (CSR or CSC), and what its scaled copies take beside the steps, or what there is instead.
+def scaling_bytes(n: int, d: int) -> int:
+    """The float64 blocks of columns that dense data are scaled in, before anything else."""
+    return _SCALING_BLOCKS * 8 * n * dense.block_width(n, d)
+
+
+def sparse_size(step: StepSize, stored: Stored) -> tuple[StepSize, int]:
+    """The step on sparse data, and what its scaled copies take beside the steps, or what there is instead.
 
     Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before
     anything else: X in columns, its scaled values, and the blocks that they are computed in.
     """
-    step = step._replace(dense_columns=int((~sparse_columns(X)).sum()))
-    kept = 2 * X.nnz * (step.itemsize + 4)
-    on_the_way = X.nnz * (X.dtype.itemsize + X.indices.itemsize + step.itemsize) + _SCALED
+    step = step._replace(dense_columns=stored.dense_columns)
+    kept = 2 * stored.entries * (step.itemsize + 4)
+    on_the_way = stored.entries * (stored.entry_bytes + step.itemsize) + _SCALED
     beside = predicted_bytes("sparse", step) if step.draws else step.after
     return step, max(kept, on_the_way - beside)
 
@@ -91,14 +140,19 @@ def decoy_bytes(n: int, d: int, itemsize: int, threads: int) -> int:
     values = D * rows * itemsize
     count = pairs.n_functions(D, rows)
     competing = d * (1 + pool.n_decoys(d))
-    compared = max(pair_bytes(D, rows, itemsize, threads, count), product_bytes(competing, rows, itemsize, threads))
-    return max(drawn_bytes(rows, d, threads) + 2 * values, values + compared)
+    compared = max(
+        pair_bytes(D, competing, rows, itemsize, threads, count), product_bytes(competing, rows, itemsize, threads)
+    )
+    return max(drawn_bytes(rows, d, itemsize, threads), values + compared)
 
 
-def drawn_bytes(rows: int, d: int, threads: int) -> int:
-    """The orders of the decoys of d columns on some rows, and random words."""
+def drawn_bytes(rows: int, d: int, itemsize: int, threads: int, word_bytes: int = _WORD) -> int:
+    """The decoys of d columns on some rows: their orders as they are drawn, then all values beside the orders."""
     copies = pool.n_decoys(d) + -(-pool.n_calibration(d) // max(d, 1))
-    return d * rows * (copies + 1) * 8 + threads * random.WORDS * 80
+    cells = d * rows
+    drawn = min(threads * random.WORDS, cells * -(-copies // 2)) * word_bytes
+    orders = 4 * copies * cells
+    return max(2 * orders + drawn, orders + 2 * pool.pool_size(d) * rows * itemsize) + 2 * cells * itemsize
 
 
 def block_bytes(n: int, rows: int, d: int, itemsize: int, threads: int) -> int:
@@ -112,17 +166,21 @@ def block_bytes(n: int, rows: int, d: int, itemsize: int, threads: int) -> int:
     size = -(-rows // count)
     block = D * size * itemsize
     in_hand = min(blocks.TOGETHER, count)
-    made = min(threads, count) * (drawn_bytes(size, d, 1) + 2 * d * size * itemsize)
+    made = min(threads, count) * drawn_bytes(size, d, itemsize, 1, _QUICK_WORD)
     is_whole = rows > D
     matrix = D * min(D, rows) * itemsize
     adding = 2 * in_hand * block + made if is_whole else max(matrix, in_hand * block + made)
 
     functions, some = pairs.rows_of_functions(D, rows)
     competing = d * (1 + pool.n_decoys(d))
-    compared = tile_bytes(D, itemsize, threads)
+    compared = tile_bytes(D, competing, itemsize, threads)
     if some:
-        of_products = product_bytes(competing, some, itemsize, threads)
-        compared = max(pair_bytes(D, some, itemsize, threads, functions), of_products) + 2 * D * some * itemsize
+        held = min(rows, blocks.n_holding(some, rows, count) * size)
+        of_products = product_bytes(competing, held, itemsize, threads)
+        compared = (
+            max(pair_bytes(D, competing, held, itemsize, threads, functions), of_products) + 2 * D * held * itemsize
+        )
+    compared += made // 2  # which the heaps of threads keep
     scored = (in_hand + 1 + 2 * min(threads, count)) * block + made
     return 24 * n + matrix + max(adding, compared, scored)
 
@@ -134,16 +192,18 @@ def product_bytes(competing: int, n: int, itemsize: int, threads: int) -> int:
     return factors + threads * products.TOGETHER * (4 * n + 3 * competing) * itemsize if sizes else 0
 
 
-def pair_bytes(D: int, n: int, itemsize: int, threads: int, count: int) -> int:
+def pair_bytes(D: int, competing: int, n: int, itemsize: int, threads: int, count: int) -> int:
     """Of D columns on n rows with so many functions each, where few have more than 64 equal partners."""
     made = 8 * (count + 3) * D * n if count > 1 else 0
-    return count * D * n * itemsize + max(made, tile_bytes(D, itemsize, threads))
+    return count * D * n * itemsize + max(made, tile_bytes(D, competing, itemsize, threads))
 
 
-def tile_bytes(D: int, itemsize: int, threads: int) -> int:
-    """Pairs of D columns, a tile at a time, and the likely ones among them."""
-    tiles = threads * min(D, pairs.TILE) ** 2 * (3 * itemsize + 20)
-    return max(min(pairs.SAMPLED, D * D) * 20, tiles + D * min(D, pairs.MOST_PARTNERS) * 40)
+def tile_bytes(D: int, competing: int, itemsize: int, threads: int) -> int:
+    """Pairs of D columns, a tile at a time, and the likely ones among them; before, shuffled pairs for a quantile."""
+    tile = min(D, pairs.TILE)
+    tiles = min(threads, -(-D // tile)) * tile**2 * (3 * itemsize + 20)
+    sampled = pairs.n_sampled(D, competing) * competing * (itemsize + 16)
+    return max(sampled, tiles + D * min(D, pairs.MOST_PARTNERS) * 40)
 
 
 def gate_test_bytes(n: int, d: int, itemsize: int, several: bool) -> int:

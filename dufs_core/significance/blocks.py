@@ -23,7 +23,7 @@ from dufs_core.significance.rows import Rows, RowSample
 from dufs_core.significance.scale import CLIP, spread
 
 TOGETHER = 8  # blocks whose products are added up at once
-_SCORED_TOGETHER = 4  # blocks whose graphs are made at once
+SCORED_TOGETHER = 4  # blocks whose graphs are made at once
 _FIRST = 1 << 25  # columns and decoys of the blocks that limits are taken from, entries
 _MOST_FIRST = 4  # of these blocks
 _PRODUCTS = 1e13  # multiply-adds that the pairs of all rows may take
@@ -46,6 +46,16 @@ def most_rows(d: int) -> int:
     if 4 * D * D > _BYTES:  # the smaller of two matrices: of all pairs, or of all values
         most = min(most, _BYTES / (4 * D))
     return max(random.MOST_ROWS, int(most))
+
+
+def n_first(D: int, count: int) -> int:
+    """Of how many of `count` blocks the limits are taken, of D columns, decoys and calibration columns."""
+    return min(int(np.clip(_FIRST // (random.MOST_ROWS * D), 1, _MOST_FIRST)), count)
+
+
+def n_holding(rows: int, n: int, count: int) -> int:
+    """How many of `count` blocks of n rows have so many rows, about; 0 for none."""
+    return int(np.clip(rows * count // n, min(rows, 1), count))
 
 
 class Limits(NamedTuple):
@@ -89,7 +99,7 @@ class Blocks:
 
     def holding(self, rows: int) -> int:
         """How many of the first blocks have so many rows, about; 0 for none."""
-        return int(np.clip(rows * len(self) // self.n, min(rows, 1), len(self)))
+        return n_holding(rows, self.n, len(self))
 
     def exchange(self, number: int) -> Exchange:
         """How the rows of a block are read and exchanged."""
@@ -117,8 +127,7 @@ class BlockPools:
         self._bk = bk
         self.blocks = blocks
         pool = empty_pool(bk, columns, seed)
-        first = int(np.clip(_FIRST // (random.MOST_ROWS * pool.size), 1, _MOST_FIRST))
-        self._first = range(min(first, len(blocks)))
+        self._first = range(n_first(pool.size, len(blocks)))
         limits, varies = self._limits(columns)
         columns = columns[varies]
         deviation = bk.to_host(limits.deviation)[varies]
@@ -169,8 +178,8 @@ class BlockPools:
             return self.pool._replace(X=self._clipped(self.linear(exchange)) / self._deviation)
 
         count = min(SCORED, len(self.blocks))
-        for start in range(0, count, _SCORED_TOGETHER):
-            yield self.blocks.mapped(made, range(start, min(start + _SCORED_TOGETHER, count)))
+        for start in range(0, count, SCORED_TOGETHER):
+            yield self.blocks.mapped(made, range(start, min(start + SCORED_TOGETHER, count)))
 
     def _clipped(self, x: Array) -> Array:
         x = self._bk.xp.clip(x, -CLIP, CLIP)

@@ -16,7 +16,7 @@ from dufs_core.backend import Array, Backend
 from dufs_core.backend.threads import mapped
 from dufs_core.significance.pairs import strongest_partners
 
-_TILE = 1024  # columns: a product of two tiles keeps a core busy
+TILE = 1024  # columns: a product of two tiles keeps a core busy
 
 
 class Correlations:
@@ -85,7 +85,7 @@ class Correlations:
             z[xp.arange(some.start, some.stop)[:, None] == at[None, :]] = 0
             return self._bk.to_host(z.sum(axis=1, dtype=np.float64))
 
-        return np.concatenate(mapped(self._bk, of, gen_batches(len(self._matrix), _TILE), self._threads))
+        return np.concatenate(mapped(self._bk, of, gen_batches(len(self._matrix), TILE), self._threads))
 
     def _tile(self, I: slice, J: slice) -> Array:
         return self._matrix[I, J] if self._is_whole else self._matrix[I] @ self._matrix[J].T
@@ -117,5 +117,5 @@ class Correlations:
 
 def _upper(D: int) -> list[tuple[slice, slice]]:
     """Pairs of tiles of D columns, the second not before the first."""
-    tiles = list(gen_batches(D, _TILE))
+    tiles = list(gen_batches(D, TILE))
     return [(I, J) for i, I in enumerate(tiles) for J in tiles[i:]]

@@ -34,7 +34,8 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int, count: 
     """The strongest dependence of every column, (D,), and the likely ones as a sparse matrix (D, D).
 
     The dependence of two columns is sum_ab w_a w_b (n r_ab^2 - 1), r_ab the correlation of function a of one with
-    function b of the other, w_a = a^(-1/2) (`_functions`). A ring or two moons need them, monotone dependence does not.
+    function b of the other, w_a = a^(-1/2) (`functions_of`). A ring or two moons need them, monotone
+    dependence does not.
 
     Parameters
     ----------
@@ -43,7 +44,12 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int, count: 
     count : int
         Functions of a column, `n_functions`.
     """
-    functions, exist = _functions(bk, X, count)
+    return strongest_partners(bk, len(X), competing, compared(bk, X, count), X.dtype, threads)
+
+
+def compared(bk: Backend, X: Array, count: int) -> Callable[[slice, slice], Array]:
+    """The dependence of two blocks of the columns X (D, n), as a matrix, by so many functions of each."""
+    functions, exist = functions_of(bk, X, count)
     weight = np.arange(1, count + 1) ** -0.5
 
     def dependence(I: slice, J: slice) -> Array:
@@ -57,7 +63,7 @@ def pair_dependence(bk: Backend, X: Array, competing: int, threads: int, count: 
                 Q = r if Q is None else Q + r
         return Q
 
-    return strongest_partners(bk, len(X), competing, dependence, X.dtype, threads)
+    return dependence
 
 
 def strongest_partners(
@@ -65,7 +71,7 @@ def strongest_partners(
 ) -> tuple[Array, Any]:
     """`pair_dependence` from any dependence of two blocks of columns, as a matrix."""
     xp = bk.xp
-    sample = dependence(slice(competing, min(D, competing + max(1, SAMPLED // D))), slice(0, competing))
+    sample = dependence(slice(competing, competing + n_sampled(D, competing)), slice(0, competing))
     tail = D**-_LIKELY / sqrt(pi * max(_LIKELY * log(D), 1.0))
     likely = np.dtype(dtype).type(float(xp.quantile(sample.ravel().astype(np.float32), 1 - tail)))
     tile = TILE if bk.name == "numpy" else _TILE_ON_GPU
@@ -86,6 +92,11 @@ def strongest_partners(
     found = zip(*mapped(bk, _Partners.found, partners, threads), strict=True)
     strongest, column, partner, value = (bk.to_host(xp.concatenate(part)) for part in found)
     return strongest, sparse.csr_array((np.sqrt(value - likely), (column, partner)), shape=(D, D))
+
+
+def n_sampled(D: int, competing: int) -> int:
+    """Of how many calibration columns the pairs with all competing ones give the quantile."""
+    return min(D - competing, max(1, SAMPLED // D))
 
 
 def n_functions(D: int, n: int, products: float = _PRODUCTS) -> int:
@@ -177,7 +188,7 @@ class _Partners:
         return column[kept], partner[kept], value[kept]
 
 
-def _functions(bk: Backend, X: Array, count: int) -> tuple[list[Array], list[Array]]:
+def functions_of(bk: Backend, X: Array, count: int) -> tuple[list[Array], list[Array]]:
     """Functions 1..count of every column, each (D, n), mean 0 and sum of squares sqrt(n); which of them exist, (D,).
 
     Function 1 is the column itself, function a > 1 cos(pi a u), u the rank / n, made orthogonal to those before it, and

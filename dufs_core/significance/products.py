@@ -7,6 +7,7 @@ XOR and in the parity of several: only together do they say what the column is.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from math import comb
 from typing import Any
 
@@ -17,7 +18,7 @@ from dufs_core.backend.threads import mapped
 
 PRODUCTS = 4e10  # multiply-adds that products of one size may take
 SIZES = (2, 3)  # columns of a product
-_CALIBRATION = 120  # calibration columns that the null distribution is read from
+CALIBRATION = 120  # calibration columns that the null distribution is read from
 _FEWEST_ROWS = 100  # that products are worth asking on, where there are more
 TOGETHER = 1024  # products at a time
 
@@ -29,7 +30,7 @@ def rows_of_products(competing: int, n: int) -> dict[int, int]:
     """
     found = {}
     for size in SIZES:
-        pairs = comb(competing, size) * (competing + _CALIBRATION)
+        pairs = comb(competing, size) * (competing + CALIBRATION)
         rows = min(n, int(PRODUCTS // max(pairs, 1)))
         if rows >= min(n, _FEWEST_ROWS):
             found[size] = rows
@@ -60,33 +61,44 @@ def product_dependence(bk: Backend, X: Array, competing: int, size: int, rows: i
     """
     xp = bk.xp
     n = X.shape[1]
-    scored = X[: competing + _CALIBRATION]
+    scored = X[: competing + CALIBRATION]
     if rows < n:
         scored = scored[:, xp.arange(rows) * n // rows]
         scored = scored - scored.mean(axis=1, keepdims=True)
         deviation = xp.sqrt((scored * scored).mean(axis=1, keepdims=True))
         scored /= xp.where(deviation > 0, deviation, 1)
 
-    def strongest(chosen: Array) -> Array:
-        # products, as columns of mean 0 and length 1
-        factors = xp.asarray(chosen)
-        product = scored[factors[0]]
-        for factor in factors[1:]:
-            product = product * scored[factor]
-        product = product - product.mean(axis=1, keepdims=True)
-        length = xp.sqrt((product * product).sum(axis=1, keepdims=True))
-        product /= xp.where(length > 0, length, 1)
-
-        # their correlations with all columns but their own factors
-        r = abs(scored @ product.T)
-        for factor in factors:
-            r[factor, xp.arange(len(factor))] = 0
-        return r.max(axis=1)
-
     best = np.zeros(len(scored))
-    for part in mapped(bk, strongest, _subsets(competing, size), threads):
+    for part in mapped(bk, partial(strongest, bk, scored), _subsets(competing, size), threads):
         best = np.maximum(best, bk.to_host(part).astype(np.float64))
     return best
+
+
+def strongest(bk: Backend, scored: Array, chosen: Array) -> Array:
+    """The strongest dependence of each of the columns (m, n) on one of some products, by positions (size, k)."""
+    xp = bk.xp
+
+    # products, as columns of mean 0 and length 1
+    factors = xp.asarray(chosen)
+    product = scored[factors[0]]
+    for factor in factors[1:]:
+        product = product * scored[factor]
+    product = product - product.mean(axis=1, keepdims=True)
+    length = xp.sqrt((product * product).sum(axis=1, keepdims=True))
+    product /= xp.where(length > 0, length, 1)
+
+    # their correlations with all columns but their own factors
+    r = abs(scored @ product.T)
+    for factor in factors:
+        r[factor, xp.arange(len(factor))] = 0
+    return r.max(axis=1)
+
+
+def n_parts(competing: int, size: int) -> int:
+    """In how many parts the products of so many columns are compared."""
+    if size > 2:
+        return sum(-(-comb(competing - first - 1, size - 1) // TOGETHER) for first in range(competing))
+    return -(-comb(competing, size) // TOGETHER)
 
 
 def _subsets(count: int, size: int) -> Iterator[Any]:

@@ -33,9 +33,9 @@ _TAIL = 0.1  # share of the calibration columns that the tail of the null is rea
 _ROUNDS = 3  # in which columns pass on what their partners have
 MOST_GATES = 100  # columns of a set
 _LESS_LIKELY = 10  # times, that a product says something than that a pair does
-_SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
+SHARES = (0.2, 0.1, 0.02)  # of a set may be chance, in the first rounds and at the end
 _SETTLED = 0.05  # of a set may still change from one round to the next at the end
-_MOST_ROUNDS = 12
+MOST_ROUNDS = 12
 BLOCK = 1024  # columns that are scored at a time
 _TOGETHER = 1 << 17  # entries of matrices that are handled together: of few rows the calls take longer than the work
 
@@ -81,7 +81,7 @@ def find_structure(bk: Backend, sources: Sources, threads: int, objective: Objec
     """
     pool = sources.pool
     pair = pool.best(sources.evidence[: pool.competing], 2)
-    starts = [(_most_dependent(pool, graph), _SHARES) for graph in sources.graphs] + [(pair, _SHARES[-1:])]
+    starts = [(_most_dependent(pool, graph), SHARES) for graph in sources.graphs] + [(pair, SHARES[-1:])]
     ends = [_settled(bk, sources, S, shares, objective, threads) for S, shares in starts]
     members, excess = max(ends, key=lambda end: end[1])
     members = np.sort(members)
@@ -283,7 +283,7 @@ def _settled(
     """The set that `members` lead to, and its evidence above chance."""
     pool = sources.pool
     objective = replace(objective, power=1)
-    for turn in range(_MOST_ROUNDS):
+    for turn in range(MOST_ROUNDS):
         share = shares[min(turn, len(shares) - 1)]
         score = scores(bk, [[sources.first]], members, pool.scales(members) ** 2, objective, threads)
         evidence = sources.evidence_of(score, members)
