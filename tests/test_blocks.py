@@ -140,7 +140,7 @@ def test_decoys_of_groups_stay_in_them():
 @pytest.mark.parametrize(("n", "whole"), [(2000, True), (600, False)])
 @pytest.mark.parametrize("threads", [1, 3])
 def test_correlations_are_those_of_all_rows(n, whole, threads, monkeypatch):
-    monkeypatch.setattr(correlations, "_TILE", 100)
+    monkeypatch.setattr(correlations, "TILE", 100)
     monkeypatch.setattr(pairs, "TILE", 128)
     rng = np.random.default_rng(0)
     D, competing = 700, 500
