@@ -326,3 +326,11 @@ def test_covariates_are_taken_out_of_every_block():
     with pytest.warns(DufsWarning):
         told = DUFS(random_state=0).fit(X, covariates=age)
     assert told.support_.sum() <= 1
+
+
+def test_columns_whose_squares_vanish_beside_others_are_not_judged():
+    X = np.random.default_rng(0).normal(size=(600, 8))
+    X[:, 3] *= 1e-25
+    with pytest.warns(DufsWarning):
+        fitted = DUFS(random_state=0, scaling="global").fit(X)
+    assert np.flatnonzero(np.isnan(fitted.decoy_evidence_[0])).tolist() == [3]

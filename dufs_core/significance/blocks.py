@@ -129,8 +129,10 @@ class BlockPools:
         pool = empty_pool(bk, columns, seed)
         self._first = range(n_first(pool.size, len(blocks)))
         limits, varies = self._limits(columns)
+        deviation = bk.to_host(limits.deviation)
+        varies &= deviation**2 > 0  # beside columns 1e20 times as large the squares of others vanish
         columns = columns[varies]
-        deviation = bk.to_host(limits.deviation)[varies]
+        deviation = deviation[varies]
         kept = bk.xp.asarray(varies)
         self._limits_of = Limits(*(values[kept][:, None] for values in limits))
         middle = float(np.median(deviation)) if len(columns) else 1.0
