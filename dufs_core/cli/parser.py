@@ -108,6 +108,9 @@ _B = "b of the kernel exp(-D / b): the rule median, q90 or max, or a number"
 OPTIONS = {  # defaults: with decoys; with --method gates
     "fdr": Option("0.1", "false discovery rate, with decoys alone", _rate, "RATE"),
     "rows": Option("independent", _ROWS, choices=("independent", "series")),
+    "max_rows": Option(
+        "none", "with decoys alone: rows that take part at most; none: all that time allows", _INT_OR_NONE, "N|none"
+    ),
     "lam": Option("none", _PRICE, _LAM, "NUMBER|none"),
     "saturation": Option(
         "none", "gates alone: most that a direction of the rows adds to the score", _NUMBER, "NUMBER|none"
