@@ -90,7 +90,7 @@ def floors(X: Any) -> dict[str, float]:
     # the file, read once
     start = time.perf_counter()
     for first in range(0, n, CHUNK):
-        np.ascontiguousarray(X[first : first + CHUNK])
+        np.array(X[first : first + CHUNK])
     seconds["reading"] = time.perf_counter() - start
 
     # columns and decoys of every block, of rows in memory
