@@ -26,6 +26,7 @@ SAMPLED = 1 << 21  # pairs that the quantile is read from
 _FUNCTIONS = 6  # most functions of a column that are correlated with those of another
 _LEAST_LEFT = 1e-3  # of the mean square of a function, once it is orthogonal to those before
 _PRODUCTS = 3e10  # multiply-adds that the pairs may take before fewer functions are used
+_VALUES = 1 << 22  # of a function, on more than 512 rows
 _SCATTER = 2654435761  # multiples of it, modulo 2^32, scatter numbers evenly
 _LIKELY = 0.7  # a dependence counts that fewer than D^-0.7 of all shuffled pairs reach
 
@@ -107,11 +108,15 @@ def n_functions(D: int, n: int, products: float = _PRODUCTS) -> int:
 def rows_of_functions(D: int, n: int) -> tuple[int, int]:
     """How many functions of D columns are compared on how many of n rows: 512, or as many more as cost n D^2 / 8.
 
-    One function on 0 rows, where there is time for no more: on all rows it is compared anyway.
+    They have at most 2^22 values each. One function on 0 rows, where there is time for no more: on all rows it is
+    compared anyway.
     """
     products = max(_PRODUCTS, n * D * D / 8)
     count = n_functions(D, random.MOST_ROWS, products)
-    return count, int(np.clip(products / (count * D) ** 2, random.MOST_ROWS, n)) if count > 1 else 0
+    if count == 1:
+        return count, 0
+    most = min(products / (count * D) ** 2, _VALUES / D, n)
+    return count, max(random.MOST_ROWS, int(most))
 
 
 class _Partners:
