@@ -334,3 +334,47 @@ def test_columns_whose_squares_vanish_beside_others_are_not_judged():
     with pytest.warns(DufsWarning):
         fitted = DUFS(random_state=0, scaling="global").fit(X)
     assert np.flatnonzero(np.isnan(fitted.decoy_evidence_[0])).tolist() == [3]
+
+
+# --- what all rows say against exchanging them
+
+
+def test_all_far_rows_are_named():
+    """Ten rows of -99 of 3,000, of which 512 have one or two."""
+    X = np.random.default_rng(0).normal(size=(3000, 30))
+    far = np.arange(10) * 290 + 7
+    X[far] = -99.0
+    with pytest.warns(RowsWarning):
+        fitted = DUFS(random_state=0).fit(X)
+    (finding,) = (finding for finding in fitted.diagnosis_ if finding.what == "far rows")
+    np.testing.assert_array_equal(finding.rows, far)
+    assert finding.sentence.startswith("10 rows (7, 297, 587, 877, 1167, ...) lie more than 8 standard deviations")
+
+
+def test_rows_of_groups_that_are_left_out_do_not_move_the_far_ones():
+    X = np.random.default_rng(0).normal(size=(1200, 30))
+    group = np.arange(1200) % 40
+    group[:3] = [100, 101, 102]  # alone
+    X[[600, 1199]] = 1e4
+    with pytest.warns(DufsWarning):
+        fitted = DUFS(random_state=0).fit(X, groups=group)
+    (finding,) = (finding for finding in fitted.diagnosis_ if finding.what == "far rows")
+    assert finding.rows.tolist() == [600, 1199]
+
+
+@pytest.mark.parametrize("kind", ["trend", "batches"])
+def test_weak_drifts_that_select_everything_are_named(kind):
+    """512 of these rows show none."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(4000, 50))
+    if kind == "trend":
+        X += 0.3 * np.linspace(-1, 1, 4000)[:, None] * rng.choice([-1, 1], 50)
+    else:
+        X += 0.3 * rng.normal(size=(5, 50))[np.arange(4000) // 800]
+    with pytest.warns(RowsWarning, match="Few factors explain nearly all columns"):
+        assert DUFS(random_state=0).fit(X).support_.sum() > 40
+
+
+def test_what_few_columns_share_is_no_factor():
+    X, _ = structured(2000, d=60, informative=20, shift=0.8)
+    assert DUFS(random_state=0).fit(X).diagnosis_ == ()

@@ -9,6 +9,7 @@ from dufs_core.backend import Array
 from dufs_core.data.scaling import ScaledData
 from dufs_core.errors import DufsWarning
 from dufs_core.selection.settings import Conventions
+from dufs_core.significance.diagnosis import Finding
 from dufs_core.significance.rows import Rows, RowsUsed
 from dufs_core.training.loop import Run
 
@@ -28,6 +29,7 @@ class Found(NamedTuple):
     scores: Array  # (d,) larger is better
     order_by: Array  # (d,) larger comes first
     weights: Array  # (d,) above 0: columns that the diverse order may begin with, and their weights in it
+    findings: Sequence[Finding]  # of all rows, in the place of those of the rows that are looked at
     rows: RowsUsed | None  # that took part; None: all
     support: Array  # (d,) bool: what is selected where no number is asked for
     judged: Any  # NamedTuple: the procedure's own attributes of the selector

@@ -85,7 +85,9 @@ def complete(
         order, support = _ordered(settings, found, context.bk, data.X, threads)
     constant = np.flatnonzero(data.constant)
     is_broad = found.support.mean() > SELECTED_SHARE
-    diagnosis = tuple(finding for finding in findings if is_broad or finding.what != "one factor")
+    of_all = {finding.what for finding in found.findings}
+    asked = [*(finding for finding in findings if finding.what not in of_all), *found.findings]
+    diagnosis = tuple(finding for finding in asked if is_broad or finding.what != "one factor")
     return FitResult(
         scores=found.scores,
         order=order,

@@ -17,6 +17,9 @@ import numpy as np
 
 from dufs_core.backend import Array, Backend, random
 from dufs_core.backend.threads import mapped
+from dufs_core.significance.correlations import Correlations
+from dufs_core.significance.diagnosis import FAR as FAR_OUT
+from dufs_core.significance.diagnosis import MOST_COLUMNS, Finding, far_rows, one_factor
 from dufs_core.significance.exchange import FEWEST_ROWS, Exchange
 from dufs_core.significance.pool import Pool, empty_pool, pool_size, with_copies
 from dufs_core.significance.rows import Rows, RowSample
@@ -55,7 +58,7 @@ def n_first(D: int, count: int) -> int:
 
 def n_holding(rows: int, n: int, count: int) -> int:
     """How many of `count` blocks of n rows have so many rows, about; 0 for none."""
-    return int(np.clip(rows * count // n, min(rows, 1), count))
+    return int(np.clip(-(-rows * count // n), min(rows, 1), count))
 
 
 class Limits(NamedTuple):
@@ -63,6 +66,8 @@ class Limits(NamedTuple):
 
     low: Array
     high: Array
+    far_below: Array  # beyond these a cell is far out
+    far_above: Array
     deviation: Array  # of the values between them; above 0
 
 
@@ -87,11 +92,16 @@ class Blocks:
         self._seed = seed
         self.positions, self._ends = table.blocks(seed, random.Stream.DECOYS, 1, most)
         self.n = len(self.positions)
+        self.n_given = X.shape[0]
         self._is_arranged = hasattr(X, "in_order")
         self._X = X.in_order(self.positions) if self._is_arranged else X
 
     def __len__(self) -> int:
         return len(self._ends)
+
+    def in_table(self, positions: Array) -> Array:
+        """Positions in the user's table."""
+        return positions if self._table.kept is None else self._table.kept[positions]
 
     def n_rows(self, count: int) -> int:
         """Rows of the first blocks."""
@@ -139,6 +149,9 @@ class BlockPools:
         weights = np.ones(len(columns)) if one_scale else deviation.astype(np.float64) / middle
         self.pool = empty_pool(bk, columns, seed)._replace(scale=weights)
         self._deviation: Array | None = None  # (D, 1) of values clipped at 2
+        self.seed = seed
+        self.correlations: Correlations | None = None  # on all rows, once they are made
+        self._far = np.zeros(blocks.n_given, dtype=np.int32)  # in how many columns each row is far out
 
     @property
     def n_scored(self) -> int:
@@ -149,6 +162,8 @@ class BlockPools:
         """Columns, decoys and calibration columns of a block, (D, n'): mean 0, variance about 1 over all blocks."""
         limits = self._limits_of
         x = self.blocks.read(exchange, self.pool.columns)
+        far = (x < limits.far_below) | (x > limits.far_above)
+        self._far[exchange.sampled] = self._bk.to_host(far.sum(axis=0))
         x = exchange.bounded(x, limits.low, limits.high) / limits.deviation
         return with_copies(self._bk, exchange, x, self.pool, exchange.unbounded)[0]
 
@@ -197,6 +212,7 @@ class BlockPools:
         x = xp.clip(x, middle - most * scale, middle + most * scale)
         mean = x.mean(axis=1, keepdims=True)
         deviation = x.std(axis=1, keepdims=True)
+        far_below, far_above = middle - FAR_OUT * scale, middle + FAR_OUT * scale
         low = xp.maximum(middle - most * scale, mean - most * deviation)
         high = xp.minimum(middle + most * scale, mean + most * deviation)
         deviation = xp.clip(x, low, high).std(axis=1, keepdims=True)
@@ -205,17 +221,28 @@ class BlockPools:
         differ = bk.to_host((x != middle).sum(axis=1))
         varies = (differ >= FEWEST_ROWS) & bk.to_host(deviation[:, 0] > 0)
         rare = np.flatnonzero(~varies)
-        limits = Limits(low[:, 0], high[:, 0], deviation[:, 0])
+        limits = Limits(*(values[:, 0] for values in (low, high, far_below, far_above, deviation)))
         if not len(rare):
             return limits, varies
         counts, squares = self._of_all_rows(columns[rare], middle[xp.asarray(rare)])
         at = xp.asarray(rare)
         own = xp.sqrt(squares / self.blocks.n).astype(x.dtype)
-        limits.low[at] = -xp.inf
-        limits.high[at] = xp.inf
+        for below, above in ((limits.low, limits.high), (limits.far_below, limits.far_above)):
+            below[at] = -xp.inf
+            above[at] = xp.inf
         limits.deviation[at] = xp.where(own > 0, own, 1)
         varies[rare] = (counts >= FEWEST_ROWS) & bk.to_host(own > 0)
         return limits, varies
+
+    def findings(self, is_broad: bool) -> tuple[Finding, ...]:
+        """What all rows say against exchanging them: far rows, and, where most columns are selected, one factor."""
+        positions = self.blocks.positions
+        found = [far_rows(self._far[positions], len(self.pool.columns), self.blocks.in_table(positions))]
+        if is_broad and self.correlations is not None:
+            some = np.linspace(0, len(self.pool.columns) - 1, min(len(self.pool.columns), MOST_COLUMNS))
+            r = self.correlations.of(some.astype(np.intp))
+            found.append(one_factor(r, self.blocks.n, self.seed))
+        return tuple(finding for finding in found if finding is not None)
 
     def _of_all_rows(self, columns: Array, middle: Array) -> tuple[Array, Array]:
         """In how many rows columns differ from their median, NumPy, and the sum of squares about it."""

@@ -87,6 +87,15 @@ class Correlations:
 
         return np.concatenate(mapped(self._bk, of, gen_batches(len(self._matrix), TILE), self._threads))
 
+    def of(self, columns: Array) -> Array:
+        """The correlations of some of the columns with one another, (m, m) float64, NumPy; 1 with themselves."""
+        xp = self._bk.xp
+        at = xp.asarray(columns)
+        z = self._matrix[at][:, at] if self._is_whole else self._matrix[at] @ self._matrix[at].T
+        r = self._bk.to_host(z).astype(np.float64)
+        size = np.sqrt(np.diagonal(r))
+        return np.asarray(r / np.outer(size, size))
+
     def _tile(self, I: slice, J: slice) -> Array:
         return self._matrix[I, J] if self._is_whole else self._matrix[I] @ self._matrix[J].T
 

@@ -50,7 +50,7 @@ def accept_covariates(covariates: Any, n: int) -> Array:
     if functions > _MOST_EXPLAINED * min(n, random.MOST_ROWS):
         raise ValueError(
             f"covariates have {functions} splines in all, more than half of the {min(n, random.MOST_ROWS)} rows that "
-            f"are looked at: give fewer covariates"
+            f"they are taken out of at a time: give fewer covariates"
         )
     return Z
 

@@ -27,6 +27,8 @@ equal cells
     The commonest value of a column that has no other as common, the mean or median of the other values or far from all
     of them, is taken in the same rows by three columns or more; the largest such set of columns is named.
 
+Of more rows than are looked at, far rows are looked for in all, and one factor in the correlations of all.
+
 What is not seen: effects on the variance alone; series in few of many columns, or shorter than 25 rows; batches where
 columns are few or depend little on them; values imputed by a model; copies with noise of half a standard deviation, or
 with an identifier among few columns, or fewer than 5% of the rows; far rows beyond the rows that are read or in fewer
@@ -363,9 +365,39 @@ def _row_counter(X: Array, positions: Array, names: Sequence[str] | None) -> Fin
 
 def _one_factor(rows: _Rows, seed: int) -> Finding | None:
     left, evenness = factor(rows.y, rows.gram, seed)
+    return _said_of_factor(left, evenness, most_factors(*rows.y.shape))
+
+
+def one_factor(r: Array, n: int, seed: int) -> Finding | None:
+    """What is said of the correlations r (d, d) of columns on all of n rows, as `factor` of some rows."""
+    d = len(r)
+    count = most_factors(d, n)
+    chance = d * (d - 1) / (n - 1)
+    of_column = (r * r).sum(axis=1) - 1 - chance / d
+    before = float(of_column.sum())
+    if count < 1 or before < _LEAST_CORRELATION * chance:
+        return None
+    drawn = random.normals(get_backend("numpy"), seed, random.Stream.DECOYS, 4, d, None, np.arange(d), r.dtype)
+    noise = np.triu(drawn, 1) / np.sqrt(n)
+    noise += noise.T + np.eye(d)
+    after = _left_of(r, count) - _left_of(noise, count)
+    evenness = before**2 / (d * float((of_column * of_column).sum()))
+    return _said_of_factor(max(after, 0.0) / before, evenness, count)
+
+
+def _left_of(r: Array, count: int) -> float:
+    """The sum of squared correlations r (d, d) without the largest components, of variance 1 again."""
+    d = len(r)
+    values, vectors = eigh(r, subset_by_index=(d - count, d - 1))
+    rest = r - (vectors * values) @ vectors.T
+    deviation = np.sqrt(np.maximum(np.diagonal(rest), np.finfo(np.float64).tiny))
+    rest /= np.outer(deviation, deviation)
+    return float((rest * rest).sum())
+
+
+def _said_of_factor(left: float, evenness: float, count: int) -> Finding | None:
     if left >= FACTOR_LEFT or evenness < FACTOR_EVENNESS:
         return None
-    count = most_factors(*rows.y.shape)
     sentence = (
         f"Few factors explain nearly all columns about equally (without {count} principal components {left:.1%} of "
         f"their squared correlation is left, limit {FACTOR_LEFT:.0%}): if it is a batch, a donor, an age or the total "
@@ -460,26 +492,35 @@ def copied_rows(y: Array, step: float) -> Array:
 
 def _far_rows(rows: _Rows) -> Finding | None:
     far = np.abs(rows.z) > FAR
-    d, n = far.shape
-    count = far.sum(axis=0)
+    finding = far_rows(far.sum(axis=0), len(far), rows.positions)
+    if finding is None:
+        return None
+    concerned = far[:, np.isin(rows.positions, finding.rows)].any(axis=1)
+    return finding._replace(columns=rows.columns[concerned])
+
+
+def far_rows(count: Array, d: int, positions: Array) -> Finding | None:
+    """What is said of rows at these positions that are far, each in `count` of d columns."""
+    n = len(count)
     enough = max(_FEWEST_FAR_COLUMNS, FAR_COLUMNS * d)
     found = count >= enough
     if not found.any() or found.sum() > max(2, _MOST_FAR_ROWS * n):
         return None
-    chance = bdtrc(count[found] - 1.0, d, min(float(far.mean()), 1.0))
+    chance = bdtrc(count[found] - 1.0, d, min(float(count.mean()) / d, 1.0))
     found[found] = n * chance < _FAR_CHANCE
     if not found.any():
         return None
     share = float(count[found].max()) / d
-    at = rows.positions[found]
+    at: Array = np.sort(positions[found])
     one = len(at) == 1
+    named = _listed("row", at.tolist())
     sentence = (
-        f"{_listed('row', at)} {'lies' if one else 'lie'} more than {FAR:g} standard deviations from the others in "
+        f"{named} {'lies' if one else 'lie'} more than {FAR:g} standard deviations from the others in "
         f"up to {share:.0%} of the columns: a glitch, or a number for missing? DUFS sets one or two aside, more make "
         f"independent columns dependent, and so does one without decoys: look at {'it' if one else 'them'}, and drop "
         f"{'it' if one else 'them'} unless what few rows say is wanted."
     )
-    return Finding("far rows", share, sentence, rows.columns[far[:, found].any(axis=1)], at)
+    return Finding("far rows", share, sentence, _NONE, at)
 
 
 def _equal_cells(rows: _Rows) -> Finding | None:

@@ -41,9 +41,9 @@ class RowsUsed(NamedTuple):
     n_not_drawn : int
         Rows beyond `max_rows`, which were left out at random.
     n_on_graphs : int
-        Rows whose graphs gave the scores.
+        Rows, or means of rows, whose graphs gave the scores.
     n_compared : int
-        Rows that columns were compared on by functions other than linear ones.
+        Those that columns were compared on by functions other than linear ones.
     """
 
     n_rows: int
@@ -138,7 +138,8 @@ class Rows(NamedTuple):
         n_groups = None if self.group is None else len(np.unique(self.group))
         n_covariates = 0 if self.covariates is None else self.covariates.shape[1]
         count = averaged(self.n) if self.is_series else 0
-        return RowsUsed(self.n, n_groups, self.n_left_out, n_covariates, count, 0, self.n, self.n)
+        values = self.n // max(count, 1)
+        return RowsUsed(self.n, n_groups, self.n_left_out, n_covariates, count, 0, values, values)
 
     def doubts(self) -> tuple[RowsWarning, ...]:
         """What the user did not ask for."""

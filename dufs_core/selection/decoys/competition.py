@@ -25,6 +25,7 @@ from dufs_core.selection.trainer import FitContext
 from dufs_core.significance import structure
 from dufs_core.significance.blocks import BlockPools, Blocks, most_rows
 from dufs_core.significance.decoys import q_values
+from dufs_core.significance.diagnosis import SELECTED_SHARE
 from dufs_core.significance.exchange import Exchange
 from dufs_core.significance.pairs import rows_of_functions
 from dufs_core.significance.pool import Pool
@@ -58,6 +59,7 @@ class LookedAt(NamedTuple):
     pool: Pool
     sources: Sequence[Callable[[], structure.Sources]]  # of each view of the rows; empty: too few columns can compete
     rows: RowsUsed
+    blocks: BlockPools | None
 
 
 class DecoyCompetition:
@@ -138,7 +140,7 @@ class DecoyCompetition:
                 n_on_graphs=exchange.n,
                 n_compared=exchange.n,
             )
-        return LookedAt(pools[0], sources if can_compete else [], used)
+        return LookedAt(pools[0], sources if can_compete else [], used, None)
 
     def _blocks(
         self, context: FitContext, X: Any, rows: Rows, columns: Array, threads: int, say: Callable[[str], Any]
@@ -160,7 +162,7 @@ class DecoyCompetition:
             n_compared=blocks.n_rows(blocks.holding(compared)),
         )
         sources = [partial(structure.Sources.of_blocks, bk, pools, threads, poll)]
-        return LookedAt(pools.pool, sources if len(pools.pool.columns) > 1 else [], used)
+        return LookedAt(pools.pool, sources if len(pools.pool.columns) > 1 else [], used, pools)
 
     def _nothing(self, context: FitContext, X: Any, rows: Rows, looked_at: LookedAt) -> Found:
         """The result where fewer than two columns can compete."""
@@ -210,6 +212,7 @@ class DecoyCompetition:
             scores=of_all(best.score[: len(pool.columns)], 0.0),
             order_by=of_columns,
             weights=np.where(support, 1 + of_columns - of_columns.min(), -1),
+            findings=() if looked_at.blocks is None else looked_at.blocks.findings(support.mean() > SELECTED_SHARE),
             rows=looked_at.rows,
             support=support,
             judged=judged,

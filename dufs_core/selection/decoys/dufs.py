@@ -47,9 +47,9 @@ class DUFS(GatedSelector):
         Columns are freed of what their own past says of them first (`dufs_core.significance.series`): approximate, for
         stationary columns, trends and random walks. Of more than 512 rows means of consecutive ones are taken.
     max_rows : int or None, default None
-        Rows that take part at most, at least 512; of more rows so many are drawn. None: all, unless their pairs of
-        columns would take more than 10^13 multiply-adds or 1 GiB (165,000 rows of 2,000 columns); `rows_` says how many
-        did.
+        Independent rows that take part at most, at least 512; of more so many are drawn. None: all, unless their pairs
+        of columns would take more than 10^13 multiply-adds or 1 GiB (165,000 rows of 2,000 columns); `rows_` says how
+        many did.
     n_features_to_select : int, float or None, default None
         An int: exactly that many, best first. A float between 0 and 1: that share of the columns, at least one. None:
         those that `fdr` admits.

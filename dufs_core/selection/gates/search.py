@@ -174,6 +174,7 @@ class GateSearch:
             scores=scores,
             order_by=scores,
             weights=scores,
+            findings=(),
             rows=None,
             support=scores > 0,
             judged=judged,
