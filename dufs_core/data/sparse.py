@@ -106,9 +106,12 @@ class ScaledSparseMatrix:
 
     def dense_block(self, rows: Array | slice, columns: Array) -> Array:
         """The rows and columns as an array, centred, in Fortran order."""
-        some = rows if isinstance(rows, slice) else self.bk.to_host(rows)
-        is_by_rows = self.matrix.format == "csr"
-        part = (self.matrix[some][:, columns] if is_by_rows else self.matrix[:, columns][some]).tocsc()
+        is_slice = isinstance(rows, slice)
+        some = rows if is_slice else self.bk.to_host(rows)
+
+        # most columns of columns that are stored one after the other would be a copy of all
+        rows_first = self.matrix.format == "csr" or (not is_slice and 2 * len(columns) > self.shape[1])
+        part = (self.matrix[some][:, columns] if rows_first else self.matrix[:, columns][some]).tocsc()
         shift, stored = self.shift[columns].astype(self.dtype), np.diff(part.indptr)
         out = np.empty(part.shape, dtype=self.dtype, order="F")
         out[:] = -shift
