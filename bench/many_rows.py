@@ -5,10 +5,10 @@
 Each record is a process of its own, after a fit of few rows. memory: 30,000 x 2,000 in memory, beside
 `numpy.corrcoef(X.T)`. disk: 10^6 x 200 and 10^7 x 50 from .npy files, beside the sum of what no such fit can do
 without, each measured by itself: the file read once, columns and decoys of all blocks made, their products at the rate
-of one large product, and one product of each block with a matrix of its rows. sparse: 1,300,000 x 2,000 with 7% stored,
-and 1% of the rows, in which 20 columns are stored ten times as often, as CSR made here in chunks. tall: 10^7 x 2. In all
-dense data 20 columns (of two: none) are shifted by 0.6 in half of the rows. `peak_mib`: the rise of memory that belongs
-to the process alone during the fit; `predicted_mib` what the planner says.
+of one large product, and one product of each block with a matrix of its rows. sparse: 1,300,000 x 2,000 with 7%
+stored, and 1% of the rows, in which 20 columns are stored ten times as often, as CSR made here in chunks. tall:
+10^7 x 2. In all dense data 20 columns (of two: none) are shifted by 0.6 in half of the rows. `peak_mib`: the rise of
+memory that belongs to the process alone during the fit; `predicted_mib` what the planner says.
 """
 
 from __future__ import annotations
