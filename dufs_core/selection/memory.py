@@ -100,7 +100,7 @@ def plan_of(
         after = max(after + freed, scaling)
     step = step._replace(after=after)
     if stored is not None:
-        step, kept = sparse_size(step, stored)
+        step, kept = sparse_size(step, stored, rows / n)
     elif is_on_disk:
         kept = chunk_bytes(rows, d, itemsize)
     else:
@@ -120,14 +120,16 @@ def scaling_bytes(n: int, d: int) -> int:
     return _SCALING_BLOCKS * 8 * n * dense.block_width(n, d)
 
 
-def sparse_size(step: StepSize, stored: Stored) -> tuple[StepSize, int]:
+def sparse_size(step: StepSize, stored: Stored, share: float) -> tuple[StepSize, int]:
     """The step on sparse data, and what its scaled copies take beside the steps, or what there is instead.
 
-    Kept: stored values and their rows, once more without the columns that take no part. On the way to them, before
-    anything else: X in columns, its scaled values, and the blocks that they are computed in.
+    Kept: stored values and their rows, once more without the columns that take no part, or, where no gates are trained,
+    with the share of the rows that takes part. On the way to them, before anything else: X in columns, its scaled
+    values, and the blocks that they are computed in.
     """
     step = step._replace(dense_columns=stored.dense_columns)
-    kept = 2 * stored.entries * (step.itemsize + 4)
+    copies = 2 if step.draws else 1 + share
+    kept = int(copies * stored.entries * (step.itemsize + 4))
     on_the_way = stored.entries * (stored.entry_bytes + step.itemsize) + _SCALED
     beside = predicted_bytes("sparse", step) if step.draws else step.after
     return step, max(kept, on_the_way - beside)
