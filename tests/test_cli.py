@@ -306,7 +306,8 @@ def test_groups(capsys, tmp_path, method):
         assert result["q_values"] == fitted.q_values_.tolist()
     else:
         assert result["loss"] == fitted.history_["loss"][-1]
-    assert result["rows"] == {"n_rows": 59, "n_groups": 3, "n_left_out": 1, "n_covariates": 0, "n_averaged": 0}
+    known = {"n_rows": 59, "n_groups": 3, "n_left_out": 1, "n_covariates": 0, "n_averaged": 0}
+    assert result["rows"] == known | {"n_not_drawn": 0, "n_on_graphs": 59, "n_compared": 59}
     assert result["input"]["groups"] == "batch"
     assert main([*argv, "--out", str(tmp_path / "out")]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -325,7 +326,8 @@ def test_groups(capsys, tmp_path, method):
 
 def test_without_groups_all_rows_are_exchanged(capsys):
     result = run(capsys, *MOONS)
-    assert result["rows"] == {"n_rows": 40, "n_groups": None, "n_left_out": 0, "n_covariates": 0, "n_averaged": 0}
+    known = {"n_rows": 40, "n_groups": None, "n_left_out": 0, "n_covariates": 0, "n_averaged": 0}
+    assert result["rows"] == known | {"n_not_drawn": 0, "n_on_graphs": 40, "n_compared": 40}
     assert main(MOONS) == 0
     assert "exchanged" not in capsys.readouterr().out
 
