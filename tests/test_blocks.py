@@ -220,6 +220,14 @@ def test_what_one_row_in_fifty_shares_is_found(kind):
     assert found.support_[15:].sum() <= 4
 
 
+def test_a_pair_that_512_rows_do_not_show_is_found():
+    X = np.random.default_rng(0).normal(size=(6000, 200))
+    X[:, 1] += 0.13 * X[:, 0]
+    found = DUFS(random_state=0).fit(X)
+    assert found.support_[:2].all()
+    assert found.support_[2:].sum() <= 1
+
+
 def test_a_far_row_of_many_decides_nothing():
     X = np.random.default_rng(0).normal(size=(2000, 60))
     X[17] = 100.0
@@ -334,6 +342,15 @@ def test_covariates_are_taken_out_of_every_block():
         told = DUFS(random_state=0).fit(X, covariates=age)
     assert told.support_.sum() <= 1
 
+    # beside steep slopes, too, whose shuffled rows would be noise in the decoys
+    X += 30 * age[:, None]
+    X[:, :6] += rng.choice([-0.5, 0.5], size=(1500, 1))
+    told = DUFS(random_state=0).fit(X, covariates=age)
+    assert told.support_[:6].all()
+    assert told.support_[6:].sum() <= 1
+    won = told.evidence_[6:] > told.decoy_evidence_[:, 6:].max(axis=0)
+    assert won.sum() >= 1
+
 
 def test_columns_whose_squares_vanish_beside_others_are_not_judged():
     X = np.random.default_rng(0).normal(size=(600, 8))
@@ -341,6 +358,19 @@ def test_columns_whose_squares_vanish_beside_others_are_not_judged():
     with pytest.warns(DufsWarning):
         fitted = DUFS(random_state=0, scaling="global").fit(X)
     assert np.flatnonzero(np.isnan(fitted.decoy_evidence_[0])).tolist() == [3]
+
+
+def test_scores_of_blocks_are_added_up():
+    X, _ = structured(1400, d=20, informative=5, shift=1.0)
+    pools = pools_of(X)
+    pools.first()
+    (blocks_of,) = pools.scored()
+    local = structure.Objective(power=2, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
+    members = np.arange(5)
+    weights = np.ones(5)
+    each = [structure.scores(bk, [[pool]], members, weights, local) * pool.X.shape[1] for pool in blocks_of]
+    added = structure.scores(bk, [blocks_of[:2], blocks_of[2:]], members, weights, local)
+    np.testing.assert_allclose(added, sum(each) / 1400, rtol=1e-6)
 
 
 # --- what all rows say against exchanging them

@@ -122,8 +122,8 @@ class Blocks:
         return Exchange(self._bk, self._table, RowSample(rows, group, positions), seed, words=random.quick_words)
 
     def read(self, exchange: Exchange, columns: Array) -> Array:
-        """Columns (positions, NumPy) on the rows of a block, (d', n'); of groups from their medians."""
-        return exchange.from_medians(exchange.read(self._X, columns))
+        """Columns (positions, NumPy) on the rows of a block, (d', n'), `Exchange.freed`."""
+        return exchange.freed(exchange.read(self._X, columns))
 
     def mapped(self, function: Callable[[Exchange], Any], numbers: Sequence[int]) -> list[Any]:
         """function(exchange) for the blocks with these numbers."""
@@ -139,10 +139,8 @@ class BlockPools:
         pool = empty_pool(bk, columns, seed)
         self._first = range(n_first(pool.size, len(blocks)))
         limits, varies = self._limits(columns)
-        deviation = bk.to_host(limits.deviation)
-        varies &= deviation**2 > 0  # beside columns 1e20 times as large the squares of others vanish
         columns = columns[varies]
-        deviation = deviation[varies]
+        deviation = bk.to_host(limits.deviation)[varies]
         kept = bk.xp.asarray(varies)
         self._limits_of = Limits(*(values[kept][:, None] for values in limits))
         middle = float(np.median(deviation)) if len(columns) else 1.0

@@ -23,7 +23,7 @@ from dufs_core.data.matrix import dense_block
 from dufs_core.significance import series
 from dufs_core.significance.covariates import directions, residuals, strata
 from dufs_core.significance.rows import Rows, RowSample
-from dufs_core.significance.scale import clipped, scaled, tamed, with_normal_scores
+from dufs_core.significance.scale import FAR, clipped, scaled, spread, tamed, with_normal_scores
 
 _CHUNK = 1 << 22  # entries of rows that means are taken of at a time
 _COLUMNS = 256  # that are whitened at a time
@@ -118,12 +118,18 @@ class Exchange:
             out[:, start : start + len(some)] = block.reshape(*some.shape, -1).mean(axis=1).T
         return out
 
-    def from_medians(self, x: Array) -> Array:
-        """Columns as `read` gives them, those of groups less the medians of the groups."""
-        return x if self._read_within.is_one else self._read_within.from_medians(x)
+    def freed(self, x: Array) -> Array:
+        """Columns as `read` gives them, less the medians of groups, or less what covariates explain."""
+        if self._explained is None:
+            return x if self._read_within.is_one else self._read_within.from_medians(x)
+
+        # a far cell would be spread over all rows
+        x = self._read_within.from_medians(x)
+        limit = FAR * spread(self._bk, abs(x))
+        return residuals(self._bk.xp.clip(x, -limit, limit), self._explained.astype(x.dtype))
 
     def bounded(self, x: Array, low: Array, high: Array) -> Array:
-        """Prepared values of columns `from_medians` (d, n), brought between limits (d, 1)."""
+        """Prepared values of columns (d, n), `freed`, brought between limits (d, 1)."""
         x = self._bk.xp.clip(x, low, high)
         if self._explained is not None:
             x = residuals(x, self._explained.astype(x.dtype))
