@@ -131,7 +131,19 @@ class Blocks:
 
 
 class BlockPools:
-    """Columns and decoys in every block, within limits that all blocks share, made when they are asked for."""
+    """Columns and decoys in every block, within limits that all blocks share, made when they are asked for.
+
+    Parameters
+    ----------
+    blocks : Blocks
+    columns : (d,) ndarray of int
+        Positions of the columns that are not constant. Those that differ from their median in fewer than three of all
+        rows are left out.
+    one_scale : bool
+        Whether columns weigh the same in graphs, whatever their deviation.
+    seed : int
+        Of the order of equal values.
+    """
 
     def __init__(self, bk: Backend, blocks: Blocks, columns: Array, one_scale: bool, seed: int) -> None:
         self._bk = bk
@@ -158,19 +170,27 @@ class BlockPools:
 
     def linear(self, exchange: Exchange) -> Array:
         """Columns, decoys and calibration columns of a block, (D, n'): mean 0, variance about 1 over all blocks."""
-        limits = self._limits_of
-        x = self.blocks.read(exchange, self.pool.columns)
-        far = (x < limits.far_below) | (x > limits.far_above)
-        self._far[exchange.sampled] = self._bk.to_host(far.sum(axis=0))
-        x = exchange.bounded(x, limits.low, limits.high) / limits.deviation
-        return with_copies(self._bk, exchange, x, self.pool, exchange.unbounded)[0]
+        return self._with_decoys(exchange, self.blocks.read(exchange, self.pool.columns))
 
     def together(self) -> Iterator[Array]:
-        """`linear` of all blocks, some at a time, (D, n')."""
+        """`linear` of all blocks, some at a time, (D, n'); cells that are far out are counted on the way."""
         xp = self._bk.xp
+        limits = self._limits_of
+
+        def counted(exchange: Exchange) -> Array:
+            x = self.blocks.read(exchange, self.pool.columns)
+            is_far = (x < limits.far_below) | (x > limits.far_above)
+            self._far[exchange.sampled] = self._bk.to_host(is_far.sum(axis=0))
+            return self._with_decoys(exchange, x)
+
         for start in range(0, len(self.blocks), TOGETHER):
             numbers = range(start, min(start + TOGETHER, len(self.blocks)))
-            yield xp.concatenate(self.blocks.mapped(self.linear, numbers), axis=1)
+            yield xp.concatenate(self.blocks.mapped(counted, numbers), axis=1)
+
+    def correlate(self, threads: int, poll: Callable[[int], None]) -> Correlations:
+        """The correlations of all rows, which `findings` reads, too; poll: is told how many rows are done."""
+        self.correlations = Correlations(self._bk, self.together(), self.pool.size, self.blocks.n, threads, poll)
+        return self.correlations
 
     def some(self, rows: int) -> Array:
         """`linear` of as many blocks as have so many rows, about, (D, n')."""
@@ -195,6 +215,12 @@ class BlockPools:
         count = min(SCORED, len(self.blocks))
         for start in range(0, count, SCORED_TOGETHER):
             yield self.blocks.mapped(made, range(start, min(start + SCORED_TOGETHER, count)))
+
+    def _with_decoys(self, exchange: Exchange, x: Array) -> Array:
+        """The columns x (d, n') of a block within their limits, with decoys and calibration columns, (D, n')."""
+        limits = self._limits_of
+        x = exchange.bounded(x, limits.low, limits.high) / limits.deviation
+        return with_copies(self._bk, exchange, x, self.pool, exchange.unbounded)[0]
 
     def _clipped(self, x: Array) -> Array:
         x = self._bk.xp.clip(x, -CLIP, CLIP)

@@ -29,7 +29,9 @@ class Correlations:
     ----------
     blocks : iterable of (D, n') arrays
         Values of mean 0 and variance about 1, that together are all n rows.
-    D, n : int
+    D, n, threads : int
+    poll : callable
+        Is told after each of them how many rows are done.
     """
 
     def __init__(

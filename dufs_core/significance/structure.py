@@ -126,7 +126,7 @@ class Sources(NamedTuple):
         """
         pool = pools.pool
         n = pools.blocks.n
-        correlations = pools.correlations = Correlations(bk, pools.together(), pool.size, n, threads, poll)
+        correlations = pools.correlate(threads, poll)
         strongest, linear = correlations.partners(pool.competing)
         evidence = chance(strongest[pool.competing :])(strongest)
         graphs = [linear]
