@@ -100,19 +100,27 @@ def test_the_order_of_representatives_is_counted(n, d):
     assert -0.05 < diverse_order_bytes(n, d) / peak - 1 < 0.3
 
 
-@pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (200, 25), (30, 3000)])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_decoys_and_their_pairs_are_counted(n, d, threads):
+def peak_of_a_search(n, d, threads, sources_of):
+    """Bytes traced while a set is looked for among columns with more than 64 partners each."""
     X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
-    X[:, : d // 2] += 3 * X[:, :1]  # more than 64 partners each
+    X[:, : d // 2] += 3 * X[:, :1]
     objective = Objective(power=1, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
     tracemalloc.start()
     try:
-        pools = build_pools(bk, X, np.arange(d), Exchange.of(bk, Rows(n), 0, threads))
-        find_structure(bk, Sources.of_table(bk, *pools, threads), threads, objective)
-        peak = tracemalloc.get_traced_memory()[1]
+        find_structure(bk, sources_of(X), threads, objective)
+        return tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
+
+
+@pytest.mark.parametrize(("n", "d"), [(100, 3000), (600, 300), (512, 2000), (60, 100), (200, 25), (30, 3000)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_decoys_and_their_pairs_are_counted(n, d, threads):
+    def of_table(X):
+        pools = build_pools(bk, X, np.arange(d), Exchange.of(bk, Rows(n), 0, threads))
+        return Sources.of_table(bk, *pools, threads)
+
+    peak = peak_of_a_search(n, d, threads, of_table)
     assert peak <= decoy_bytes(n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
@@ -120,16 +128,12 @@ def test_decoys_and_their_pairs_are_counted(n, d, threads):
 @pytest.mark.parametrize("threads", [1, 2])
 def test_decoys_in_blocks_are_counted(n, d, threads):
     """Some of them with more columns than rows; the time for functions of columns is spent on some of the blocks."""
-    X = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
-    X[:, : d // 2] += 3 * X[:, :1]  # more than 64 partners each
-    objective = Objective(power=1, bandwidth="median", n_neighbors=5, bandwidth_factor=1.0, self_loops=False)
-    tracemalloc.start()
-    try:
+
+    def of_blocks(X):
         pools = BlockPools(bk, Blocks(bk, X, Rows(n), 0, threads, n), np.arange(d), True, 0)
-        find_structure(bk, Sources.of_blocks(bk, pools, threads, lambda done: None), threads, objective)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        return Sources.of_blocks(bk, pools, threads, lambda done: None)
+
+    peak = peak_of_a_search(n, d, threads, of_blocks)
     assert peak <= block_bytes(n, n, d, 4, threads) <= 2.5 * peak + 2e7
 
 
