@@ -415,3 +415,19 @@ def test_weak_drifts_that_select_everything_are_named(kind):
 def test_what_few_columns_share_is_no_factor():
     X, _ = structured(2000, d=60, informative=20, shift=0.8)
     assert DUFS(random_state=0).fit(X).diagnosis_ == ()
+
+
+@pytest.mark.parametrize("kind", ["zarr", "backed dense", "backed sparse"])
+def test_other_storage_changes_nothing(kind, tmp_path):
+    X, _ = structured(700, d=170, shift=0.8)
+    X[abs(X) < 0.7] = 0
+    if kind == "zarr":
+        stored = pytest.importorskip("zarr").create_array(str(tmp_path / "X.zarr"), data=X, chunks=(50, 170))
+    else:
+        anndata = pytest.importorskip("anndata")
+        anndata.AnnData(X if kind == "backed dense" else sparse.csr_matrix(X)).write_h5ad(tmp_path / "X.h5ad")
+        stored = anndata.read_h5ad(tmp_path / "X.h5ad", backed="r").X
+    fitted = DUFS(random_state=0).fit(stored)
+    expected = DUFS(random_state=0).fit(X)
+    np.testing.assert_allclose(fitted.evidence_, expected.evidence_, rtol=1e-3, atol=1e-3)
+    np.testing.assert_array_equal(fitted.support_, expected.support_)
