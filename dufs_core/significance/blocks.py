@@ -148,16 +148,21 @@ class BlockPools:
     def __init__(self, bk: Backend, blocks: Blocks, columns: Array, one_scale: bool, seed: int) -> None:
         self._bk = bk
         self.blocks = blocks
-        pool = empty_pool(bk, columns, seed)
-        self._first = range(n_first(pool.size, len(blocks)))
+
+        # The limits, and the columns that vary.
+        self._first = range(n_first(pool_size(len(columns)), len(blocks)))
         limits, varies = self._limits(columns)
         columns = columns[varies]
         deviation = bk.to_host(limits.deviation)[varies]
         kept = bk.xp.asarray(varies)
         self._limits_of = Limits(*(values[kept][:, None] for values in limits))
+
+        # They compete under one order of equal values, and with one weight, in all blocks.
         middle = float(np.median(deviation)) if len(columns) else 1.0
         weights = np.ones(len(columns)) if one_scale else deviation.astype(np.float64) / middle
         self.pool = empty_pool(bk, columns, seed)._replace(scale=weights)
+
+        # What is learned on the way.
         self._deviation: Array | None = None  # (D, 1) of values clipped at 2
         self.seed = seed
         self.correlations: Correlations | None = None  # on all rows, once they are made
@@ -228,35 +233,52 @@ class BlockPools:
 
     def _limits(self, columns: Array) -> tuple[Limits, Array]:
         """The limits of columns, and which of them differ from their median in three rows, NumPy."""
-        bk, xp = self._bk, self._bk.xp
+        bk = self._bk
+        xp = bk.xp
         x = xp.concatenate(self.blocks.mapped(lambda e: self.blocks.read(e, columns), self._first), axis=1)
-        most = reach(self.blocks.n)
         middle = xp.median(x, axis=1, keepdims=True).astype(x.dtype)
         scale = spread(bk, abs(x - middle))
-        x = xp.clip(x, middle - most * scale, middle + most * scale)
+        reached = reach(self.blocks.n)
+
+        # As far from the median as a scale allows that one cell cannot move, and from the mean as the deviation does.
+        lowest = middle - reached * scale
+        highest = middle + reached * scale
+        x = xp.clip(x, lowest, highest)
         mean = x.mean(axis=1, keepdims=True)
         deviation = x.std(axis=1, keepdims=True)
-        far_below, far_above = middle - FAR_OUT * scale, middle + FAR_OUT * scale
-        low = xp.maximum(middle - most * scale, mean - most * deviation)
-        high = xp.minimum(middle + most * scale, mean + most * deviation)
+        low = xp.maximum(lowest, mean - reached * deviation)
+        high = xp.minimum(highest, mean + reached * deviation)
         deviation = xp.clip(x, low, high).std(axis=1, keepdims=True)
+        far = FAR_OUT * scale
+        limits = Limits(*(values[:, 0] for values in (low, high, middle - far, middle + far, deviation)))
 
-        # Columns that say nothing in these blocks are judged by all rows, and are left as they are.
+        # Columns that say nothing in these blocks are judged by all rows.
         differ = bk.to_host((x != middle).sum(axis=1))
-        varies = (differ >= FEWEST_ROWS) & bk.to_host(deviation[:, 0] > 0)
+        varies = (differ >= FEWEST_ROWS) & bk.to_host(limits.deviation > 0)
         rare = np.flatnonzero(~varies)
-        limits = Limits(*(values[:, 0] for values in (low, high, far_below, far_above, deviation)))
-        if not len(rare):
-            return limits, varies
-        counts, squares = self._of_all_rows(columns[rare], middle[xp.asarray(rare)])
-        at = xp.asarray(rare)
-        own = xp.sqrt(squares / self.blocks.n).astype(x.dtype)
-        for below, above in ((limits.low, limits.high), (limits.far_below, limits.far_above)):
-            below[at] = -xp.inf
-            above[at] = xp.inf
-        limits.deviation[at] = xp.where(own > 0, own, 1)
-        varies[rare] = (counts >= FEWEST_ROWS) & bk.to_host(own > 0)
+        if len(rare):
+            varies[rare] = self._judged_by_all(limits, columns, middle[:, 0], rare)
         return limits, varies
+
+    def _judged_by_all(self, limits: Limits, columns: Array, middle: Array, rare: Array) -> Array:
+        """Which of some columns differ from their median in three of all rows; they have no limits from now on."""
+        bk = self._bk
+        xp = bk.xp
+        at = xp.asarray(rare)
+
+        def of(exchange: Exchange) -> tuple[Array, Array]:
+            x = self.blocks.read(exchange, columns[rare]) - middle[at, None]
+            return (x != 0).sum(axis=1), (x * x).sum(axis=1)
+
+        parts = self.blocks.mapped(of, range(len(self.blocks)))
+        counts = bk.to_host(sum(count for count, _ in parts))
+        deviation = xp.sqrt(sum(squares for _, squares in parts) / self.blocks.n).astype(limits.deviation.dtype)
+        limits.deviation[at] = xp.where(deviation > 0, deviation, 1)
+        for below in (limits.low, limits.far_below):
+            below[at] = -xp.inf
+        for above in (limits.high, limits.far_above):
+            above[at] = xp.inf
+        return (counts >= FEWEST_ROWS) & bk.to_host(deviation > 0)
 
     def findings(self, is_broad: bool) -> tuple[Finding, ...]:
         """What all rows say against exchanging them: far rows, and, where most columns are selected, one factor."""
@@ -267,13 +289,3 @@ class BlockPools:
             r = self.correlations.of(some.astype(np.intp))
             found.append(one_factor(r, self.blocks.n, self.seed))
         return tuple(finding for finding in found if finding is not None)
-
-    def _of_all_rows(self, columns: Array, middle: Array) -> tuple[Array, Array]:
-        """In how many rows columns differ from their median, NumPy, and the sum of squares about it."""
-
-        def of(exchange: Exchange) -> tuple[Array, Array]:
-            x = self.blocks.read(exchange, columns) - middle
-            return (x != 0).sum(axis=1), (x * x).sum(axis=1)
-
-        counts, squares = zip(*self.blocks.mapped(of, range(len(self.blocks))), strict=True)
-        return self._bk.to_host(sum(counts)), sum(squares)

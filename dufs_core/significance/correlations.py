@@ -42,6 +42,8 @@ class Correlations:
         self._threads = threads
         self._is_whole = n > D
         self._matrix: Array = None  # (D, D): z, or (D, n): values whose products are z, if that is the smaller one
+
+        # Sums over the rows, of pairs and of each column.
         squares = xp.zeros(D)
         peak = xp.zeros(D)
         kept: list[Array] = []
@@ -57,6 +59,8 @@ class Correlations:
             dtype = Z.dtype
             del Z  # before the next are made
             poll(rows)
+
+        # Every column to its unit.
         unit = xp.maximum(xp.sqrt(squares / n), peak / n**0.25) * n**0.25
         factor = xp.where(unit > 0, 1 / xp.where(unit > 0, unit, 1), 0)
         factor = factor.astype(dtype)
@@ -73,8 +77,8 @@ class Correlations:
             Q = self._tile(I, J)
             return Q * Q - 1
 
-        D, dtype = len(self._matrix), self._matrix.dtype
-        return strongest_partners(self._bk, D, competing, dependence, dtype, self._threads)
+        D = len(self._matrix)
+        return strongest_partners(self._bk, D, competing, dependence, self._matrix.dtype, self._threads)
 
     def with_members(self, members: Array) -> Array:
         """The sum of z_kj^2 - 1 over the members j other than k, of every column k; (D,) float64, NumPy."""

@@ -78,11 +78,14 @@ def with_copies(
     """
     xp = bk.xp
     d = len(pool.columns)
-    M, C = pool.n_decoys, pool.size - pool.competing
+    M = pool.n_decoys
+    C = pool.size - pool.competing
 
-    # decoys, and calibration columns: of evenly spread columns, or of every column several times
+    # calibration columns: every column several times, or evenly spread ones once
     number = np.arange(C if d else 0)
-    at, source = (M + number // d, number % d) if 0 < d <= C else (np.full(len(number), M), number * d // C)
+    is_few = 0 < d <= C
+    at = M + number // d if is_few else np.full(len(number), M)
+    source = number % d if is_few else number * d // C
     order = exchange.orders(M + -(-C // d), pool.columns) if d else None
 
     def finished(finish: Callable[[Array], Array]) -> Array:
